@@ -1,0 +1,1 @@
+"""Learning on local data: the session, the outbox, the worker that alone holds torch."""

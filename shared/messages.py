@@ -1,0 +1,254 @@
+"""Every message, as a frozen strict pydantic model. The training path is msgpack, what people read is JSON.
+
+`to_bytes` and `from_bytes` are the only way in and out. `from_bytes` raises DecodeError and nothing
+else, whatever the bytes. The first byte of a msgpack message is the protocol version.
+This module needs neither numpy nor torch: an idle agent imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import msgpack
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from shared.errors import DecodeError
+from shared.topics import is_name
+
+VERSION = 1
+DIGEST_BYTES = 16
+
+
+def digest(content: bytes) -> bytes:
+    """The name of a content: blake2b, 16 bytes."""
+    return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError("letters, digits, '.', '_' and '-', at most 64, are wanted")
+    return text
+
+
+def _finite(value: Any) -> Any:
+    """Only finite numbers, short strings, and lists and str-keyed maps of these."""
+    match value:
+        case None | bool():
+            return value
+        case str() if len(value) <= 4096:
+            return value
+        case int() if abs(value) < 2**63:
+            return value
+        case float() if math.isfinite(value):
+            return value
+        case list() | tuple():
+            return [_finite(item) for item in value]
+        case dict() if all(isinstance(key, str) for key in value):
+            return {key: _finite(item) for key, item in value.items()}
+    raise ValueError("finite numbers, strings, lists and maps of these are wanted")
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Numbers = Annotated[dict[str, Any], AfterValidator(_finite)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
+Text = Annotated[str, Field(max_length=4096)]
+
+
+class Message(BaseModel):
+    """The common ground: frozen, strict, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def _checked(cls, data: Any) -> Self:
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise DecodeError("fields", f"{cls.__name__}.{where}: {first['msg']}") from None
+        except RecursionError:
+            raise DecodeError("nested too deeply") from None
+
+
+class Packed(Message):
+    """A msgpack message."""
+
+    def to_bytes(self) -> bytes:
+        body = self.model_dump()
+        return bytes([VERSION]) + msgpack.packb(body, use_bin_type=True)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Self:
+        if not payload:
+            raise DecodeError("empty")
+        if payload[0] != VERSION:
+            raise DecodeError("version", f"{payload[0]}, want {VERSION}")
+        try:
+            data = msgpack.unpackb(memoryview(payload)[1:], raw=False, strict_map_key=True)
+        except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
+            raise DecodeError("not msgpack", str(error)[:200]) from None
+        return cls._checked(data)
+
+
+class Document(Message):
+    """A JSON message."""
+
+    largest: ClassVar[int] = 1 << 20
+
+    def to_bytes(self) -> bytes:
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Self:
+        if not payload:
+            raise DecodeError("empty")
+        if len(payload) > cls.largest:
+            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {cls.largest}")
+        try:
+            return cls.model_validate_json(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            reason = "not json" if first["type"] == "json_invalid" else "fields"
+            raise DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:200]) from None
+
+
+class Part(Packed):
+    """A slice of a larger content. `about` is the step (a report's) or version that it belongs to."""
+
+    digest: Digest
+    index: Count
+    count: Annotated[int, Field(ge=1, le=1 << 20)]
+    size: Annotated[int, Field(ge=1, lt=1 << 40)]  # bytes of the whole content
+    about: Count
+    data: bytes
+
+
+class ModelRef(Message):
+    """A model that an order names: where its parts lie and which content they make."""
+
+    key: Annotated[str, Field(max_length=65)]
+    digest: Digest
+    parts: Annotated[int, Field(ge=1, le=1 << 20)]
+    size: Annotated[int, Field(ge=1, lt=1 << 40)]
+
+
+class Work(Message):
+    """What an agent should do. Everything that the worker needs besides the data and the models."""
+
+    phase: Name
+    round: Count
+    seed: int
+    strategy: Numbers  # name and hyper-parameters
+    training: Numbers
+    task: Numbers
+    layout: Numbers
+    scaling: Numbers | None  # per channel: {"mean": [...], "std": [...]}
+    models: list[ModelRef]
+    numbers: Numbers
+    cluster: int | None
+    sizes: dict[str, int]
+    codec: Numbers  # {"name": "float32", "delta": false, ...}
+    evaluation: Numbers
+    part_bytes: Annotated[int, Field(ge=1024, le=8 << 20)]
+
+
+class OrderMessage(Packed):
+    """The desired state of one agent (retained). `step` 0 or `work` None: nothing to do.
+
+    `accepted` is the newest step of this agent whose report lies safely on the coordinator's disk;
+    reports of steps up to `closed` that were not accepted are no longer wanted.
+    `again` grows when the coordinator lost sight of a report in transit and wants its parts once more.
+    """
+
+    run: Name
+    step: Count
+    accepted: Count
+    closed: Count
+    again: Count = 0
+    cluster: int | None = None
+    work: Work | None = None
+
+
+class Encoded(Message):
+    """One vector, encoded (`shared.codec`). `base`: digest of the model it is a delta against, or empty."""
+
+    codec: Name
+    length: Count
+    base: Annotated[bytes, Field(max_length=DIGEST_BYTES)] = b""
+    data: bytes
+    scale: bytes = b""
+    index: bytes = b""
+
+
+class ModelContent(Packed):
+    """A model, whole: what the parts of a model topic make."""
+
+    layout: Name
+    vector: Encoded
+
+
+class ReportContent(Packed):
+    """A report, whole: what the parts of a report topic make. `failure` says why the work was not done."""
+
+    run: Name
+    step: Count
+    client: Name
+    examples: Count
+    steps: Count
+    loss: float
+    numbers: Numbers
+    seconds: float  # spent in the strategy's work, data loading and encoding excluded
+    vectors: dict[str, Encoded]
+    failure: Text | None = None
+
+
+class AgentStatus(Document):
+    """Who an agent is and how it does (retained, and as last will with `online` false).
+
+    `session` is new for each start of the agent: a last will of an older session is ignored.
+    """
+
+    agent: Name
+    session: Name
+    online: bool
+    epoch: Annotated[str, Field(max_length=64)] = ""  # the coordinator's roll call that this answers
+    task: Annotated[str, Field(max_length=64)] = ""  # digest of the task that the data was checked against
+    samples: Count = 0
+    test_samples: Count = 0
+    labels: list[Text] = []
+    problem: Text | None = None  # why this agent stays out of the run
+    cluster: int | None = None
+    busy: bool = False
+    step: Count = 0
+    version: Text = ""
+    dropped: dict[str, Count] = {}  # messages refused by this agent, by reason
+
+
+class CoordinatorStatus(Document):
+    """What runs (retained, and as last will with `online` false). A new `epoch` calls the roll."""
+
+    online: bool
+    epoch: Annotated[str, Field(max_length=64)] = ""
+    run: Annotated[str, Field(max_length=64)] = ""
+    name: Text = ""
+    round: Count = 0
+    rounds: Count = 0
+    phase: Text = ""
+    step: Count = 0
+    state: Literal["gathering", "open", "paused", "folding", "finished", "stopped"] = "gathering"
+    task: Numbers | None = None
+    task_digest: Annotated[str, Field(max_length=64)] = ""
+    delivery: Literal["participants", "all"] = "participants"
+    agents: dict[Name, Numbers] = {}  # the roster, for `coordinator status`
+    refusals: dict[str, Count] = {}
+
+
+class Control(Document):
+    """What an operator wants: pause, resume, stop."""
+
+    command: Literal["pause", "resume", "stop"]

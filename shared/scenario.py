@@ -1,0 +1,282 @@
+"""The scenario: one file that says what is trained, by whom, how, and under which conditions.
+
+Everything has a default but `name`, `task` and `strategy`. A key that is not listed here is refused. The
+discriminated union of strategies is the registry of methods; there is no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from shared.strategies import AnyStrategy
+from shared.strategy import Training
+from shared.topics import is_name
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise ValueError("letters, digits, '.', '_' and '-', at most 64, are wanted")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A part of a scenario: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Model(Section):
+    """A built-in model, or the user's own as "module:callable" (installed on every device)."""
+
+    name: str = Field("mlp", description="lenet5, mlp, linear, cnn1d, or module:callable")
+    options: dict[str, Any] = Field({}, description="keyword arguments of the model, e.g. {hidden: 64}")
+
+
+class Standardise(Section):
+    """Fixed means and standard deviations, one per channel (the first axis of the features)."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class Task(Section):
+    """What is learned. An agent whose data does not fit stays out and says what differs."""
+
+    features: tuple[int, ...] = Field(description="shape of one example, channels first: [1, 28, 28], [9, 128], [12]")
+    classes: int | tuple[str, ...] | None = Field(
+        None, description="number of classes, or their names as the data spells them; null: regression"
+    )
+    model: Model = Model(name="mlp", options={})
+    scale: float = Field(1.0, gt=0, description="features are multiplied by this first, e.g. 0.00392157 for bytes")
+    standardise: Literal["none", "federated"] | Standardise = Field(
+        "none", description="federated: the fleet's own means and deviations per channel, from sums, before round 0"
+    )
+    init: str | None = Field(None, description=".npz with theta0, one flat float32 array: the initial weights")
+
+    @property
+    def outputs(self) -> int:
+        """Width of the model's last layer."""
+        match self.classes:
+            case None:
+                return 1
+            case int(count):
+                return count
+            case names:
+                return len(names)
+
+    @property
+    def digest(self) -> str:
+        """Names what an agent checked its data against."""
+        text = json.dumps(self.model_dump(mode="json", exclude={"init"}), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+class Rounds(Section):
+    """Who takes part in a round and when it closes."""
+
+    count: int = Field(10, ge=1, description="R, rounds to fold; void rounds do not count")
+    participation: float = Field(
+        1.0, gt=0, le=1, description="C: max(floor(C * N), 1) agents are invited, N known agents"
+    )
+    agents: int | None = Field(None, ge=1, description="m, invited agents per round; overrides participation")
+    participants: str | None = Field(
+        None, description=".json with a list per round of agent indices, instead of a draw"
+    )
+    over_select: float = Field(1.0, ge=1, description="invite this many times m, close when m have reported")
+    refill: bool = Field(True, description="invite another agent in place of one that vanished")
+    quorum: int = Field(1, ge=1, description="a round with fewer reports is void and drawn again")
+    deadline_s: float = Field(600.0, gt=0, description="a round closes at the latest this long after it opened")
+    grace_s: float | None = Field(
+        None, ge=0, description="once the quorum is there, wait at most this long for the rest"
+    )
+    start_agents: int = Field(1, ge=1, description="agents that must be there before the first phase")
+    start_wait_s: float = Field(
+        60.0, ge=0, description="fleet: start with fewer after this; without a fleet the coordinator waits for ever"
+    )
+    rollcall_s: float = Field(10.0, gt=0, description="how long agents may take to answer a roll call")
+
+    @model_validator(mode="after")
+    def _quorum_is_within_the_cohort(self) -> Self:
+        if self.agents is not None and self.quorum > self.agents:
+            raise ValueError(f"quorum {self.quorum} is more than the {self.agents} agents of a round")
+        return self
+
+
+class Evaluation(Section):
+    """What is measured, and when (algorithms.md section 1.6)."""
+
+    every: int = Field(0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end")
+    tune_epochs: int = Field(1, ge=0, description="E_ft of mode E-tuned; 0: leave the mode out")
+    track: bool = Field(
+        False,
+        description="measure every participant's test accuracy right after training, every round (E-best needs it)",
+    )
+    weight: Literal["test", "total"] = Field(
+        "test", description="micro averages weigh agents by test samples or by all"
+    )
+
+
+class Wire(Section):
+    """How vectors travel."""
+
+    codec: Literal["float32", "float16", "bfloat16", "int8", "topk"] = Field("float32", description="of reports")
+    delta: bool = Field(False, description="reports carry the difference to the model that the order named")
+    down: Literal["float32", "float16", "bfloat16", "int8"] = Field("float32", description="codec of models sent out")
+    block: int = Field(256, ge=8, le=1 << 20, description="int8: values per scale")
+    keep: float = Field(0.01, gt=0, le=1, description="topk: share of the values that is sent")
+    part_bytes: int = Field(512 * 1024, ge=1024, le=8 << 20, description="contents are cut into parts of this size")
+    delivery: Literal["participants", "all"] = Field(
+        "participants", description="who holds the model subscription: those invited, or every agent of the cluster"
+    )
+
+    @model_validator(mode="after")
+    def _topk_is_for_deltas(self) -> Self:
+        if self.codec == "topk" and not self.delta:
+            raise ValueError("codec topk sends the largest values of a difference: set wire.delta to true")
+        return self
+
+
+class Iid(Section):
+    name: Literal["iid"] = "iid"
+
+
+class LabelSkew(Section):
+    """q = share * classes labels per agent; agent i owns label i mod classes and q - 1 more."""
+
+    name: Literal["label_skew"] = "label_skew"
+    share: float = Field(0.2, gt=0, le=1)
+
+
+class Dirichlet(Section):
+    name: Literal["dirichlet"] = "dirichlet"
+    alpha: float = Field(0.1, gt=0)
+    min_samples: int = Field(10, ge=1)
+
+
+class GroupedLabels(Section):
+    """Groups of agents with disjoint label sets; the truth is the group."""
+
+    name: Literal["grouped_labels"] = "grouped_labels"
+    groups: int = Field(2, ge=1)
+
+
+class Rotation(Section):
+    """Group g sees its images turned by g * 360 / groups degrees; the truth is the group."""
+
+    name: Literal["rotation"] = "rotation"
+    groups: Literal[2, 4] = 2
+
+
+class SuperclassMixture(Section):
+    """Half of the agents draw `major` of their samples from super-class 0, the others from super-class 1."""
+
+    name: Literal["superclass_mixture"] = "superclass_mixture"
+    major: float = Field(0.7, gt=0.5, le=1)
+    first: tuple[int, ...] = (0, 1, 8, 9)
+
+
+class ByGroup(Section):
+    """One agent per natural client of the data set: a writer, a person."""
+
+    name: Literal["by_group"] = "by_group"
+    min_samples: int = Field(0, ge=0)
+    test_share: float = Field(0.2, gt=0, lt=1)
+    split: Literal["random", "time"] = "random"
+    populations: dict[str, int] = Field(
+        {}, description="agents taken from each known population, e.g. {hsf0: 100, hsf4: 100}; empty: all"
+    )
+
+
+class Quantity(Section):
+    name: Literal["quantity"] = "quantity"
+    alpha: float = Field(0.5, gt=0)
+    min_samples: int = Field(10, ge=1)
+
+
+Partition = Annotated[
+    Iid | LabelSkew | Dirichlet | GroupedLabels | Rotation | SuperclassMixture | ByGroup | Quantity,
+    Field(discriminator="name"),
+]
+
+
+class Timeline(Section):
+    """When certain agents (by index) come and go, in rounds. A newcomer joins; a returner leaves and returns."""
+
+    agents: tuple[int, ...]
+    joins: int | None = Field(None, ge=0)
+    leaves: int | None = Field(None, ge=0)
+    returns: int | None = Field(None, ge=0)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.returns is not None and self.leaves is None:
+            raise ValueError("an agent that returns must leave first")
+        times = [time for time in (self.joins, self.leaves, self.returns) if time is not None]
+        if times != sorted(set(times)):
+            raise ValueError(f"joins, leaves, returns must be ascending rounds, not {times}")
+        return self
+
+
+class Faults(Section):
+    """What goes wrong in a simulated fleet, on the scenario's seed."""
+
+    die: Share = Field(0.0, description="chance that an invited agent is cut off in mid-round")
+    back_after_s: float = Field(1.0, ge=0, description="how long a dead agent stays away")
+    slow: Share = Field(0.0, description="share of agents that are slow")
+    slow_s: float = Field(2.0, ge=0, description="how much longer a slow agent takes per job")
+    late: Share = Field(0.0, description="share of agents that join only at late_round")
+    late_round: int = Field(2, ge=1)
+
+
+class Fleet(Section):
+    """A simulated fleet: real agents, in few processes on this machine, over a real broker."""
+
+    agents: int = Field(ge=1)
+    data: str = Field(
+        "digits",
+        description="digits (embedded), fashion-mnist, cifar10, har, mnist-writer, or a path below the data root",
+    )
+    partition: Partition | str = Field(
+        Iid(), description="a rule, or .npz with train_idx/train_ptr and test_idx/test_ptr"
+    )
+    test_share: float = Field(0.2, gt=0, lt=1, description="of data sets without a test split of their own")
+    limit: int | None = Field(None, ge=1, description="use only so many examples of the data set, drawn on the seed")
+    workers: int = Field(0, ge=0, description="training processes; 0: one per core")
+    timeline: tuple[Timeline, ...] = ()
+    faults: Faults = Faults()
+
+    @model_validator(mode="after")
+    def _timeline_names_agents_of_the_fleet(self) -> Self:
+        strangers = sorted({i for line in self.timeline for i in line.agents if not 0 <= i < self.agents})
+        if strangers:
+            raise ValueError(f"timeline names agents {strangers}, the fleet has 0 to {self.agents - 1}")
+        return self
+
+
+class Scenario(Section):
+    """A whole run."""
+
+    name: Name
+    seed: int = Field(0, ge=0)
+    federation: Name = "default"
+    broker: str | None = Field(None, description="mqtt[s]://[user:password@]host[:port]; null: start one here")
+    task: Task
+    training: Training = Training()
+    strategy: AnyStrategy
+    rounds: Rounds = Rounds()
+    evaluation: Evaluation = Evaluation()
+    wire: Wire = Wire()
+    fleet: Fleet | None = None
+
+
+def agent_name(index: int, agents: int) -> str:
+    """The id of a simulated agent: padded, so that ids sort like indices."""
+    return f"agent-{index:0{len(str(agents - 1))}d}"

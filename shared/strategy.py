@@ -1,0 +1,250 @@
+"""What a training method is: one frozen pydantic model with a server half and a client half, both pure.
+
+The server half never sees a socket or a clock, the client half never sees torch. A strategy says what
+the next phase is and whom it needs (`plan`); the round engine gets it done with whoever is really
+there; `fold` takes what came back. The life of a run:
+
+    state = strategy.init(setup)
+    while rounds remain:
+        phase  = strategy.plan(state, view)                     # server
+        order  = strategy.order(state, phase, client)           # server, per invited client
+        report, memory = strategy.work(job, local, memory)      # client
+        state  = strategy.fold(state, phase, reports)           # server, reports in client-id order
+
+A state is a frozen dataclass of arrays, numbers, strings, None, tuples of these, and str-keyed dicts of
+these: that is what a checkpoint can hold. Its arrays are never changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field
+
+from shared.vectors import Layout, Vector
+
+ClientId = str
+Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
+Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
+Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
+Split = Literal["train", "test"]
+S = TypeVar("S")
+
+
+class Training(BaseModel):
+    """Local SGD (algorithms.md section 1.2). The optimiser is made anew for every job."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(1, ge=1, description="E, passes over the local training set per round")
+    batch: int = Field(10, ge=1, description="B, mini-batch size; a short last batch is kept")
+    lr: float = Field(0.01, gt=0, description="learning rate of local SGD")
+    momentum: float = Field(0.0, ge=0, lt=1, description="v = momentum * v + g, no dampening, no Nesterov")
+    weight_decay: float = Field(0.0, ge=0, description="added to the gradient as weight_decay * model")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a strategy is told once. `starts` holds `strategy.starts` initial models (d,)."""
+
+    starts: tuple[Vector, ...]
+    layout: Layout
+    seed: int
+    rounds: int
+    participation: float  # C, the expected share of agents in a round
+    training: Training
+
+
+@dataclass(frozen=True)
+class View:
+    """What `plan` may know of the run: rounds folded so far, attempts at this phase, who is present."""
+
+    round: int
+    rounds: int
+    attempt: int
+    present: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One exchange: an order to each of a cohort, a report from each that manages.
+
+    `cohort` is "sample" (the engine draws m of those present), "all" (everyone present), or names.
+    When the phase is folded, `cohort` holds the names of those who were invited.
+    `sizes` gives the vectors that a report must carry and their lengths; a negative length -n allows
+    any length up to n. `quorum` is the share of the cohort without which the phase is void (the run's
+    own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
+    """
+
+    name: str = "train"
+    cohort: Literal["sample", "all"] | tuple[ClientId, ...] = "sample"
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    ends_round: bool = True
+    quorum: float = 0.0
+    may_be_empty: bool = False
+
+
+@dataclass(frozen=True)
+class Order:
+    """The server's word to one client. `models` are keys that `Strategy.model` resolves.
+
+    A key is a cluster's topic name ("0", "1", "start") or "@" + client id for a model of one client's own.
+    """
+
+    models: tuple[str, ...] = ()
+    numbers: Numbers = field(default_factory=dict)
+    cluster: int | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """An order as the client sees it: models are vectors (d,)."""
+
+    phase: str
+    round: int
+    client: ClientId
+    seed: int
+    models: tuple[Vector, ...]
+    numbers: Numbers
+    cluster: int | None
+    layout: Layout
+    training: Training
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a client sends back. `vectors` are float32 (d,), or shorter where the phase says so.
+
+    `bases` names, for a vector that may travel as a delta, the index in `job.models` of the model
+    that it is a delta against.
+    """
+
+    vectors: Mapping[str, Vector]
+    examples: int  # n_i, training samples
+    numbers: Numbers = field(default_factory=dict)
+    steps: int = 0  # tau_i, local SGD steps
+    loss: float = 0.0  # mean training loss over the steps
+    bases: Mapping[str, int] = field(default_factory=dict)
+
+
+Reports = Sequence[tuple[ClientId, Report]]
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Bends the local gradient before momentum: g(w) + mu * (w - anchor) + drift.
+
+    `anchor` and `drift` are (P,) or (d,) vectors; None leaves the term out.
+    """
+
+    anchor: Vector | None = None
+    mu: float = 0.0
+    drift: Vector | None = None
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Where local SGD ended: the model (d,), the number of steps, the mean loss over the steps."""
+
+    end: Vector
+    steps: int
+    loss: float
+
+
+class Local(Protocol):
+    """What a client can do with its data: torch on a device, a quadratic bowl in tests.
+
+    Models are float32 (d,). Losses are means over samples in evaluation mode.
+    """
+
+    @property
+    def examples(self) -> int:
+        """n_i, the number of training samples."""
+
+    def loss(self, model: Vector) -> float:
+        """F_i(model): mean loss over the training set."""
+
+    def losses(self, model: Vector) -> npt.NDArray[np.float32]:
+        """Loss of each training sample (n_i,), in data order."""
+
+    def gradient(self, model: Vector) -> Vector:
+        """Full-batch gradient of F_i at the model (d,); zero in the buffers."""
+
+    def descend(
+        self,
+        start: Vector,
+        pull: Pull = Pull(),
+        *,
+        epochs: int | None = None,
+        weights: npt.NDArray[np.float32] | None = None,
+    ) -> Descent:
+        """LocalTrain (algorithms.md section 1.2). `epochs` overrides the training settings;
+        `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size."""
+
+    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+        """Logits (n, classes), or predicted values (n, 1) for a regression task."""
+
+    def targets(self, split: Split) -> npt.NDArray[Any]:
+        """Class indices (n,) int64, or values (n,) float32 for a regression task."""
+
+
+class Strategy(BaseModel, Generic[S]):
+    """A training method. Fields are its hyper-parameters; subclasses add `name: Literal[...]`.
+
+    The defaults here are those of a method with a single model under the key "0" and one "train"
+    phase per round, so that such a method writes `init`, `work`, `fold` and nothing else.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    summary: ClassVar[str] = ""  # one line for `coordinator methods`
+    source: ClassVar[str] = ""  # paper, year
+
+    @property
+    def starts(self) -> int:
+        """How many differently initialised models `init` needs."""
+        return 1
+
+    def init(self, setup: Setup) -> S:
+        """The state before anything happened."""
+        raise NotImplementedError
+
+    def plan(self, state: S, view: View) -> Phase:
+        """The next phase and whom it needs. Pure: the same state and view give the same phase."""
+        raise NotImplementedError
+
+    def order(self, state: S, phase: Phase, client: ClientId) -> Order:
+        """What one invited client is told in this phase."""
+        raise NotImplementedError
+
+    def model(self, state: S, key: str) -> Vector:
+        """The model (d,) behind a key that an order names."""
+        raise NotImplementedError
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        """The client half. The returned memory replaces the old one once the report is accepted."""
+        raise NotImplementedError
+
+    def fold(self, state: S, phase: Phase, reports: Reports) -> S:
+        """The state after a phase. `reports` come in ascending client id, never below quorum."""
+        raise NotImplementedError
+
+    def serve(self, state: S, client: ClientId) -> Order:
+        """What a client needs in order to be evaluated on the current state (mode E-server)."""
+        raise NotImplementedError
+
+    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+        """The model that this client would use now, from the order that `serve` made."""
+        return ((1.0, job.models[0]),)
+
+    def clusters(self, state: S) -> tuple[Vector, ...]:
+        """The models to export, one per cluster; empty where models never leave the clients."""
+        raise NotImplementedError
+
+    def assignment(self, state: S) -> Mapping[ClientId, int]:
+        """Cluster of each client that has one; empty for methods without clusters."""
+        return {}
