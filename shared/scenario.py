@@ -97,7 +97,10 @@ class Rounds(Section):
     grace_s: float | None = Field(
         None, ge=0, description="once the quorum is there, wait at most this long for the rest"
     )
-    start_agents: int = Field(1, ge=1, description="agents that must be there before the first phase")
+    void_limit: int = Field(20, ge=1, description="give up (resumable) after so many void attempts in a row")
+    start_agents: int | None = Field(
+        None, ge=1, description="agents that must be there before the first phase; null: the whole fleet, or 1"
+    )
     start_wait_s: float = Field(
         60.0, ge=0, description="fleet: start with fewer after this; without a fleet the coordinator waits for ever"
     )

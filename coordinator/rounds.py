@@ -1,0 +1,510 @@
+"""The round engine: events in, actions out; no I/O, no clock, no arrays.
+
+    GATHERING  until enough agents are there          -> Plan      -> PLANNING
+    PLANNING   until the strategy has named a phase   -> Open      -> OPEN, or Finished -> DONE
+    OPEN       reports come, agents come and go       -> Close     -> FOLDING, or Void -> GATHERING
+    FOLDING    until the reports have been folded     -> Plan      -> PLANNING
+
+The rules:
+- A step number names one attempt at one phase and is never used twice. `round` counts folded rounds.
+- A phase closes when its target of reports is reached, when everybody alive has reported, when the
+  grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn anew.
+- A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
+- While the link is down nobody leaves and no time passes. After it came back, and after a restart,
+  agents have `rollcall_s` to answer; until then those who were there count as present.
+- What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from coordinator.sampling import cohort_size, walk
+from shared.strategy import ClientId, Phase, View
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a scenario's `rounds` section says, with the agents' names filled in."""
+
+    seed: int = 0
+    rounds: int = 1
+    participation: float = 1.0
+    agents: int | None = None
+    over_select: float = 1.0
+    refill: bool = True
+    quorum: int = 1
+    deadline_s: float = 600.0
+    grace_s: float | None = None
+    start_agents: int = 1
+    start_wait_s: float | None = None  # None: wait for ever
+    rollcall_s: float = 10.0
+    void_limit: int = 20
+    participants: tuple[tuple[ClientId, ...], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Joined:
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Left:
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The client's report for this step lies safely in the spool."""
+
+    client: ClientId
+    step: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The client says that it cannot do this step's work."""
+
+    client: ClientId
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The strategy's answer to `Plan`; None: the run is complete."""
+
+    phase: Phase | None
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The reports of the closed step are in the state."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True)
+class LinkLost:
+    """We cannot see anybody."""
+
+
+@dataclass(frozen=True)
+class LinkBack:
+    """We can see again, and have called the roll."""
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The operator wants no new phase to open."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The operator lets the run go on."""
+
+
+Event = Joined | Left | Reported | Failed | Planned | Folded | Tick | LinkLost | LinkBack | Paused | Resumed
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Ask the strategy for the next phase and answer with `Planned`."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Open:
+    """Give each of the cohort its order for this step."""
+
+    step: int
+    round: int
+    attempt: int
+    phase: Phase
+    cohort: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Invite:
+    """Give one more agent an order for the open step."""
+
+    step: int
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Close:
+    """Fold the reports of these, in this order, and answer with `Folded`."""
+
+    step: int
+    reporters: tuple[ClientId, ...]
+    missing: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Void:
+    """The step came to nothing; its reports are thrown away."""
+
+    step: int
+    why: str
+    cohort: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Ignored:
+    event: Event
+    why: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over; `why` is empty unless it was given up."""
+
+    why: str = ""
+
+
+Action = Plan | Open | Invite | Close | Void | Ignored | Finished
+
+
+class Stage(Enum):
+    GATHERING = "gathering"
+    PLANNING = "planning"
+    OPEN = "open"
+    FOLDING = "folding"
+    DONE = "finished"
+
+
+@dataclass
+class Step:
+    """The open step: who was invited, who answered, and when it must end."""
+
+    number: int
+    phase: Phase
+    cohort: list[ClientId]
+    spare: list[ClientId]  # who could be invited instead, in order
+    target: int  # this many reports are enough
+    quorum: int  # fewer are void
+    opened: float = 0.0
+    deadline: float = math.inf
+    quorum_at: float | None = None
+    reported: set[ClientId] = field(default_factory=set)
+    failed: set[ClientId] = field(default_factory=set)
+
+
+class RoundEngine:
+    """Feed it events with the time they happened; carry out the actions it returns, in order."""
+
+    def __init__(self, rules: Rules, now: float = 0.0) -> None:
+        self.rules = rules
+        self.stage = Stage.GATHERING
+        self.round = 0  # rounds folded
+        self.number = 0  # the newest step, never reused
+        self.attempt = 0  # void attempts at the coming phase
+        self.step: Step | None = None
+        self.known: set[ClientId] = set()  # everybody ever seen; present is a subset
+        self.present: set[ClientId] = set()
+        self.unconfirmed: set[ClientId] = set()  # present before the lights went out, not yet seen again
+        self.paused = False
+        self.started = False
+        self._link_lost_at: float | None = None
+        self._waited = False  # the time to wait for a full start is over
+        self._gather_until: float | None = None if rules.start_wait_s is None else now + rules.start_wait_s
+        self._rollcall_until: float | None = None
+        self._not_before: float | None = None  # back-off after a void step
+
+    @property
+    def wake_at(self) -> float | None:
+        """Call `handle(Tick(), now)` at this time; None: only an event can change anything."""
+        if self._link_lost_at is not None or self.stage is Stage.DONE:
+            return None
+        times = [self._rollcall_until, self._not_before, self._gather_until]
+        if self.stage is Stage.OPEN and self.step is not None:
+            times += [self.step.deadline, self._grace_end(self.step)]
+        return min((time for time in times if time is not None), default=None)
+
+    def handle(self, event: Event, now: float) -> list[Action]:
+        """What follows from the event. The caller carries the actions out in order."""
+        match event:
+            case Joined(client):
+                return self._joined(client, now)
+            case Left(client):
+                return self._left(client, now)
+            case Reported(client, step):
+                return self._reported(event, client, step, now)
+            case Failed(client, step, _):
+                return self._failed(event, client, step, now)
+            case Planned(phase):
+                return self._planned(phase, now)
+            case Folded():
+                return self._folded(now)
+            case Tick():
+                return self._tick(now)
+            case LinkLost() | LinkBack():
+                return self._link(isinstance(event, LinkLost), now)
+            case Paused() | Resumed():
+                self.paused = isinstance(event, Paused)
+                return self._gather(now)
+
+    # -- who is there ------------------------------------------------------------------------------
+
+    def _joined(self, client: ClientId, now: float) -> list[Action]:
+        self.known.add(client)
+        self.present.add(client)
+        self.unconfirmed.discard(client)
+        return self._gather(now)
+
+    def _left(self, client: ClientId, now: float) -> list[Action]:
+        self.present.discard(client)
+        self.unconfirmed.discard(client)
+        return self._settle(now)
+
+    def _link(self, lost: bool, now: float) -> list[Action]:
+        if lost:
+            self._link_lost_at = now if self._link_lost_at is None else self._link_lost_at
+            return []
+        if self._link_lost_at is not None and self.step is not None:
+            away = now - self._link_lost_at
+            self.step.deadline += away
+            if self.step.quorum_at is not None:
+                self.step.quorum_at += away
+        self._link_lost_at = None
+        self.unconfirmed = set(self.present)
+        self._rollcall_until = now + self.rules.rollcall_s
+        return self._gather(now)
+
+    def _tick(self, now: float) -> list[Action]:
+        if self._link_lost_at is not None:
+            return []
+        if self._rollcall_until is not None and now >= self._rollcall_until:
+            self._rollcall_until = None
+            self.present -= self.unconfirmed
+            self.unconfirmed.clear()
+        if self._gather_until is not None and now >= self._gather_until:
+            self._gather_until, self._waited = None, True
+        if self._not_before is not None and now >= self._not_before:
+            self._not_before = None
+        return self._settle(now) if self.stage is Stage.OPEN else self._gather(now)
+
+    # -- before a phase ----------------------------------------------------------------------------
+
+    def _gather(self, now: float) -> list[Action]:
+        """From GATHERING to PLANNING as soon as enough agents are there."""
+        if self.stage is not Stage.GATHERING or self.paused or self._link_lost_at is not None:
+            return []
+        if not self._enough_to_start() or self._not_before is not None:
+            return []
+        self.started = True
+        self.stage = Stage.PLANNING
+        return [Plan(View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self.present))))]
+
+    def _enough_to_start(self) -> bool:
+        if len(self.present) < self.rules.quorum:
+            return False
+        return self.started or self._waited or len(self.present) >= self.rules.start_agents
+
+    def _planned(self, phase: Phase | None, now: float) -> list[Action]:
+        if self.stage is not Stage.PLANNING:
+            raise RuntimeError(f"nobody asked for a plan while {self.stage.value}")
+        if phase is None:
+            self.stage = Stage.DONE
+            return [Finished()]
+        step = self._draw(phase)
+        if step is None:  # those whom it needs went away meanwhile
+            self.stage = Stage.GATHERING
+            self._not_before = now + 1.0
+            return []
+        step.opened, step.deadline = now, now + self.rules.deadline_s
+        self.number, self.step, self.stage = step.number, step, Stage.OPEN
+        opened = Open(step.number, self.round, self.attempt, phase, tuple(sorted(step.cohort)))
+        return [opened, *self._settle(now)]
+
+    def _draw(self, phase: Phase) -> Step | None:
+        """The cohort of a phase among those present; None where nobody of it is there."""
+        spare: list[ClientId] = []
+        if phase.cohort == "sample" and self.rules.participants is None:
+            order = walk(self.known, self.rules.seed, self.round, self.attempt, phase.name)
+            there = [client for client in order if client in self.present]
+            target = cohort_size(len(self.known), self.rules.participation, self.rules.agents)
+            invited = math.ceil(target * self.rules.over_select - 1e-9)
+            cohort, spare = there[:invited], there[invited:]
+            target = min(target, len(cohort))
+        else:
+            cohort = sorted(self._wanted(phase) & self.present)
+            target = len(cohort)
+        if not cohort and not phase.may_be_empty:
+            return None
+        quorum = math.ceil(phase.quorum * len(cohort) - 1e-9)
+        if phase.ends_round:
+            quorum = max(quorum, min(self.rules.quorum, len(cohort)))
+        return Step(self.number + 1, phase, cohort, spare, target, 0 if phase.may_be_empty else max(quorum, 1))
+
+    def _wanted(self, phase: Phase) -> set[ClientId]:
+        if phase.cohort == "all":
+            return self.present
+        if phase.cohort == "sample":
+            assert self.rules.participants is not None  # noqa: S101 - the caller has seen to it
+            return set(self.rules.participants[self.round])
+        return set(phase.cohort)
+
+    # -- while a phase is open -----------------------------------------------------------------------
+
+    def _reported(self, event: Event, client: ClientId, number: int, now: float) -> list[Action]:
+        why = self._why_not(client, number)
+        if why:
+            return [Ignored(event, why)]
+        step = self._open_step()
+        step.reported.add(client)
+        step.failed.discard(client)
+        if step.quorum_at is None and len(step.reported) >= step.quorum:
+            step.quorum_at = now
+        return self._settle(now)
+
+    def _failed(self, event: Event, client: ClientId, number: int, now: float) -> list[Action]:
+        why = self._why_not(client, number)
+        if why:
+            return [Ignored(event, why)]
+        self._open_step().failed.add(client)
+        return self._settle(now)
+
+    def _why_not(self, client: ClientId, number: int) -> str:
+        """Why a report cannot count; empty where it can."""
+        if self.stage is not Stage.OPEN or self.step is None:
+            return f"report is for step {number}, none is open"
+        if number != self.step.number:
+            return f"report is for step {number}, open is {self.step.number}"
+        if client not in self.step.cohort:
+            return f"{client} was not invited to step {number}"
+        if client in self.step.reported:
+            return f"{client} has reported step {number} before"
+        return ""
+
+    def _settle(self, now: float) -> list[Action]:
+        """Refill what is vacant, and close the step if nothing more is to be waited for."""
+        if self.stage is not Stage.OPEN or self.step is None:
+            return self._gather(now)
+        step = self.step
+        invites: list[Action] = [] if self._is_over(step, now) else self._refill(step, now)
+        if not self._is_over(step, now):
+            return invites
+        if len(step.reported) >= step.quorum:
+            return [*invites, self._close(step)]
+        return [*invites, *self._void(step, now)]
+
+    def _is_over(self, step: Step, now: float) -> bool:
+        waiting = (set(step.cohort) & self.present) - step.reported - step.failed
+        grace = self._grace_end(step)
+        enough = len(step.reported) >= step.target
+        return (
+            enough
+            or now >= step.deadline
+            or (grace is not None and now >= grace)
+            or not (waiting or self._candidates(step, now))
+        )
+
+    def _grace_end(self, step: Step) -> float | None:
+        if self.rules.grace_s is None or step.quorum_at is None:
+            return None
+        return step.quorum_at + self.rules.grace_s
+
+    def _candidates(self, step: Step, now: float) -> list[ClientId]:
+        """Who could take a vacant slot now: a late invitation that cannot end in time helps nobody."""
+        in_time = now < step.opened + (step.deadline - step.opened) / 2
+        if not self.rules.refill or not in_time:
+            return []
+        return [client for client in step.spare if client in self.present and client not in step.cohort]
+
+    def _refill(self, step: Step, now: float) -> list[Action]:
+        alive = [client for client in step.cohort if client in self.present or client in step.reported]
+        useful = len(alive) - len(step.failed.intersection(alive))
+        wanted = math.ceil(step.target * self.rules.over_select - 1e-9) - useful
+        invited = self._candidates(step, now)[: max(wanted, 0)]
+        step.cohort += invited
+        return [Invite(step.number, client) for client in invited]
+
+    def _close(self, step: Step) -> Close:
+        self.stage = Stage.FOLDING
+        missing = sorted(set(step.cohort) - step.reported)
+        return Close(step.number, tuple(sorted(step.reported)), tuple(missing))
+
+    def _void(self, step: Step, now: float) -> list[Action]:
+        self.step, self.stage = None, Stage.GATHERING
+        self.attempt += 1
+        self._not_before = now + min(0.5 * 2 ** (self.attempt - 1), 30.0)
+        why = f"{len(step.reported)} reports of {len(step.cohort)} invited, the quorum is {step.quorum}"
+        void = Void(step.number, why, tuple(sorted(step.cohort)))
+        if self.attempt >= self.rules.void_limit:
+            self.stage = Stage.DONE
+            return [void, Finished(f"{self.attempt} attempts in a row came to nothing: {why}")]
+        return [void]
+
+    def _folded(self, now: float) -> list[Action]:
+        if self.stage is not Stage.FOLDING or self.step is None:
+            raise RuntimeError(f"nothing was to be folded while {self.stage.value}")
+        self.round += self.step.phase.ends_round
+        self.attempt = 0
+        self.step, self.stage = None, Stage.GATHERING
+        return self._gather(now)
+
+    def _open_step(self) -> Step:
+        if self.step is None:
+            raise RuntimeError("no step is open")
+        return self.step
+
+    # -- a restart ---------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """All that a restarted coordinator needs, as JSON-able data. Reports are in the spool, not here."""
+        step = None
+        if self.step is not None and self.stage is Stage.OPEN:
+            step = {
+                "number": self.step.number,
+                "phase": asdict(self.step.phase),
+                "cohort": self.step.cohort,
+                "spare": self.step.spare,
+                "target": self.step.target,
+                "quorum": self.step.quorum,
+            }
+        people = {"known": sorted(self.known), "present": sorted(self.present)}
+        return {"round": self.round, "number": self.number, "attempt": self.attempt, "step": step, **people}
+
+    @classmethod
+    def restore(
+        cls, rules: Rules, snapshot: Mapping[str, Any], reported: Collection[ClientId], now: float
+    ) -> tuple[RoundEngine, list[Action]]:
+        """The engine as it was, and what follows at once. The deadline of an open step starts again."""
+        engine = cls(rules, now)
+        engine.round, engine.number, engine.attempt = snapshot["round"], snapshot["number"], snapshot["attempt"]
+        engine.known, engine.present = set(snapshot["known"]), set(snapshot["present"])
+        engine.started = bool(engine.known)
+        if snapshot["step"] is not None:
+            engine.step = _restored_step(snapshot["step"], reported, now, now + rules.deadline_s)
+            engine.stage = Stage.OPEN
+        return engine, engine.handle(LinkBack(), now) + engine.handle(Tick(), now)
+
+
+def _restored_step(saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float) -> Step:
+    cohort: Sequence[ClientId] = saved["cohort"]
+    phase = dict(saved["phase"])
+    if not isinstance(phase["cohort"], str):
+        phase["cohort"] = tuple(phase["cohort"])
+    step = Step(
+        saved["number"],
+        Phase(**phase),
+        list(cohort),
+        list(saved["spare"]),
+        saved["target"],
+        saved["quorum"],
+        now,
+        deadline,
+    )
+    step.reported = set(reported) & set(cohort)
+    step.quorum_at = now if len(step.reported) >= step.quorum else None
+    return step
