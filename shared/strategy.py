@@ -171,8 +171,9 @@ class Local(Protocol):
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         """Loss of each training sample (n_i,), in data order."""
 
-    def gradient(self, model: Vector) -> Vector:
-        """Full-batch gradient of F_i at the model (d,); zero in the buffers."""
+    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
+        """Gradient of F_i at the model (d,), over all samples or over `batch` of them drawn without
+        replacement on the job's seed; zero in the buffers."""
 
     def descend(
         self,
@@ -247,4 +248,8 @@ class Strategy(BaseModel, Generic[S]):
 
     def assignment(self, state: S) -> Mapping[ClientId, int]:
         """Cluster of each client that has one; empty for methods without clusters."""
+        return {}
+
+    def notes(self, state: S) -> Mapping[str, Any]:
+        """Facts for the round's record, JSON-able and finite; a text under "warning" is shown to people."""
         return {}
