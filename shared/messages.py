@@ -1,7 +1,9 @@
 """Every message, as a frozen strict pydantic model. The training path is msgpack, what people read is JSON.
 
 `to_bytes` and `from_bytes` are the only way in and out. `from_bytes` raises DecodeError and nothing
-else, whatever the bytes. The first byte of a msgpack message is the protocol version.
+else, whatever the bytes. A msgpack message is one byte of protocol version, eight bytes of checksum
+(blake2b of the rest), and the body. A JSON message carries its checksum as its last key, `check`. So a
+damaged message is refused even where it would still make sense; who may send what is the broker's ACL.
 This module needs neither numpy nor torch: an idle agent imports it.
 """
 
@@ -19,11 +21,16 @@ from shared.topics import is_name
 
 VERSION = 1
 DIGEST_BYTES = 16
+CHECKSUM_BYTES = 8
 
 
 def digest(content: bytes) -> bytes:
     """The name of a content: blake2b, 16 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+
+def _checksum(body: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(body, digest_size=CHECKSUM_BYTES).digest()
 
 
 def _name(text: str) -> str:
@@ -78,8 +85,8 @@ class Packed(Message):
     """A msgpack message."""
 
     def to_bytes(self) -> bytes:
-        body = self.model_dump()
-        return bytes([VERSION]) + msgpack.packb(body, use_bin_type=True)  # type: ignore[no-any-return]
+        body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
+        return b"".join((bytes([VERSION]), _checksum(body), body))
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
@@ -87,8 +94,11 @@ class Packed(Message):
             raise DecodeError("empty")
         if payload[0] != VERSION:
             raise DecodeError("version", f"{payload[0]}, want {VERSION}")
+        body = memoryview(payload)[1 + CHECKSUM_BYTES :]
+        if _checksum(body) != payload[1 : 1 + CHECKSUM_BYTES]:
+            raise DecodeError("checksum", "the message was damaged or cut short")
         try:
-            data = msgpack.unpackb(memoryview(payload)[1:], raw=False, strict_map_key=True)
+            data = msgpack.unpackb(body, raw=False, strict_map_key=True)
         except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
             raise DecodeError("not msgpack", str(error)[:200]) from None
         return cls._checked(data)
@@ -97,10 +107,12 @@ class Packed(Message):
 class Document(Message):
     """A JSON message."""
 
-    largest: ClassVar[int] = 1 << 20
+    largest: ClassVar[int] = 1 << 22
+    checked: ClassVar[bool] = True  # False: people write it by hand, without a checksum
 
     def to_bytes(self) -> bytes:
-        return self.model_dump_json().encode()
+        body = self.model_dump_json().encode()
+        return body[:-1] + _check_key(body) if self.checked else body
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
@@ -108,6 +120,8 @@ class Document(Message):
             raise DecodeError("empty")
         if len(payload) > cls.largest:
             raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {cls.largest}")
+        if cls.checked:
+            payload = _without_check(payload)
         try:
             return cls.model_validate_json(payload)
         except ValidationError as error:
@@ -115,6 +129,18 @@ class Document(Message):
             where = ".".join(map(str, first["loc"]))
             reason = "not json" if first["type"] == "json_invalid" else "fields"
             raise DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:200]) from None
+
+
+def _check_key(body: bytes) -> bytes:
+    return b',"check":"%s"}' % _checksum(body).hex().encode()
+
+
+def _without_check(payload: bytes) -> bytes:
+    length = len(_check_key(b""))
+    body = payload[:-length] + b"}"
+    if payload[-length:] != _check_key(body):
+        raise DecodeError("checksum", "the message was damaged or cut short")
+    return body
 
 
 class Part(Packed):
@@ -250,5 +276,7 @@ class CoordinatorStatus(Document):
 
 class Control(Document):
     """What an operator wants: pause, resume, stop."""
+
+    checked: ClassVar[bool] = False
 
     command: Literal["pause", "resume", "stop"]

@@ -1,0 +1,80 @@
+"""Who is there, from retained statuses, roll calls and last wills.
+
+A retained "online" proves nothing by itself: the broker may have been restored, the agent long gone.
+It counts only if it answers the present roll call; a live status always counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.rounds import Joined, Left
+from shared.messages import AgentStatus
+from shared.strategy import ClientId
+
+
+@dataclass
+class Entry:
+    """What is known of one agent. `here`: it takes part as far as we know."""
+
+    status: AgentStatus
+    seen: float  # seconds since the epoch
+    here: bool = False
+    refusals: Counter[str] = field(default_factory=Counter)
+
+
+class Roster:
+    """Statuses in, `Joined` and `Left` out."""
+
+    def __init__(self, task_digest: str) -> None:
+        self.task_digest = task_digest
+        self.entries: dict[ClientId, Entry] = {}
+        self.refusals: Counter[str] = Counter()  # all refused messages, by reason
+
+    def seen(self, status: AgentStatus, *, retained: bool, epoch: str, now: float) -> list[Joined | Left]:
+        """What a status changes. The last will of an older session changes nothing."""
+        entry = self.entries.get(status.agent)
+        if entry is not None and not status.online and status.session != entry.status.session and entry.status.online:
+            return []
+        if retained and status.online and status.epoch != epoch:
+            return []
+        if entry is None:
+            entry = self.entries[status.agent] = Entry(status, now)
+        if not status.online:  # a last will knows nothing but that
+            status = entry.status.model_copy(update={"online": False, "busy": False})
+        entry.status, entry.seen = status, now
+        fits = status.online and status.problem is None and status.task == self.task_digest
+        was, entry.here = entry.here, fits
+        if fits:
+            return [Joined(status.agent)]
+        return [Left(status.agent)] if was else []
+
+    def refuse(self, reason: str, agent: ClientId | None = None) -> None:
+        """Count a message that was dropped, also against its sender where it is known."""
+        self.refusals[reason] += 1
+        if agent is not None and agent in self.entries:
+            self.entries[agent].refusals[reason] += 1
+
+    def label_names(self) -> set[str]:
+        """Every class that any agent has told of."""
+        return {label for entry in self.entries.values() for label in entry.status.labels}
+
+    def rows(self, clusters: dict[ClientId, int]) -> dict[ClientId, dict[str, Any]]:
+        """The roster for `coordinator status`, by agent."""
+        return {
+            agent: {
+                "online": entry.status.online,
+                "cluster": clusters.get(agent),
+                "seen": round(entry.seen, 3),
+                "samples": entry.status.samples,
+                "test_samples": entry.status.test_samples,
+                "labels": len(entry.status.labels),
+                "busy": entry.status.busy,
+                "problem": entry.status.problem,
+                "version": entry.status.version,
+                "refusals": dict(entry.refusals),
+            }
+            for agent, entry in sorted(self.entries.items())
+        }
