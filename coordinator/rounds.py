@@ -357,7 +357,7 @@ class RoundEngine:
     # -- while a phase is open -----------------------------------------------------------------------
 
     def _reported(self, event: Event, client: ClientId, number: int, now: float) -> list[Action]:
-        why = self._why_not(client, number)
+        why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
         step = self._open_step()
@@ -368,13 +368,13 @@ class RoundEngine:
         return self._settle(now)
 
     def _failed(self, event: Event, client: ClientId, number: int, now: float) -> list[Action]:
-        why = self._why_not(client, number)
+        why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
         self._open_step().failed.add(client)
         return self._settle(now)
 
-    def _why_not(self, client: ClientId, number: int) -> str:
+    def refusal(self, client: ClientId, number: int) -> str:
         """Why a report cannot count; empty where it can."""
         if self.stage is not Stage.OPEN or self.step is None:
             return f"report is for step {number}, none is open"

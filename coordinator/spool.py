@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-from shared.parts import FileSink
 
 from coordinator.disk import open_arrays, save_arrays
+from shared.parts import FileSink
 from shared.strategy import ClientId, Report
 from shared.vectors import Vector
 

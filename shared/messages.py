@@ -21,10 +21,14 @@ from shared.topics import is_name
 
 VERSION = 1
 DIGEST_BYTES = 16
+LONGEST = (
+    1 << 17
+)  # items of a list or map: a header of five bytes could otherwise claim memory for as many as bytes came
+DEEPEST = 16  # levels of lists and maps in `Numbers`
 CHECKSUM_BYTES = 8
 
 
-def digest(content: bytes) -> bytes:
+def digest(content: bytes | bytearray | memoryview) -> bytes:
     """The name of a content: blake2b, 16 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
@@ -39,8 +43,10 @@ def _name(text: str) -> str:
     return text
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: Any, depth: int = 0) -> Any:
     """Only finite numbers, short strings, and lists and str-keyed maps of these."""
+    if depth > DEEPEST:
+        raise ValueError(f"nested deeper than {DEEPEST} levels")
     match value:
         case None | bool():
             return value
@@ -51,14 +57,14 @@ def _finite(value: Any) -> Any:
         case float() if math.isfinite(value):
             return value
         case list() | tuple():
-            return [_finite(item) for item in value]
+            return [_finite(item, depth + 1) for item in value]
         case dict() if all(isinstance(key, str) for key in value):
-            return {key: _finite(item) for key, item in value.items()}
+            return {key: _finite(item, depth + 1) for key, item in value.items()}
     raise ValueError("finite numbers, strings, lists and maps of these are wanted")
 
 
 Name = Annotated[str, AfterValidator(_name)]
-Numbers = Annotated[dict[str, Any], AfterValidator(_finite)]
+Numbers = Annotated[dict[str, Any], AfterValidator(lambda value: _finite(value))]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 Text = Annotated[str, Field(max_length=4096)]
@@ -70,15 +76,12 @@ class Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
-    def _checked(cls, data: Any) -> Self:
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            raise DecodeError("fields", f"{cls.__name__}.{where}: {first['msg']}") from None
-        except RecursionError:
-            raise DecodeError("nested too deeply") from None
+    def _refusal(cls, error: ValidationError) -> DecodeError:
+        """Names the first field that is wrong; cut short, because a key may be as long as the message."""
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        reason = "not json" if first["type"] == "json_invalid" else "fields"
+        return DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:200])
 
 
 class Packed(Message):
@@ -98,10 +101,13 @@ class Packed(Message):
         if _checksum(body) != payload[1 : 1 + CHECKSUM_BYTES]:
             raise DecodeError("checksum", "the message was damaged or cut short")
         try:
-            data = msgpack.unpackb(body, raw=False, strict_map_key=True)
+            data = msgpack.unpackb(body, raw=False, strict_map_key=True, max_array_len=LONGEST, max_map_len=LONGEST)
         except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
             raise DecodeError("not msgpack", str(error)[:200]) from None
-        return cls._checked(data)
+        try:
+            return cls.model_validate(data)
+        except ValidationError as error:
+            raise cls._refusal(error) from None
 
 
 class Document(Message):
@@ -125,10 +131,7 @@ class Document(Message):
         try:
             return cls.model_validate_json(payload)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            reason = "not json" if first["type"] == "json_invalid" else "fields"
-            raise DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:200]) from None
+            raise cls._refusal(error) from None
 
 
 def _check_key(body: bytes) -> bytes:
@@ -270,7 +273,13 @@ class CoordinatorStatus(Document):
     task: Numbers | None = None
     task_digest: Annotated[str, Field(max_length=64)] = ""
     delivery: Literal["participants", "all"] = "participants"
-    agents: dict[Name, Numbers] = {}  # the roster, for `coordinator status`
+
+
+class RosterMessage(Document):
+    """Everybody the coordinator knows, by agent, and all refused messages by reason: for people (retained)."""
+
+    run: Annotated[str, Field(max_length=64)] = ""
+    agents: dict[Name, Numbers] = {}
     refusals: dict[str, Count] = {}
 
 

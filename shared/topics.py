@@ -40,7 +40,7 @@ class ClusterTopic:
 
 @dataclass(frozen=True)
 class PlainTopic:
-    """`leaf` is "coordinator/status", "run/metrics" or "control"."""
+    """`leaf` is "coordinator/status", "run/metrics", "run/roster" or "control"."""
 
     leaf: str
 
@@ -70,6 +70,10 @@ class Topics:
     @property
     def metrics(self) -> str:
         return f"{self.base}/run/metrics"
+
+    @property
+    def roster(self) -> str:
+        return f"{self.base}/run/roster"
 
     @property
     def control(self) -> str:
@@ -102,7 +106,7 @@ class Topics:
         """The meaning of a topic; DecodeError("topic") for one that is not in the tree."""
         words = topic.removeprefix(self.base + "/").split("/")
         match words:
-            case ["coordinator", "status"] | ["run", "metrics"] | ["control"]:
+            case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control"]:
                 return PlainTopic("/".join(words))
             case ["agents", agent, ("status" | "order") as leaf] if is_name(agent):
                 return AgentTopic(agent, leaf)
@@ -114,4 +118,4 @@ class Topics:
 
 
 def _is_part(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 6 and (text == "0" or text[0] != "0")
+    return text.isascii() and text.isdigit() and len(text) <= 7 and (text == "0" or text[0] != "0")

@@ -1,0 +1,191 @@
+"""What a run leaves behind: a line per phase, the result, a table of agents, a file per cluster."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coordinator.disk import save_arrays, write_atomically
+from shared import metrics
+from shared.scenario import Scenario
+from shared.strategy import ClientId, Reports
+
+if TYPE_CHECKING:
+    from coordinator.run import Run
+
+MODES = ("server", "tuned", "last", "best")  # algorithms.md section 1.6; E-global is the micro average of "server"
+FIGURES = ("accuracy", "f1", "loss", "mse")
+
+
+class Lines:
+    """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        self.path, self.count = path, count
+        kept = path.read_text().splitlines(keepends=True)[:count] if path.exists() else []
+        write_atomically(path, "".join(kept).encode())
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self.count += 1
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Names what a checkpoint belongs to: everything but where the broker is."""
+    return hashlib.blake2b(scenario.model_dump_json(exclude={"broker"}).encode(), digest_size=8).hexdigest()
+
+
+def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
+    """Agents per cluster, by cluster id."""
+    return {str(cluster): count for cluster, count in sorted(Counter(assignment.values()).items())}
+
+
+def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
+    """The best and the newest test figures of an agent right after its local training."""
+    track: Mapping[str, float] = numbers["track"]
+    key = "accuracy" if "accuracy" in track else "mse"
+    ahead = best is None or (track[key] > best[key]) == (key == "accuracy")
+    return dict(track) if ahead or best is None else best
+
+
+def means(reports: Reports, phase: str, weight: str) -> dict[str, Any]:
+    """Averages over the reporters of one phase: training loss, or accuracies by mode."""
+    if phase == "evaluate":
+        return {"evaluation": averages({client: dict(report.numbers) for client, report in reports}, {}, weight)}
+    amount = sum(report.examples for _, report in reports if report.steps)
+    if not amount:
+        return {}
+    row: dict[str, Any] = {"loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount}
+    tracked = [report.numbers["track"] for _, report in reports if "track" in report.numbers]
+    if tracked:
+        row["tracked"] = averages({str(i): {"trained": one} for i, one in enumerate(tracked)}, {}, weight)["trained"]
+    return row
+
+
+def averages(
+    evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
+) -> dict[str, Any]:
+    """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode (section 9.1)."""
+    modes = dict.fromkeys(mode for one in evaluation.values() for mode in one)
+    return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
+
+
+def _average(
+    mode: str, evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
+) -> dict[str, Any]:
+    having = {client: one[mode] for client, one in evaluation.items() if one.get(mode) and one[mode]["n"] > 0}
+    row: dict[str, Any] = {"agents": len(having)}
+    extra = train_samples if weight == "total" else {}
+    amounts = [float(one["n"] + extra.get(client, 0)) for client, one in having.items()]
+    for figure in FIGURES:
+        values = [one[figure] for one in having.values() if figure in one]
+        if values:
+            row[figure] = {"micro": metrics.micro(values, amounts), "macro": metrics.macro(values)}
+    return row
+
+
+def per_agent(run: Run) -> dict[ClientId, dict[str, Any]]:
+    """Every agent's figures by mode. E-last of an agent that never trained is what it would use: E-server."""
+    figures: dict[ClientId, dict[str, Any]] = {}
+    for client, numbers in sorted(run.facts.evaluation.items()):
+        modes = {mode: numbers[mode] for mode in MODES if numbers.get(mode)}
+        modes.setdefault("last", modes["server"])
+        if client in run.facts.tracked:
+            modes["best"] = run.facts.tracked[client]
+        figures[client] = modes
+    return figures
+
+
+def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
+    """The summary of a run, JSON-able: the contract of `result.json`."""
+    strategy, scenario, traffic = run.strategy, run.scenario, run.traffic
+    agents = per_agent(run)
+    took_part = sorted(run.facts.trained)
+    train = {client: told[0] for client, told in run.samples.items()}
+    weight = scenario.evaluation.weight
+    accuracy = averages(agents, train, weight)
+    accuracy["last_of_participants"] = averages(
+        {client: one for client, one in agents.items() if client in run.facts.trained}, train, weight
+    ).get("last", {"agents": 0})
+    assignment = dict(sorted(strategy.assignment(run.state).items()))
+    known = [client for client in assignment if truth and client in truth]
+    found, wanted = [assignment[client] for client in known], [truth[client] for client in known] if truth else []
+    return {
+        "name": scenario.name,
+        "method": strategy.name,
+        "seed": scenario.seed,
+        "rounds": run.engine.round,
+        "agents": len(run.engine.known),
+        "clusters": len(set(assignment.values())) or 1,
+        "cluster_sizes": sizes(assignment),
+        "assignment": assignment,
+        "accuracy": accuracy,
+        "took_part": took_part,
+        "never_trained": sorted(set(run.engine.known) - set(took_part)),
+        "ari": metrics.adjusted_rand(found, wanted) if known else None,
+        "nmi": metrics.mutual_information(found, wanted) if known else None,
+        "purity": metrics.purity(found, wanted) if known else None,
+        "bytes": {
+            "vectors_down": 4 * traffic["down_vectors"],
+            "vectors_up": 4 * traffic["up_vectors"],
+            "wire_down": traffic["wire_down"] + traffic["down_models"],
+            "wire_up": traffic["wire_up"],
+        },
+        "mbit_per_agent": 32 * (traffic["down_vectors"] + traffic["up_vectors"]) / 1e6 / max(len(run.engine.known), 1),
+        "seconds": round(run.seconds, 3),
+        "versions": versions(),
+        "notes": dict(strategy.notes(run.state)),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the figures were made with."""
+    wanted = ("covey", "numpy", "scipy", "scikit-learn", "torch", "aiomqtt", "msgpack")
+    found = {"python": platform.python_version(), "machine": platform.machine()}
+    for name in wanted:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:  # a coordinator needs no torch
+            continue
+    return found
+
+
+def write_all(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
+    """Leave models, the table of agents and the result in the run's folder; returns the result."""
+    models = run.folder / "models"
+    models.mkdir(exist_ok=True)
+    for k, model in enumerate(run.strategy.clusters(run.state)):
+        save_arrays(models / f"cluster-{k}.safetensors", run.setup.layout.named(model))
+    summary = result(run, truth)
+    _write_table(run.folder / "agents.parquet", run, truth)
+    write_atomically(run.folder / "result.json", json.dumps(summary, indent=1).encode())
+    return summary
+
+
+def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> None:
+    from pyarrow import Table, parquet
+
+    clusters = run.strategy.assignment(run.state)
+    agents, rows = per_agent(run), []
+    for client in sorted(run.engine.known):
+        told = run.samples.get(client, (0, 0))
+        row: dict[str, Any] = {"agent": client, "samples": told[0], "test_samples": told[1]}
+        row |= {"cluster": clusters.get(client), "truth": truth.get(client) if truth else None}
+        row["last_round"] = run.facts.trained.get(client)
+        for mode in MODES:
+            for figure in FIGURES:
+                row[f"{mode}_{figure}"] = (agents.get(client, {}).get(mode) or {}).get(figure)
+        rows.append(row)
+    parquet.write_table(Table.from_pylist(rows), path)
+
+
+def report_table(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """One row per finished run, for `coordinator report`."""
+    return [json.loads((folder / "result.json").read_text()) | {"folder": str(folder)} for folder in folders]

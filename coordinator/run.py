@@ -1,0 +1,416 @@
+"""The run: engine, strategy, spool, checkpoint and records put together, without a network.
+
+Events go in, effects come out: what is to be published. The service sends effects over a link; the
+in-process driver hands them to local clients. Both therefore compute the same bytes.
+
+Order of writing, so that a kill between any two lines loses nothing:
+a step is in the checkpoint before its first order is sent; a report is in the spool before its agent is
+told that it was accepted; a fold is in the checkpoint before its reports leave the spool.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator import records
+from coordinator.checkpoint import Checkpoint
+from coordinator.disk import write_atomically
+from coordinator.rounds import (
+    Action,
+    Close,
+    Event,
+    Failed,
+    Finished,
+    Folded,
+    Ignored,
+    Invite,
+    Open,
+    Plan,
+    Planned,
+    Reported,
+    RoundEngine,
+    Rules,
+    Stage,
+    Step,
+    Void,
+)
+from coordinator.spool import Spool
+from shared.client import decode_model, encode_model
+from shared.codec import Codec, decode
+from shared.errors import DecodeError
+from shared.messages import ModelRef, OrderMessage, ReportContent, Work, digest
+from shared.parts import count_of
+from shared.scenario import Scenario
+from shared.seeds import generator
+from shared.strategy import ClientId, Order, Phase, Report, Setup, View
+from shared.vectors import Vector
+
+EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
+
+
+@dataclass(frozen=True)
+class SendModel:
+    """Publish the content of `path` in parts, retained."""
+
+    ref: ModelRef
+    path: Path
+    about: int
+
+
+@dataclass(frozen=True)
+class SendOrder:
+    """Publish an agent's desired state, retained."""
+
+    client: ClientId
+    order: OrderMessage
+
+
+@dataclass(frozen=True)
+class Announce:
+    """A line for the record was written; tell whoever watches."""
+
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Done:
+    """The run is over; `why` is empty unless it was given up."""
+
+    why: str
+
+
+Effect = SendModel | SendOrder | Announce | Done
+
+
+@dataclass
+class Facts:
+    """What a checkpoint holds besides the engine and the strategy's state."""
+
+    run: str
+    again: int = 0  # restarts: tells agents that parts in transit were lost
+    evaluated: int = -1  # the round after which was last evaluated
+    lines: int = 0  # lines of rounds.jsonl that belong to this checkpoint
+    seconds: float = 0.0  # of earlier sessions
+    scaling: dict[str, list[float]] | None = None
+    accepted: dict[ClientId, int] = field(default_factory=dict)
+    trained: dict[ClientId, int] = field(default_factory=dict)  # round of the last local training
+    evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
+    tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
+    traffic: dict[str, int] = field(default_factory=dict)
+
+
+class Run:
+    """One run in one folder. Not thread-safe: one caller at a time."""
+
+    def __init__(self, folder: Path, scenario: Scenario, setup: Setup, engine: RoundEngine, facts: Facts) -> None:
+        self.folder, self.scenario, self.setup = folder, scenario, setup
+        self.strategy = scenario.strategy
+        self.engine, self.facts = engine, facts
+        self.spool = Spool(folder / "spool")
+        self.checkpoint = Checkpoint(folder / "checkpoint")
+        self.rounds = records.Lines(folder / "rounds.jsonl", facts.lines)
+        self.state: Any = None
+        self.traffic: Counter[str] = Counter(facts.traffic)
+        self.samples: dict[ClientId, tuple[int, int]] = {}  # train, test: told by the roster
+        self._models: dict[str, SendModel] = {}  # by key, for the present state
+        self._outgoing = folder / "outgoing"
+        self._outgoing.mkdir(parents=True, exist_ok=True)
+        self._began = time.monotonic()
+        self._opened_at = 0.0
+
+    @classmethod
+    def start(cls, folder: Path, scenario: Scenario, setup: Setup, rules: Rules, run: str, now: float) -> Run:
+        """A new run in an empty folder."""
+        this = cls(folder, scenario, setup, RoundEngine(rules, now), Facts(run))
+        this.state = this.strategy.init(setup)
+        this._save()
+        return this
+
+    @classmethod
+    def resume(
+        cls, folder: Path, scenario: Scenario, setup: Setup, rules: Rules, now: float
+    ) -> tuple[Run, list[Effect]]:
+        """The run as its checkpoint has it, and what follows at once."""
+        checkpoint = Checkpoint(folder / "checkpoint")
+        saved = checkpoint.facts()
+        facts = Facts(**saved["run"])
+        facts.again += 1
+        number = (saved["engine"]["step"] or {}).get("number", 0)
+        reported = Spool(folder / "spool").who(number)
+        engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
+        this = cls(folder, scenario, setup, engine, facts)
+        this.checkpoint = checkpoint
+        this.state = checkpoint.state(type(this.strategy.init(setup)))
+        this.facts.accepted |= dict.fromkeys(reported, number)
+        this._save()
+        return this, this._carry_out(actions, now)
+
+    # -- events ------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        """What an event of the roster, the clock or the operator leads to."""
+        return self._carry_out(self.engine.handle(event, now), now)
+
+    def accept(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
+        """Check a report and put it into the spool. Raises DecodeError for one that must be dropped."""
+        report = ReportContent.from_bytes(content)
+        if report.run != self.facts.run:
+            raise DecodeError("other run", f"report of run {report.run}, this is {self.facts.run}")
+        if report.client != client:
+            raise DecodeError("other sender", f"report of {report.client} came from {client}")
+        if report.failure is not None:
+            effects = self.handle(Failed(client, report.step, report.failure), now)
+            row = {"event": "failed", "agent": client, "step": report.step, "why": report.failure}
+            return [*effects, Announce(row), self.order_of(client)]
+        why = self.engine.refusal(client, report.step)
+        if why:
+            return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
+        self.spool.keep(report.step, client, self._checked(report), report.seconds)
+        self.facts.accepted[client] = report.step
+        self.traffic["up_vectors"] += sum(encoded.length for encoded in report.vectors.values())
+        return [self.order_of(client), *self.handle(Reported(client, report.step), now)]
+
+    def desired(self) -> list[Effect]:
+        """All that should be retained at the broker now: models first, then everybody's order."""
+        orders = [self.order_of(client) for client in sorted(self.engine.known)]
+        return [*self._wanted_models(orders), *orders]
+
+    # -- carrying out what the engine says -----------------------------------------------------------
+
+    def _carry_out(self, actions: Sequence[Action], now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        for action in actions:
+            match action:
+                case Plan(view):
+                    effects += self.handle(Planned(self._plan(view)), now)
+                case Open(cohort=cohort):
+                    self._opened_at = time.monotonic()
+                    self._save()
+                    effects += self._give_orders(cohort)
+                case Invite(_, client):
+                    self._save()
+                    effects += self._give_orders([client])
+                case Close():
+                    effects += self._close(action, now)
+                case Void(step, why, cohort):
+                    self._save()
+                    self.spool.drop(step)
+                    row = {"event": "void", "round": self.engine.round, "step": step, "why": why}
+                    effects += [self._write(row), *map(self.order_of, cohort)]
+                case Ignored(event, why):
+                    effects.append(Announce({"event": "ignored", "agent": getattr(event, "client", None), "why": why}))
+                case Finished(why):
+                    self._save()
+                    effects += [*map(self.order_of, sorted(self.engine.known)), Done(why)]
+        return effects
+
+    def _plan(self, view: View) -> Phase | None:
+        """The next phase: the run's own ones first, then what the strategy wants."""
+        if self.scenario.task.standardise == "federated" and self.facts.scaling is None:
+            return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
+        every = self.scenario.evaluation.every
+        phase = None if view.round >= view.rounds else self.strategy.plan(self.state, view)
+        due = phase is None or (every > 0 and view.round > 0 and view.round % every == 0)
+        if due and self.facts.evaluated < view.round:
+            return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
+        return phase
+
+    def _give_orders(self, cohort: Sequence[ClientId]) -> list[Effect]:
+        orders = [self.order_of(client) for client in cohort]
+        models = self._wanted_models(orders)
+        for send in orders:
+            if send.order.work is not None:
+                refs = send.order.work.models
+                self.traffic["down_vectors"] += len(refs) * self.setup.layout.size
+                self.traffic["down_models"] += sum(ref.size for ref in refs)
+        return [*models, *orders]
+
+    def _close(self, close: Close, now: float) -> list[Effect]:
+        step = self.engine.step
+        assert step is not None  # noqa: S101 - the engine has just closed it
+        reports = self.spool.reports(close.step, close.reporters)
+        before = dict(self.strategy.assignment(self.state))
+        began = time.monotonic()
+        self._fold(replace_cohort(step), reports)
+        row = self._row(step, close, reports, before, time.monotonic() - began)
+        self._models.clear()
+        actions = self.engine.handle(Folded(), now)
+        line = self._write(row)
+        self._save()
+        self.spool.drop(close.step)
+        return [line, *map(self.order_of, close.missing), *self._carry_out(actions, now)]
+
+    def _fold(self, phase: Phase, reports: list[tuple[ClientId, Report]]) -> None:
+        match phase.name:
+            case "moments":
+                self.facts.scaling = pooled([report.numbers for _, report in reports])
+            case "evaluate":
+                self.facts.evaluated = self.engine.round
+                self.facts.evaluation |= {client: dict(report.numbers) for client, report in reports}
+            case _:
+                self.state = self.strategy.fold(self.state, phase, reports)
+                for client, report in reports if phase.name == "train" else []:
+                    self.facts.trained[client] = self.engine.round
+                    if "track" in report.numbers:
+                        self.facts.tracked[client] = records.better(self.facts.tracked.get(client), report.numbers)
+
+    # -- orders and models -------------------------------------------------------------------------
+
+    def order_of(self, client: ClientId) -> SendOrder:
+        """What this agent should do now."""
+        step = self.engine.step if self.engine.stage is Stage.OPEN else None
+        waits = step is not None and client in step.cohort and client not in step.reported | step.failed
+        order = OrderMessage(
+            run=self.facts.run,
+            step=step.number if step is not None and waits else 0,
+            accepted=self.facts.accepted.get(client, 0),
+            closed=self.engine.number - (1 if step is not None else 0),
+            again=self.facts.again,
+            cluster=self.strategy.assignment(self.state).get(client),
+            work=self._work(client, step) if step is not None and waits else None,
+        )
+        return SendOrder(client, order)
+
+    def _work(self, client: ClientId, step: Step) -> Work:
+        order = self._strategy_order(client, step.phase)
+        scenario, wire = self.scenario, self.scenario.wire
+        return Work(
+            phase=step.phase.name,
+            round=self.engine.round,
+            seed=scenario.seed,
+            strategy=self.strategy.model_dump(mode="json"),
+            training=scenario.training.model_dump(mode="json"),
+            task=scenario.task.model_dump(mode="json", exclude={"init"}),
+            layout=self.setup.layout.to_wire(),
+            scaling=self.facts.scaling,
+            models=[self._model(key, step.number).ref for key in order.models],
+            numbers=dict(order.numbers),
+            cluster=order.cluster,
+            sizes=dict(step.phase.sizes),
+            codec=Codec(wire.codec, wire.delta, wire.block, wire.keep).to_wire(),
+            evaluation=scenario.evaluation.model_dump(mode="json"),
+            part_bytes=wire.part_bytes,
+        )
+
+    def _strategy_order(self, client: ClientId, phase: Phase) -> Order:
+        if phase.name == MOMENTS:
+            return Order()
+        if phase.name == EVALUATE:
+            return self.strategy.serve(self.state, client)
+        return self.strategy.order(self.state, phase, client)
+
+    def _model(self, key: str, step: int) -> SendModel:
+        """The model behind a key, encoded once per state and kept in a file for publishing again."""
+        if key not in self._models:
+            codec = Codec(self.scenario.wire.down, block=self.scenario.wire.block)
+            rng = generator(self.scenario.seed, "down", self.engine.round, key)
+            content = encode_model(self.strategy.model(self.state, key), self.setup.layout.digest, codec, rng)
+            path = self._outgoing / key
+            write_atomically(path, content)
+            parts = count_of(len(content), self.scenario.wire.part_bytes)
+            self._models[key] = SendModel(
+                ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)), path, step
+            )
+        return self._models[key]
+
+    def _wanted_models(self, orders: Sequence[SendOrder]) -> list[SendModel]:
+        refs = [ref for send in orders if send.order.work is not None for ref in send.order.work.models]
+        return [self._models[key] for key in dict.fromkeys(ref.key for ref in refs)]
+
+    def _checked(self, content: ReportContent) -> Report:
+        """The report with decoded vectors. Raises DecodeError unless it is what the phase asked for."""
+        step = self.engine.step
+        assert step is not None  # noqa: S101 - refusal() has been asked
+        sizes = step.phase.sizes
+        if set(content.vectors) != set(sizes):
+            raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, want {sorted(sizes)}")
+        vectors = {
+            name: decode(encoded, length=sizes[name], bases=self._base) for name, encoded in content.vectors.items()
+        }
+        told = self.samples.get(content.client)
+        if told is not None and content.examples > told[0]:
+            raise DecodeError("too many examples", f"{content.examples}, the agent has told of {told[0]}")
+        return Report(vectors, content.examples, content.numbers, content.steps, content.loss)
+
+    def _base(self, wanted: bytes) -> Vector:
+        """The model that a delta was taken against, as the agent has seen it."""
+        for sent in self._models.values():
+            if sent.ref.digest == wanted:
+                return decode_model(sent.path.read_bytes(), self.setup.layout)
+        raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
+
+    # -- records -----------------------------------------------------------------------------------
+
+    def _row(
+        self,
+        step: Step,
+        close: Close,
+        reports: Sequence[tuple[ClientId, Report]],
+        before: Mapping[ClientId, int],
+        fold_s: float,
+    ) -> dict[str, Any]:
+        after = self.strategy.assignment(self.state)
+        seconds = self.spool.seconds(close.step, close.reporters)
+        return {
+            "event": "phase",
+            "phase": step.phase.name,
+            "round": self.engine.round,
+            "step": close.step,
+            "invited": sorted(step.cohort),
+            "reported": list(close.reporters),
+            "missing": list(close.missing),
+            "cluster_sizes": records.sizes(after),
+            "moved": sum(after[client] != cluster for client, cluster in before.items() if client in after),
+            **records.means(reports, step.phase.name, self.scenario.evaluation.weight),
+            "seconds": round(time.monotonic() - self._opened_at, 6),
+            "train_seconds": round(sum(seconds.values()), 6),
+            "fold_seconds": round(fold_s, 6),
+            "traffic": dict(self.traffic),
+            "notes": dict(self.strategy.notes(self.state)) if step.phase.name not in (EVALUATE, MOMENTS) else {},
+        }
+
+    def _write(self, row: dict[str, Any]) -> Announce:
+        self.rounds.append(row)
+        return Announce(row)
+
+    def _save(self) -> None:
+        self.facts.lines = self.rounds.count
+        self.facts.traffic = dict(self.traffic)
+        facts = vars(self.facts) | {"seconds": self.seconds}
+        scenario = records.scenario_digest(self.scenario)
+        self.state = self.checkpoint.save(
+            {"scenario": scenario, "engine": self.engine.snapshot(), "run": facts}, self.state
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of the run, earlier sessions included."""
+        return self.facts.seconds + time.monotonic() - self._began
+
+
+def replace_cohort(step: Step) -> Phase:
+    """The phase with the names of those who were invited."""
+    phase = step.phase
+    return Phase(
+        phase.name, tuple(sorted(step.cohort)), phase.sizes, phase.ends_round, phase.quorum, phase.may_be_empty
+    )
+
+
+def pooled(moments: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """Means and deviations per channel from counts, sums and sums of squares (each a list per channel).
+
+    A channel without any spread gets deviation 1, so that it becomes 0 and not infinity.
+    """
+    count, total, square = (
+        np.sum([np.asarray(one[name], np.float64) for one in moments], axis=0) for name in ("count", "sum", "square")
+    )
+    mean = total / count
+    std = np.sqrt(np.maximum(square / count - mean**2, 0.0))
+    return {"mean": mean.tolist(), "std": np.where(std > 1e-12, std, 1.0).tolist()}

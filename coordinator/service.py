@@ -1,0 +1,334 @@
+"""The async shell: moves messages between a link and a run, and tells it the time. It has no opinions.
+
+One task reads the link and writes parts straight to disk; one takes what has become of them and carries
+out the effects, in order. CPU work goes to a thread, so that keep-alives go out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from coordinator.roster import Roster
+from coordinator.rounds import LinkBack, LinkLost, Paused, Resumed, Stage, Tick
+from coordinator.run import Announce, Done, Effect, Run, SendModel, SendOrder
+from shared.errors import DecodeError
+from shared.link import Down, Incoming, Link, Message, Up, Will
+from shared.messages import AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
+from shared.parts import Assembler, FileSink, split
+from shared.topics import AgentTopic, PlainTopic, Topics
+
+log = logging.getLogger(__name__)
+
+LARGEST_CONTENT = 8 << 30  # bytes of one report
+ROSTER_EVERY_S = 1.0
+PUBLISHERS = 32  # orders under way at once
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """All parts of a report are on disk."""
+
+    client: str
+    sink: FileSink
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the service; the run can be resumed."""
+
+
+Item = Up | Down | Arrived | tuple[AgentStatus, bool] | Control | Stop
+Offload = Callable[..., Awaitable[Any]]
+
+
+async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
+    """An offload that stays in the event loop: for tests that own the clock."""
+    return function(*arguments)
+
+
+def last_will(topics: Topics) -> Will:
+    """What the broker says when a coordinator vanishes."""
+    return Will(topics.coordinator_status, CoordinatorStatus(online=False, state="stopped").to_bytes())
+
+
+class Service:
+    """A run over a link. `watch` is told every line of the record and every event worth a line."""
+
+    def __init__(
+        self,
+        run: Run,
+        link: Link,
+        *,
+        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        offload: Offload = asyncio.to_thread,
+    ) -> None:
+        self.run, self.link, self.watch, self.offload = run, link, watch, offload
+        self.scenario = run.scenario
+        self.topics = Topics(self.scenario.federation)
+        self.roster = Roster(self.scenario.task.digest)
+        self.epoch = ""
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        limit = self.scenario.wire.part_bytes
+        self._parts = Assembler(
+            lambda sender, part: run.spool.new_sink(part.size),
+            largest_bytes=LARGEST_CONTENT,
+            per_sender=2,
+            total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
+            max_age_s=max(self.scenario.rounds.deadline_s, 60.0),
+        )
+        self._largest_payload = limit + 4096
+        self._roster_due = 0.0
+        self._roster_shown = b""
+
+    def stop(self) -> None:
+        """End `serve` soon; what has happened until then is in the checkpoint."""
+        self._items.put_nowait(Stop())
+
+    async def serve(self, first: Sequence[Effect] = ()) -> str | None:
+        """Run until the run is over: "" or why it was given up; None after `stop`.
+
+        `first` are the effects of a resume; what they would publish is published anew at the first `Up`.
+        """
+        over = next((effect.why for effect in first if isinstance(effect, Done)), None)
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(self._read())
+            while over is None:
+                item = await self._next()
+                if isinstance(item, Stop):
+                    break
+                over = await self._carry_out(await self._decide(item))
+                await self._show_roster()
+            await self._show_roster(final=True)
+            await self._tell(online=True, stopped=over is None)
+            reader.cancel()
+        return over
+
+    async def _next(self) -> Item | None:
+        """The next item, or None when the engine or the roster wants to be woken."""
+        wake, now = self.run.engine.wake_at, time_of_loop()
+        times = [time for time in (wake, self._roster_due or None) if time is not None]
+        timeout = max(min(times) - now, 0.0) if times else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                return await self._items.get()
+        return None
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        async for incoming in self.link.incoming():
+            try:
+                item = self._understand(incoming)
+            except DecodeError as error:
+                self._refuse(error, incoming)
+                continue
+            if item is not None:
+                self._items.put_nowait(item)
+
+    def _understand(self, incoming: Incoming) -> Item | None:
+        if not isinstance(incoming, Message):
+            return incoming
+        self.run.traffic["wire_up"] += packet_bytes(incoming.topic, incoming.payload)
+        match self.topics.parse(incoming.topic):
+            case AgentTopic(agent, "status"):
+                status = AgentStatus.from_bytes(incoming.payload)
+                if status.agent != agent:
+                    raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
+                return status, incoming.retained
+            case AgentTopic(agent, "report"):
+                return self._part(agent, incoming.payload)
+            case PlainTopic("control"):
+                return Control.from_bytes(incoming.payload)
+        return None
+
+    def _part(self, agent: str, payload: bytes) -> Item | None:
+        if len(payload) > self._largest_payload:
+            raise DecodeError("too long", f"a part of {len(payload)} bytes")
+        if agent not in self.run.engine.known:
+            raise DecodeError("unknown sender", f"{agent} takes no part in this run")
+        sink = self._parts.feed(agent, Part.from_bytes(payload), time_of_loop())
+        if sink is None:
+            return None
+        assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
+        return Arrived(agent, sink)
+
+    def _refuse(self, error: DecodeError, incoming: Incoming) -> None:
+        agent = None
+        if isinstance(incoming, Message):
+            with contextlib.suppress(DecodeError):
+                topic = self.topics.parse(incoming.topic)
+                agent = topic.agent if isinstance(topic, AgentTopic) else None
+        self.roster.refuse(error.reason, agent)
+        log.debug("refused a message: %s", error)
+
+    # -- what it means -----------------------------------------------------------------------------
+
+    async def _decide(self, item: Item | None) -> list[Effect]:
+        now = time_of_loop()
+        match item:
+            case None:
+                self._parts.expire(now)
+                return await self._handle(Tick())
+            case Up():
+                return await self._up()
+            case Down(why):
+                self.watch({"event": "link", "up": False, "why": why})
+                return await self._handle(LinkLost())
+            case Arrived(client, sink):
+                return await self._arrived(client, sink)
+            case (status, retained):
+                return await self._seen(status, retained)
+            case Control(command="stop"):
+                self.stop()
+            case Control(command=command):
+                self.watch({"event": "control", "command": command})
+                return await self._handle(Paused() if command == "pause" else Resumed())
+        return []
+
+    async def _handle(self, event: Any) -> list[Effect]:
+        effects: list[Effect] = await self.offload(self.run.handle, event, time_of_loop())
+        return effects
+
+    async def _up(self) -> list[Effect]:
+        """A (re)connected link: call the roll and say again what should be retained."""
+        self.epoch = uuid.uuid4().hex[:12]
+        self.watch({"event": "link", "up": True})
+        await self.link.subscribe([self.topics.every_status, self.topics.every_report, self.topics.control])
+        effects = await self._handle(LinkBack())
+        await self._tell(online=True)
+        return [*await self.offload(self.run.desired), *effects]
+
+    async def _seen(self, status: AgentStatus, retained: bool) -> list[Effect]:
+        effects: list[Effect] = []
+        known = status.agent in self.run.engine.known
+        for event in self.roster.seen(status, retained=retained, epoch=self.epoch, now=time.time()):
+            if status.online:
+                self.run.samples[status.agent] = (status.samples, status.test_samples)
+            effects += await self._handle(event)
+        if status.agent in self.run.engine.known and not known:
+            effects.append(self.run.order_of(status.agent))
+        if status.problem and status.online:
+            self.watch({"event": "problem", "agent": status.agent, "why": status.problem})
+        self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+        return effects
+
+    async def _arrived(self, client: str, sink: FileSink) -> list[Effect]:
+        now = time_of_loop()
+
+        def accept() -> list[Effect]:
+            try:
+                return self.run.accept(client, sink.path.read_bytes(), now)
+            finally:
+                sink.discard()
+
+        try:
+            effects: list[Effect] = await self.offload(accept)
+        except DecodeError as error:
+            self.roster.refuse(error.reason, client)
+            self.watch({"event": "refused", "agent": client, "why": str(error)})
+            return []
+        return effects
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    async def _carry_out(self, effects: Sequence[Effect]) -> str | None:
+        """Publish in order: models before the orders that name them. Returns why the run is over, if it is."""
+        over = None
+        orders: dict[str, SendOrder] = {}
+        told = False
+        for effect in effects:
+            match effect:
+                case SendModel():
+                    await self._publish_model(effect)
+                case SendOrder():
+                    orders[effect.client] = effect  # only the newest state of an agent matters
+                case Announce(row):
+                    self.watch(row)
+                    if row["event"] == "phase":
+                        await self.link.publish(self.topics.metrics, json.dumps(row).encode(), retain=True)
+                    told = True
+                case Done(why):
+                    over = why
+        if told or over is not None:
+            await self._tell(online=True)
+        await self._publish_orders(list(orders.values()))
+        return over
+
+    async def _publish_model(self, send: SendModel) -> None:
+        base, part_bytes, ref = self.topics.model(send.ref.key), self.scenario.wire.part_bytes, send.ref
+        with send.path.open("rb") as file:
+            for part in split(file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about):
+                await self.link.publish(f"{base}/{part.index}", part.to_bytes(), retain=True)
+
+    async def _publish_orders(self, orders: Sequence[SendOrder]) -> None:
+        gate = asyncio.Semaphore(PUBLISHERS)
+
+        async def publish(send: SendOrder) -> None:
+            topic, payload = self.topics.order(send.client), send.order.to_bytes()
+            self.run.traffic["wire_down"] += packet_bytes(topic, payload)
+            async with gate:
+                await self.link.publish(topic, payload, retain=True)
+
+        await asyncio.gather(*map(publish, orders))
+
+    async def _tell(self, *, online: bool, stopped: bool = False) -> None:
+        """Publish what runs: the state of the engine, for agents and for people."""
+        engine = self.run.engine
+        state: Literal["gathering", "open", "paused", "folding", "finished", "stopped"]
+        state = "stopped" if stopped else "paused" if engine.paused else _STATES[engine.stage]
+        status = CoordinatorStatus(
+            online=online,
+            epoch=self.epoch,
+            run=self.run.facts.run,
+            name=self.scenario.name,
+            round=engine.round,
+            rounds=self.scenario.rounds.count,
+            phase=engine.step.phase.name if engine.step is not None else "",
+            step=engine.number,
+            state=state,
+            task=self.scenario.task.model_dump(mode="json", exclude={"init"}),
+            task_digest=self.scenario.task.digest,
+            delivery=self.scenario.wire.delivery,
+        )
+        await self.link.publish(self.topics.coordinator_status, status.to_bytes(), retain=True)
+
+    async def _show_roster(self, final: bool = False) -> None:
+        """Publish and store who is there, at most once a second."""
+        if not final and (not self._roster_due or time_of_loop() < self._roster_due):
+            return
+        self._roster_due = 0.0
+        clusters = dict(self.run.strategy.assignment(self.run.state))
+        rows = self.roster.rows(clusters)
+        message = RosterMessage(run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)).to_bytes()
+        if message != self._roster_shown:
+            self._roster_shown = message
+            (self.run.folder / "roster.json").write_bytes(message)
+            await self.link.publish(self.topics.roster, message, retain=True)
+
+
+_STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
+    Stage.GATHERING: "gathering",
+    Stage.PLANNING: "gathering",
+    Stage.OPEN: "open",
+    Stage.FOLDING: "folding",
+    Stage.DONE: "finished",
+}
+
+
+def packet_bytes(topic: str, payload: bytes) -> int:
+    """Size of an MQTT 3.1.1 PUBLISH at QoS 1: fixed header, topic, packet id, payload."""
+    rest = 2 + len(topic.encode()) + 2 + len(payload)
+    lengths = 1 + (rest > 127) + (rest > 16_383) + (rest > 2_097_151)
+    return 1 + lengths + rest
+
+
+def time_of_loop() -> float:
+    return asyncio.get_running_loop().time()
