@@ -64,7 +64,9 @@ def _finite(value: Any, depth: int = 0) -> Any:
 
 
 Name = Annotated[str, AfterValidator(_name)]
-Numbers = Annotated[dict[str, Any], AfterValidator(lambda value: _finite(value))]
+Numbers = Annotated[
+    dict[str, Any], AfterValidator(lambda value: _finite(value))
+]  # alone: pydantic fills a second argument
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
 Text = Annotated[str, Field(max_length=4096)]
