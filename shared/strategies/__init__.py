@@ -7,5 +7,13 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.strategies.fedavg import FedAvg
+from shared.strategies.fedclust import FedClust
+from shared.strategies.fedprox import FedProx
+from shared.strategies.fedsgd import FedSgd
+from shared.strategies.fesem import Fesem
+from shared.strategies.local import LocalOnly
 
-AnyStrategy = Annotated[FedAvg, Field(discriminator="name")]
+AnyStrategy = Annotated[
+    FedAvg | FedClust | FedProx | FedSgd | Fesem | LocalOnly,
+    Field(discriminator="name"),
+]

@@ -1,0 +1,291 @@
+"""Clustering primitives (algorithms.md section 6): K-means on streamed rows, agglomeration of a distance matrix.
+
+Rows are float32 vectors (d,) that may be memory-mapped: they are read in tiles and never copied whole.
+Everything is deterministic for a seed; ties go to the lower index; labels count from 0 in the order of
+each cluster's first member. scipy is imported only where it is used: agents do not have it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.seeds import generator
+from shared.vectors import Vector, mean, release, squared_distance
+
+Matrix = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+Rows = Sequence[npt.NDArray[Any]] | npt.NDArray[Any]  # vectors (d,), or a matrix (n, d)
+Distance = Literal["l2sq", "cosine", "l1"]
+Linkage = Literal["average", "single", "complete", "weighted", "ward"]
+
+TILE = 1 << 20  # elements of a tile: 8 MiB in float64
+SKETCH_ROWS = 512  # rows of the random matrix that exist at a time
+
+
+def tiles(count: int, size: int) -> list[slice]:
+    """Column slices such that `count` rows of one slice fill about a tile."""
+    width = max(TILE // max(count, 1), 1)
+    return [slice(start, min(start + width, size)) for start in range(0, size, width)]
+
+
+def _read(rows: Rows, span: slice) -> Matrix:
+    if isinstance(rows, np.ndarray):
+        return np.asarray(rows[:, span], np.float64)
+    block = np.stack([row[span] for row in rows]).astype(np.float64)
+    release(*rows)
+    return block
+
+
+def distances(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> Matrix:
+    """Distances (n, K) of rows to centres by direct differences in float64; cosine is 1 - similarity."""
+    parts = np.zeros((3, len(rows), len(centres)))
+    for span in tiles(len(rows), len(rows[0])):
+        block, centre = _read(rows, span), _read(centres, span)
+        if distance == "cosine":
+            parts[0] += block @ centre.T
+            parts[1] += _squares(block)[:, None]
+            parts[2] += _squares(centre)
+            continue
+        for k, point in enumerate(centre):
+            gap = block - point
+            parts[0, :, k] += _squares(gap) if distance == "l2sq" else np.abs(gap).sum(axis=1)
+    if distance != "cosine":
+        return parts[0]  # type: ignore[no-any-return]
+    norms = np.sqrt(parts[1] * parts[2])
+    return 1.0 - np.divide(parts[0], norms, out=np.zeros_like(norms), where=norms > 0)
+
+
+def _squares(block: Matrix) -> Matrix:
+    squares: Matrix = np.einsum("nd,nd->n", block, block)
+    return squares
+
+
+def nearest(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> tuple[Labels, Matrix]:
+    """Index of each row's nearest centre, ties to the lowest, and the distance to it."""
+    table = distances(rows, centres, distance)
+    labels = table.argmin(axis=1)
+    return labels, table[np.arange(len(labels)), labels]
+
+
+def refill(labels: Labels, apart: Matrix, clusters: int) -> Labels:
+    """Give every empty cluster the row that lies farthest from its centre and is not alone there.
+
+    `apart` (n,) are the distances to the present centres. Clusters stay empty where too few rows exist.
+    """
+    labels, apart = labels.copy(), apart.copy()
+    for empty in sorted(set(range(clusters)) - set(labels.tolist())):
+        counts = np.bincount(labels, minlength=clusters)
+        free = np.where(counts[labels] > 1, apart, -math.inf)
+        farthest = int(free.argmax())
+        if free[farthest] == -math.inf:
+            break
+        labels[farthest], apart[farthest] = empty, 0.0
+    return labels
+
+
+@dataclass(frozen=True)
+class KMeans:
+    """Labels (n,), centres K x (d,), and the sum of the rows' distances to their centres."""
+
+    labels: Labels
+    centres: tuple[Vector, ...]
+    inertia: float
+
+
+def kmeans(
+    rows: Sequence[Vector], clusters: int, *, n_init: int, seed: int, distance: Distance = "l2sq", most: int = 100
+) -> KMeans:
+    """Lloyd's algorithm from `clusters` distinct random rows; the run with the least inertia of `n_init`.
+
+    Each run goes on until the labels rest, `most` iterations at the most. A centre is the mean of its rows
+    whatever the distance. An emptied cluster is seeded again at the row farthest from its centre.
+    Raises ValueError for fewer rows than clusters.
+    """
+    if not 1 <= clusters <= len(rows):
+        raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
+    points = coordinates(rows, distance)
+    runs = [_lloyd(points, clusters, generator(seed, "kmeans", run), distance, most) for run in range(n_init)]
+    labels, inertia = min(runs, key=lambda run: run[1])
+    labels = _by_first_member(labels)
+    used = range(int(labels.max()) + 1)
+    centres = tuple(mean([(row, 1.0) for row, label in zip(rows, labels, strict=True) if label == k]) for k in used)
+    return KMeans(labels, centres, inertia)
+
+
+def coordinates(rows: Rows, distance: Distance) -> Rows:
+    """Rows in at most n dimensions with the same pairwise distances and cosines, read in one pass.
+
+    Short rows are returned in float64, long ones (d > n) through the eigenvectors of their Gram matrix.
+    Sums of absolute differences survive no rotation: rows for "l1" stay as they are.
+    """
+    count, size = len(rows), len(rows[0])
+    if distance == "l1":
+        return rows
+    if size <= count:
+        return _read(rows, slice(0, size))
+    gram = np.zeros((count, count))
+    for span in tiles(count, size):
+        block = _read(rows, span)
+        if distance == "l2sq":  # distances do not mind a shift, and rounding is smaller around the mean
+            block = block - block.mean(axis=0)
+        gram += block @ block.T
+    values, vectors = np.linalg.eigh(gram)
+    points: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
+    return points
+
+
+def _lloyd(
+    points: Rows, clusters: int, draw: np.random.Generator, distance: Distance, most: int
+) -> tuple[Labels, float]:
+    centres: Rows = [points[i] for i in _distinct(points, clusters, draw)]
+    labels, apart = nearest(points, centres, distance)
+    for _ in range(most):
+        labels = refill(labels, apart, clusters)
+        centres = _centres(points, labels, centres)
+        moved, apart = nearest(points, centres, distance)
+        if np.array_equal(moved, labels):
+            break
+        labels = moved
+    return labels, math.fsum(apart)
+
+
+def _centres(points: Rows, labels: Labels, before: Rows) -> Rows:
+    centres = []
+    for k, old in enumerate(before):
+        members = np.flatnonzero(labels == k).tolist()
+        centres.append(_sum([points[i] for i in members]) / len(members) if members else old)
+    return centres
+
+
+def _sum(rows: Rows) -> Matrix:
+    total = np.zeros(len(rows[0]))
+    for row in rows:
+        total += row
+        release(row)
+    return total
+
+
+def _distinct(points: Rows, clusters: int, draw: np.random.Generator) -> list[int]:
+    """Rows drawn at random such that no two are equal, where there are enough of those."""
+    order = draw.permutation(len(points)).tolist()
+    chosen: list[int] = []
+    for i in order:
+        if len(chosen) < clusters and not any(np.array_equal(points[i], points[j]) for j in chosen):
+            chosen.append(i)
+    twins = [i for i in order if i not in chosen]
+    return chosen + twins[: clusters - len(chosen)]
+
+
+def sketch(rows: Sequence[Vector], size: int, seed: int) -> Vector:
+    """Rows (n, d) in `size` dimensions by a fixed Gaussian matrix: keeps l2 distances to about 1/sqrt(size).
+
+    The matrix depends on the seed alone, so rows sketched at different times may be compared.
+    """
+    total = np.zeros((len(rows), size))
+    for start in range(0, len(rows[0]), SKETCH_ROWS):
+        block = _read(rows, slice(start, start + SKETCH_ROWS))
+        gauss = generator(seed, "sketch", start).standard_normal((block.shape[1], size), np.float32)
+        total += block @ gauss.astype(np.float64)
+    return (total / math.sqrt(size)).astype(np.float32)
+
+
+def euclidean(rows: Sequence[Vector]) -> Matrix:
+    """Symmetric matrix (n, n) of Euclidean distances by direct differences: near-identical rows stay apart."""
+    matrix = np.zeros((len(rows), len(rows)))
+    for i, row in enumerate(rows):
+        for j in range(i):
+            matrix[i, j] = matrix[j, i] = math.sqrt(squared_distance(row, rows[j]))
+    return matrix
+
+
+@dataclass(frozen=True)
+class Agglomeration:
+    """Labels (n,), all n - 1 merge heights in ascending order, and the thresholds that give this very cut.
+
+    Any threshold in [`low`, `high`) cuts here; `low` is None for n singletons, `high` for one cluster.
+    """
+
+    labels: Labels
+    heights: tuple[float, ...]
+    low: float | None
+    high: float | None
+
+    @property
+    def clusters(self) -> int:
+        return int(self.labels.max()) + 1
+
+
+def agglomerative(
+    matrix: Matrix, linkage: Linkage = "average", *, threshold: float | None = None, n_clusters: int | None = None
+) -> Agglomeration:
+    """Clusters of a symmetric distance matrix (n, n): merges are made while their height is <= `threshold`,
+    or until `n_clusters` are left, or, where neither is given, up to the largest relative gap.
+
+    Linkages are scipy's; "ward" wants Euclidean distances. Raises ValueError for a matrix that is not
+    square, symmetric and finite with a zero diagonal.
+    """
+    count = len(matrix)
+    if matrix.shape != (count, count) or count == 0 or not np.isfinite(matrix).all():
+        raise ValueError(f"a square matrix of finite distances is wanted, not one of shape {matrix.shape}")
+    if not np.array_equal(matrix, matrix.T) or np.diagonal(matrix).any():
+        raise ValueError("a symmetric matrix with a zero diagonal is wanted")
+    tree = _tree(matrix, linkage)
+    heights = np.maximum.accumulate(tree[:, 2])
+    if n_clusters is not None:
+        merges = count - min(n_clusters, count)
+    elif threshold is not None:
+        merges = int(np.searchsorted(heights, threshold, side="right"))
+    else:
+        merges = largest_gap(heights)
+    low, high = (heights[at] if 0 <= at < count - 1 else None for at in (merges - 1, merges))
+    return Agglomeration(
+        _after(tree, merges),
+        tuple(heights.tolist()),
+        None if low is None else float(low),
+        None if high is None else float(high),
+    )
+
+
+def largest_gap(heights: Matrix) -> int:
+    """Merges to make: all below the largest ratio of consecutive heights, ties to the fewest merges.
+
+    Zero heights count as 1e-12 of the largest. Fewer than two heights, or none above zero, have no gap: merge all.
+    """
+    if len(heights) < 2 or heights[-1] <= 0:
+        return len(heights)
+    raised = np.maximum(heights, heights[-1] * 1e-12)
+    return int(np.argmax(raised[1:] / raised[:-1])) + 1
+
+
+def _tree(matrix: Matrix, linkage: Linkage) -> Matrix:
+    """scipy's merge table (n - 1, 4): two clusters, height, size."""
+    if len(matrix) == 1:
+        return np.zeros((0, 4))
+    from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
+
+    return np.asarray(hierarchy.linkage(squareform(matrix, checks=False), linkage), np.float64)
+
+
+def _after(tree: Matrix, merges: int) -> Labels:
+    """Labels once the first so many merges of the table were made."""
+    count = len(tree) + 1
+    members = {i: [i] for i in range(count)}
+    for step, (a, b) in enumerate(tree[:merges, :2].astype(int).tolist()):
+        members[count + step] = members.pop(a) + members.pop(b)
+    labels = np.empty(count, np.int64)
+    for name, rows in members.items():
+        labels[rows] = name
+    return _by_first_member(labels)
+
+
+def _by_first_member(labels: Labels) -> Labels:
+    """The same clusters, numbered from 0 in the order of their first members."""
+    number = {name: k for k, name in enumerate(dict.fromkeys(labels.tolist()))}
+    return np.array([number[name] for name in labels.tolist()], np.int64)

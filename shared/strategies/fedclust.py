@@ -1,0 +1,156 @@
+"""FedClust: cluster once by the final layers after a short training from a common start, then FedAvg per cluster.
+
+Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client
+Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent (algorithms.md section 3.7):
+average linkage, E_0 = E, clusters start at the common start and train from round 1 on, and the cut is the largest
+relative gap of the merge heights unless the scenario says otherwise. A newcomer is compared with the centroid of
+the members' first uploads, for a cluster's current model has trained much longer. A client that comes back
+keeps its cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import ConfigDict, Field, model_validator
+
+from shared.clustering import Linkage, agglomerative, euclidean, nearest
+from shared.strategies.hard import Clustered, HardClustered, folded
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup
+from shared.vectors import Vector, combine, dot, mean
+
+
+@dataclass(frozen=True)
+class FedClustState(Clustered):
+    """Besides the clusters: `final` is the span of the final layer, `signatures` the first uploads (S_h,),
+    `centroids` their mean per cluster after normalisation, `epochs` is E_0, the rest describes the cut."""
+
+    final: tuple[int, int] = (0, 0)
+    epochs: int = 1
+    signatures: dict[ClientId, Vector] = field(default_factory=dict)
+    centroids: tuple[Vector, ...] = ()
+    heights: tuple[float, ...] = ()
+    cut: tuple[float | None, float | None] = (None, None)
+
+
+class FedClust(HardClustered[FedClustState]):
+    """One-shot clustering for the price of one model down and one final layer up."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    summary: ClassVar[str] = "cluster once by final layers, then one FedAvg per cluster"
+    source: ClassVar[str] = "Islam et al. 2024"
+
+    name: Literal["fedclust"] = "fedclust"
+    n_clusters: int | None = Field(None, ge=1, description="cut the merge tree into so many clusters")
+    threshold: float | None = Field(
+        None, alias="lambda", allow_inf_nan=False, description="merge up to this distance; 1e300: one cluster"
+    )
+    lambda_quantile: float | None = Field(
+        None, ge=0, le=1, description="merge up to this quantile of all distances; no cut given: largest relative gap"
+    )
+    linkage: Linkage = Field("average", description="distance of two clusters, as scipy names it")
+    normalize: Literal["none", "delta", "unit"] = Field(
+        "none", description="delta: subtract the start's final layer; unit: and divide by the norm"
+    )
+    first_epochs: int | None = Field(None, ge=1, description="E_0, epochs before clustering; null: as in a round")
+    first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
+    newcomer_ref: Literal["round0", "current"] = Field(
+        "round0", description="compare newcomers with the members' first uploads, or with the cluster's current model"
+    )
+
+    @model_validator(mode="after")
+    def _one_cut(self) -> Self:
+        cuts = {"n_clusters": self.n_clusters, "lambda": self.threshold, "lambda_quantile": self.lambda_quantile}
+        given = [name for name, value in cuts.items() if value is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none for the largest gap")
+        return self
+
+    def init(self, setup: Setup) -> FedClustState:
+        span = setup.layout.final_layer
+        epochs = self.first_epochs or setup.training.epochs
+        return FedClustState(setup.starts[0], final=(span.start, span.stop), epochs=epochs)
+
+    def first(self, state: FedClustState) -> Phase:
+        return Phase("signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
+
+    def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
+        return {"signature": state.final[1] - state.final[0]}
+
+    def entry_order(self, state: FedClustState) -> Order:
+        return Order(models=("start",), numbers={"epochs": state.epochs})
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        done = local.descend(job.models[0], epochs=job.numbers.get("epochs"))
+        if job.phase == "train":
+            return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        signature = done.end[job.layout.final_layer].copy()
+        return Report({"signature": signature}, local.examples, {}, done.steps, done.loss), memory
+
+    def found(self, state: FedClustState, reports: Reports) -> FedClustState:
+        signatures = {client: _signature(state, report) for client, report in reports}
+        points = [self._normal(state, signature) for signature in signatures.values()]
+        matrix = euclidean(points)
+        tree = agglomerative(matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=self.n_clusters)
+        labels = tree.labels.tolist()
+        centroids = tuple(
+            mean([(point, 1.0) for point, label in zip(points, labels, strict=True) if label == k])
+            for k in range(tree.clusters)
+        )
+        return replace(
+            state,
+            models=(state.start,) * tree.clusters,
+            assign=dict(zip(signatures, labels, strict=True)),
+            signatures=signatures,
+            centroids=centroids,
+            heights=tree.heights,
+            cut=(tree.low, tree.high),
+        )
+
+    def admit(self, state: FedClustState, reports: Reports) -> FedClustState:
+        """Algorithm 2: a newcomer joins the cluster whose reference lies nearest to its final layer."""
+        if not reports:
+            return state
+        signatures = {client: _signature(state, report) for client, report in reports}
+        labels, _ = nearest([self._normal(state, one) for one in signatures.values()], self._references(state))
+        return replace(
+            state,
+            assign=dict(sorted({**state.assign, **dict(zip(signatures, labels.tolist(), strict=True))}.items())),
+            signatures=dict(sorted({**state.signatures, **signatures}.items())),
+        )
+
+    def improve(self, state: FedClustState, reports: Reports) -> FedClustState:
+        return replace(state, models=folded(state, reports))
+
+    def notes(self, state: FedClustState) -> dict[str, Any]:
+        low, high = state.cut
+        implied = {"lambda_from": low, "lambda_below": high}
+        return {**super().notes(state), **implied, "merge_heights": list(state.heights)} if state.models else {}
+
+    def _threshold(self, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
+        if self.lambda_quantile is None or len(matrix) < 2:
+            return self.threshold
+        return float(np.quantile(matrix[np.triu_indices(len(matrix), 1)], self.lambda_quantile))
+
+    def _references(self, state: FedClustState) -> tuple[Vector, ...]:
+        if self.newcomer_ref == "round0":
+            return state.centroids
+        return tuple(self._normal(state, model[slice(*state.final)]) for model in state.models)
+
+    def _normal(self, state: FedClustState, signature: Vector) -> Vector:
+        if self.normalize == "none":
+            return signature
+        delta = combine([(signature, 1.0), (state.start[slice(*state.final)], -1.0)])
+        norm = dot(delta, delta) ** 0.5 if self.normalize == "unit" else 1.0
+        return combine([(delta, 1.0 / norm)]) if norm > 0 else delta
+
+
+def _signature(state: FedClustState, report: Report) -> Vector:
+    """The final layer (S_h,): all of an entry's report, or a slice of the model of a round's."""
+    if "signature" in report.vectors:
+        return report.vectors["signature"]
+    return report.vectors["model"][slice(*state.final)]

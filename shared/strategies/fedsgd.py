@@ -1,0 +1,65 @@
+"""FedSGD: one gradient per client and round; the server takes the step.
+
+McMahan et al. 2017, the baseline of section 2. The full local gradient by default, as it is defined there;
+one public implementation uses the first two samples of each client (algorithms.md section 2.2), we do not.
+The step size is the training section's `lr`; its epochs, batch and momentum have no part in this method.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from shared.strategies.single import Single, SingleModel
+from shared.strategy import Job, Local, Memory, Phase, Report, Reports, Setup, View
+from shared.vectors import Vector, combine
+
+
+@dataclass(frozen=True)
+class SgdState(Single):
+    """The model, and the server's learning rate."""
+
+    lr: float
+
+
+class FedSgd(SingleModel[SgdState]):
+    """The most rounds, the least local work."""
+
+    summary: ClassVar[str] = "clients send one gradient, the server takes the step"
+    source: ClassVar[str] = "McMahan et al. 2017"
+
+    name: Literal["fedsgd"] = "fedsgd"
+    batch: Literal["full"] | Annotated[int, Field(ge=1)] = Field(
+        "full", description="samples in a client's gradient: full, or so many drawn anew each round"
+    )
+
+    def init(self, setup: Setup) -> SgdState:
+        return SgdState(setup.starts[0], setup.training.lr)
+
+    def plan(self, state: SgdState, view: View) -> Phase:
+        return Phase(sizes={"gradient": state.model.size})
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        model = job.models[0]
+        gradient = local.gradient(model, batch=None if self.batch == "full" else self.batch)
+        gradient = _decayed(gradient, model, job)
+        return Report({"gradient": gradient}, local.examples, {}, 1, local.loss(model)), memory
+
+    def fold(self, state: SgdState, phase: Phase, reports: Reports) -> SgdState:
+        total = sum(report.examples for _, report in reports)
+        if total == 0:
+            return state
+        steps = [(report.vectors["gradient"], -state.lr * report.examples / total) for _, report in reports]
+        return SgdState(combine([(state.model, 1.0), *steps]), state.lr)
+
+
+def _decayed(gradient: Vector, model: Vector, job: Job) -> Vector:
+    """Weight decay belongs to the gradient, as in LocalTrain; buffers do not decay."""
+    if job.training.weight_decay == 0:
+        return gradient
+    decay = np.zeros_like(model)
+    decay[: job.layout.parameters] = model[: job.layout.parameters]
+    return combine([(gradient, 1.0), (decay, job.training.weight_decay)])

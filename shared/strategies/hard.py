@@ -1,0 +1,139 @@
+"""The common ground of hard-clustered methods: K models, each client in one cluster, newcomers admitted.
+
+A run has three kinds of phase: a first one that finds the clusters, "train" rounds, and an "entry" whenever
+somebody is present who has no cluster. A newcomer whose entry brought nothing is not asked again before
+the next round was folded, so a broken device cannot hold up the run. It may still be drawn for a round:
+then it gets the entry's order, its report counts as its entry, and no cluster's model takes it in.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from shared.strategies.single import averaged
+from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
+from shared.vectors import Vector
+
+
+@dataclass(frozen=True)
+class Clustered:
+    """Common start (d,), the cluster models (none before the clusters exist), who is where.
+
+    `asked` holds the newcomers whose entry failed since the last folded round.
+    """
+
+    start: Vector
+    models: tuple[Vector, ...] = ()
+    assign: dict[ClientId, int] = field(default_factory=dict)
+    asked: tuple[ClientId, ...] = ()
+
+
+H = TypeVar("H", bound=Clustered)
+
+
+def lowest_loss(models: Sequence[Vector], local: Local) -> int:
+    """The default newcomer rule: index of the model with the smallest training loss, ties to the lowest."""
+    losses = [local.loss(model) for model in models]
+    return losses.index(min(losses))
+
+
+def strangers(state: Clustered, view: View) -> tuple[ClientId, ...]:
+    """Those present who have no cluster and were not asked in vain since the last folded round."""
+    return tuple(sorted(set(view.present) - set(state.assign) - set(state.asked)))
+
+
+def folded(state: Clustered, reports: Reports) -> tuple[Vector, ...]:
+    """Each cluster's sample-weighted mean of its own reporters; a cluster without any keeps its model."""
+    return tuple(
+        averaged([(client, report) for client, report in reports if state.assign.get(client) == k], otherwise=model)
+        for k, model in enumerate(state.models)
+    )
+
+
+def sizes(state: Clustered) -> list[int]:
+    """Members of each cluster."""
+    counts = Counter(state.assign.values())
+    return [counts[k] for k in range(len(state.models))]
+
+
+class HardClustered(Strategy[H], Generic[H]):
+    """Plans the phases and routes the reports. A method says how clusters are found, improved and joined."""
+
+    @abstractmethod
+    def first(self, state: H) -> Phase:
+        """The phase that finds the clusters."""
+
+    @abstractmethod
+    def entry_sizes(self, state: H) -> Mapping[str, int]:
+        """What a newcomer's entry report carries."""
+
+    @abstractmethod
+    def entry_order(self, state: H) -> Order:
+        """What somebody without a cluster is told, in whichever phase."""
+
+    @abstractmethod
+    def found(self, state: H, reports: Reports) -> H:
+        """Clusters from the first phase's reports, of which there is at least one."""
+
+    @abstractmethod
+    def admit(self, state: H, reports: Reports) -> H:
+        """Give newcomers their clusters. A report is an entry's, or a "train" report of the entry's order."""
+
+    @abstractmethod
+    def improve(self, state: H, reports: Reports) -> H:
+        """The state after a round, from the reports of members."""
+
+    def plan(self, state: H, view: View) -> Phase:
+        if not state.models:
+            return self.first(state)
+        if newcomers := strangers(state, view):
+            return Phase("entry", newcomers, self.entry_sizes(state), ends_round=False, may_be_empty=True)
+        return Phase(sizes={"model": state.start.size})
+
+    def order(self, state: H, phase: Phase, client: ClientId) -> Order:
+        if phase.name == "train" and client in state.assign:
+            return self.member_order(state, client)
+        return self.entry_order(state)
+
+    def member_order(self, state: H, client: ClientId) -> Order:
+        return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
+
+    def model(self, state: H, key: str) -> Vector:
+        return state.start if key == "start" else state.models[int(key)]
+
+    def fold(self, state: H, phase: Phase, reports: Reports) -> H:
+        if not state.models:
+            return self.found(state, reports) if reports else state
+        newcomers = [(client, report) for client, report in reports if client not in state.assign]
+        if phase.name == "entry":
+            admitted = self.admit(state, newcomers)
+            in_vain = {*state.asked, *_names(phase)} - set(admitted.assign)
+            return replace(admitted, asked=tuple(sorted(in_vain)))
+        members = [(client, report) for client, report in reports if client in state.assign]
+        return replace(self.admit(self.improve(state, members), newcomers), asked=())
+
+    def serve(self, state: H, client: ClientId) -> Order:
+        if client in state.assign:
+            return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
+        return Order(models=tuple(str(k) for k in range(len(state.models))) or ("start",))
+
+    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+        best = lowest_loss(job.models, local) if len(job.models) > 1 else 0
+        return ((1.0, job.models[best]),)
+
+    def clusters(self, state: H) -> tuple[Vector, ...]:
+        return state.models
+
+    def assignment(self, state: H) -> Mapping[ClientId, int]:
+        return state.assign
+
+    def notes(self, state: H) -> dict[str, Any]:
+        return {"clusters": len(state.models), "sizes": sizes(state)}
+
+
+def _names(phase: Phase) -> tuple[ClientId, ...]:
+    return phase.cohort if isinstance(phase.cohort, tuple) else ()
