@@ -1,0 +1,60 @@
+"""What lies at a path, and the loader for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agent.data.arrays import load_function, load_npz
+from agent.data.dataset import Dataset
+from agent.data.images import is_image_folder, load_image_folder
+from agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
+from agent.data.tables import load_table
+from shared.errors import DataError
+
+TABLES = (".csv", ".tsv", ".parquet")
+ACCEPTED = (
+    "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images, "
+    "IDX files (train-images-idx3-ubyte.gz ...), CIFAR's binary version, or module:function"
+)
+
+
+def load(path: str | Path, label: str | None = None) -> Dataset:
+    """The data at a file, folder or `module:function[:PATH]`. DataError says what is wrong and where."""
+    place = Path(path)
+    if place.is_dir():
+        return _folder(place, label)
+    if place.is_file():
+        return _file(place, label)
+    if ":" in str(path) and "/" not in str(path).split(":")[0]:
+        return load_function(str(path))
+    raise DataError(f"{path}: no such file or folder; wanted is {ACCEPTED}")
+
+
+def _file(path: Path, label: str | None) -> Dataset:
+    if path.suffix in TABLES:
+        return load_table(path, label)
+    if path.suffix == ".npz":
+        return load_npz(path)
+    if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+        return load_cifar(path)
+    raise DataError(f"{path}: unknown kind of file {path.suffix!r}; wanted is {ACCEPTED}")
+
+
+def _folder(folder: Path, label: str | None) -> Dataset:
+    if is_idx(folder):
+        return load_idx(folder)
+    if is_cifar(folder):
+        return load_cifar(folder)
+    files = sorted(p for p in folder.iterdir() if p.suffix in {*TABLES, ".npz"} and not p.name.startswith("."))
+    by_stem = {path.stem: path for path in files}
+    if {"train", "test"} <= set(by_stem) and by_stem["train"].suffix in TABLES:
+        return load_table(by_stem["train"], label, by_stem["test"])
+    if len(files) == 1:
+        return _file(files[0], label)
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files[:5])
+        raise DataError(f"{folder}: {len(files)} files ({names}); name one of them, or call two train and test")
+    if is_image_folder(folder):
+        return load_image_folder(folder)
+    found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+    raise DataError(f"{folder}: found {found}; wanted is {ACCEPTED}")
