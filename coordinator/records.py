@@ -6,13 +6,14 @@ import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.disk import save_arrays, write_atomically
 from shared import metrics
+from shared.errors import UserError
 from shared.scenario import Scenario
 from shared.strategy import ClientId, Reports
 
@@ -186,6 +187,10 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
     parquet.write_table(Table.from_pylist(rows), path)
 
 
-def report_table(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """One row per finished run, for `coordinator report`."""
-    return [json.loads((folder / "result.json").read_text()) | {"folder": str(folder)} for folder in folders]
+def finished(folder: Path) -> dict[str, Any]:
+    """The result of a finished run. Raises UserError where there is none."""
+    try:
+        data: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no result.json is here; has the run been finished?") from None
+    return data

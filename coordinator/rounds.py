@@ -24,6 +24,7 @@ from enum import Enum
 from typing import Any
 
 from coordinator.sampling import cohort_size, walk
+from shared.errors import UserError
 from shared.strategy import ClientId, Phase, View
 
 
@@ -45,6 +46,13 @@ class Rules:
     rollcall_s: float = 10.0
     void_limit: int = 20
     participants: tuple[tuple[ClientId, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.participants is not None and len(self.participants) < self.rounds:
+            raise UserError(
+                f"rounds.participants lists the agents of {len(self.participants)} rounds, but the run has "
+                f"{self.rounds}: add the missing lists, or lower rounds.count"
+            )
 
 
 @dataclass(frozen=True)
@@ -207,7 +215,7 @@ class RoundEngine:
         self.stage = Stage.GATHERING
         self.round = 0  # rounds folded
         self.number = 0  # the newest step, never reused
-        self.attempt = 0  # void attempts at the coming phase
+        self.attempt = 0  # void attempts at the coming phase: each draws another cohort
         self.step: Step | None = None
         self.known: set[ClientId] = set()  # everybody ever seen; present is a subset
         self.present: set[ClientId] = set()
@@ -215,6 +223,7 @@ class RoundEngine:
         self.paused = False
         self.started = False
         self._link_lost_at: float | None = None
+        self._voids = 0  # of these attempts, those since the start of this process
         self._waited = False  # the time to wait for a full start is over
         self._gather_until: float | None = None if rules.start_wait_s is None else now + rules.start_wait_s
         self._rollcall_until: float | None = None
@@ -232,6 +241,8 @@ class RoundEngine:
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """What follows from the event. The caller carries the actions out in order."""
+        if self._link_lost_at is not None and not isinstance(event, LinkBack):
+            now = self._link_lost_at  # no time passes
         match event:
             case Joined(client):
                 return self._joined(client, now)
@@ -259,26 +270,34 @@ class RoundEngine:
         self.known.add(client)
         self.present.add(client)
         self.unconfirmed.discard(client)
-        return self._gather(now)
+        return self._settle(now)
 
     def _left(self, client: ClientId, now: float) -> list[Action]:
+        if self._link_lost_at is not None:
+            return []
         self.present.discard(client)
         self.unconfirmed.discard(client)
         return self._settle(now)
 
     def _link(self, lost: bool, now: float) -> list[Action]:
         if lost:
-            self._link_lost_at = now if self._link_lost_at is None else self._link_lost_at
+            self._link_lost_at = now  # the first loss: later ones are handled at the time of the first
             return []
-        if self._link_lost_at is not None and self.step is not None:
-            away = now - self._link_lost_at
-            self.step.deadline += away
-            if self.step.quorum_at is not None:
-                self.step.quorum_at += away
+        if self._link_lost_at is not None:
+            self._postpone(now - self._link_lost_at)
         self._link_lost_at = None
         self.unconfirmed = set(self.present)
         self._rollcall_until = now + self.rules.rollcall_s
-        return self._gather(now)
+        return self._settle(now)
+
+    def _postpone(self, away: float) -> None:
+        """Everything that has a time happens so much later."""
+        self._gather_until = None if self._gather_until is None else self._gather_until + away
+        self._not_before = None if self._not_before is None else self._not_before + away
+        if self.step is not None:
+            self.step.opened += away
+            self.step.deadline += away
+            self.step.quorum_at = None if self.step.quorum_at is None else self.step.quorum_at + away
 
     def _tick(self, now: float) -> list[Action]:
         if self._link_lost_at is not None:
@@ -291,7 +310,7 @@ class RoundEngine:
             self._gather_until, self._waited = None, True
         if self._not_before is not None and now >= self._not_before:
             self._not_before = None
-        return self._settle(now) if self.stage is Stage.OPEN else self._gather(now)
+        return self._settle(now)
 
     # -- before a phase ----------------------------------------------------------------------------
 
@@ -316,8 +335,8 @@ class RoundEngine:
         if phase is None:
             self.stage = Stage.DONE
             return [Finished()]
-        step = self._draw(phase)
-        if step is None:  # those whom it needs went away meanwhile
+        step = None if self.paused else self._draw(phase)
+        if step is None:  # those whom it needs are away, or the operator was quicker: ask again later
             self.stage = Stage.GATHERING
             self._not_before = now + 1.0
             return []
@@ -327,28 +346,33 @@ class RoundEngine:
         return [opened, *self._settle(now)]
 
     def _draw(self, phase: Phase) -> Step | None:
-        """The cohort of a phase among those present; None where nobody of it is there."""
+        """The cohort of a phase among those present; None where too few of it are there."""
         spare: list[ClientId] = []
         if phase.cohort == "sample" and self.rules.participants is None:
             order = walk(self.known, self.rules.seed, self.round, self.attempt, phase.name)
             there = [client for client in order if client in self.present]
-            target = cohort_size(len(self.known), self.rules.participation, self.rules.agents)
-            invited = math.ceil(target * self.rules.over_select - 1e-9)
+            most = cohort_size(len(self.known), self.rules.participation, self.rules.agents)
+            invited = math.ceil(most * self.rules.over_select - 1e-9)
             cohort, spare = there[:invited], there[invited:]
-            target = min(target, len(cohort))
         else:
-            cohort = sorted(self._wanted(phase) & self.present)
-            target = len(cohort)
-        if not cohort and not phase.may_be_empty:
+            wanted = self._wanted(phase)
+            most = len(wanted)
+            cohort = sorted(wanted & self.present)
+        quorum = self._quorum(phase, most, len(cohort))
+        if len(cohort) < quorum:
             return None
-        quorum = math.ceil(phase.quorum * len(cohort) - 1e-9)
-        if phase.ends_round:
-            quorum = max(quorum, min(self.rules.quorum, len(cohort)))
-        return Step(self.number + 1, phase, cohort, spare, target, 0 if phase.may_be_empty else max(quorum, 1))
+        return Step(self.number + 1, phase, cohort, spare, min(most, len(cohort)), quorum)
+
+    def _quorum(self, phase: Phase, most: int, invited: int) -> int:
+        """The run's quorum binds the phases that end a round, as far as `most` reports can meet it."""
+        if phase.may_be_empty:
+            return 0
+        run = min(self.rules.quorum, most) if phase.ends_round else 1
+        return max(math.ceil(phase.quorum * invited - 1e-9), run, 1)
 
     def _wanted(self, phase: Phase) -> set[ClientId]:
         if phase.cohort == "all":
-            return self.present
+            return self.known
         if phase.cohort == "sample":
             assert self.rules.participants is not None  # noqa: S101 - the caller has seen to it
             return set(self.rules.participants[self.round])
@@ -437,19 +461,20 @@ class RoundEngine:
     def _void(self, step: Step, now: float) -> list[Action]:
         self.step, self.stage = None, Stage.GATHERING
         self.attempt += 1
-        self._not_before = now + min(0.5 * 2 ** (self.attempt - 1), 30.0)
+        self._voids += 1
+        self._not_before = now + min(0.5 * 2 ** min(self._voids - 1, 6), 30.0)
         why = f"{len(step.reported)} reports of {len(step.cohort)} invited, the quorum is {step.quorum}"
         void = Void(step.number, why, tuple(sorted(step.cohort)))
-        if self.attempt >= self.rules.void_limit:
+        if self._voids >= self.rules.void_limit:
             self.stage = Stage.DONE
-            return [void, Finished(f"{self.attempt} attempts in a row came to nothing: {why}")]
+            return [void, Finished(f"{self._voids} attempts in a row came to nothing: {why}")]
         return [void]
 
     def _folded(self, now: float) -> list[Action]:
         if self.stage is not Stage.FOLDING or self.step is None:
             raise RuntimeError(f"nothing was to be folded while {self.stage.value}")
         self.round += self.step.phase.ends_round
-        self.attempt = 0
+        self.attempt = self._voids = 0
         self.step, self.stage = None, Stage.GATHERING
         return self._gather(now)
 
@@ -461,9 +486,12 @@ class RoundEngine:
     # -- a restart ---------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
-        """All that a restarted coordinator needs, as JSON-able data. Reports are in the spool, not here."""
+        """All that a restarted coordinator needs, as JSON-able data. Reports are in the spool, not here.
+
+        A step that was being folded is open again after a restart: its reports are still there.
+        """
         step = None
-        if self.step is not None and self.stage is Stage.OPEN:
+        if self.step is not None:
             step = {
                 "number": self.step.number,
                 "phase": asdict(self.step.phase),
@@ -471,9 +499,11 @@ class RoundEngine:
                 "spare": self.step.spare,
                 "target": self.step.target,
                 "quorum": self.step.quorum,
+                "failed": sorted(self.step.failed),
             }
         people = {"known": sorted(self.known), "present": sorted(self.present)}
-        return {"round": self.round, "number": self.number, "attempt": self.attempt, "step": step, **people}
+        flags = {"started": self.started, "paused": self.paused}
+        return {"round": self.round, "number": self.number, "attempt": self.attempt, "step": step, **people, **flags}
 
     @classmethod
     def restore(
@@ -483,11 +513,11 @@ class RoundEngine:
         engine = cls(rules, now)
         engine.round, engine.number, engine.attempt = snapshot["round"], snapshot["number"], snapshot["attempt"]
         engine.known, engine.present = set(snapshot["known"]), set(snapshot["present"])
-        engine.started = bool(engine.known)
+        engine.started, engine.paused = snapshot["started"], snapshot["paused"]
         if snapshot["step"] is not None:
             engine.step = _restored_step(snapshot["step"], reported, now, now + rules.deadline_s)
             engine.stage = Stage.OPEN
-        return engine, engine.handle(LinkBack(), now) + engine.handle(Tick(), now)
+        return engine, engine.handle(LinkBack(), now)
 
 
 def _restored_step(saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float) -> Step:
@@ -496,15 +526,16 @@ def _restored_step(saved: Mapping[str, Any], reported: Collection[ClientId], now
     if not isinstance(phase["cohort"], str):
         phase["cohort"] = tuple(phase["cohort"])
     step = Step(
-        saved["number"],
-        Phase(**phase),
-        list(cohort),
-        list(saved["spare"]),
-        saved["target"],
-        saved["quorum"],
-        now,
-        deadline,
+        number=saved["number"],
+        phase=Phase(**phase),
+        cohort=list(cohort),
+        spare=list(saved["spare"]),
+        target=saved["target"],
+        quorum=saved["quorum"],
+        opened=now,
+        deadline=deadline,
+        reported=set(reported) & set(cohort),
     )
-    step.reported = set(reported) & set(cohort)
-    step.quorum_at = now if len(step.reported) >= step.quorum else None
+    step.failed = set(saved["failed"]) - step.reported
+    step.quorum_at = now if step.reported and len(step.reported) >= step.quorum else None
     return step

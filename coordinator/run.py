@@ -339,6 +339,10 @@ class Run:
             raise DecodeError("too many examples", f"{content.examples}, the agent has told of {told[0]}")
         return Report(vectors, content.examples, content.numbers, content.steps, content.loss)
 
+    def content_of(self, key: str) -> bytes:
+        """The encoded model behind a key that an order of the open step names."""
+        return self._models[key].path.read_bytes()
+
     def _base(self, wanted: bytes) -> Vector:
         """The model that a delta was taken against, as the agent has seen it."""
         for sent in self._models.values():
@@ -361,6 +365,7 @@ class Run:
         return {
             "event": "phase",
             "phase": step.phase.name,
+            "ends_round": step.phase.ends_round,
             "round": self.engine.round,
             "step": close.step,
             "invited": sorted(step.cohort),

@@ -1,0 +1,212 @@
+"""The command `coordinator`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+
+from shared.errors import UserError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+main = typer.Typer(
+    name="coordinator",
+    help="Owns a run: who takes part, when a round closes, clustering, aggregation, checkpoints, records.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out, err = Console(), Console(stderr=True)
+
+ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)]
+Set = Annotated[list[str] | None, typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
+Broker = Annotated[
+    str | None, typer.Option(help="mqtt[s]://[user:password@]host[:port]", envvar="COVEY_BROKER", show_default=False)
+]
+Ca = Annotated[Path | None, typer.Option(help="certificates to trust instead of the system's (mqtts)")]
+
+
+def mended(function: Callable[P, R]) -> Callable[P, R]:
+    """Print a user's mistake as one message and end with exit code 2, without a traceback."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except UserError as error:
+            _fail(str(error))
+
+    return call
+
+
+def _fail(text: str) -> NoReturn:
+    err.print(f"error: {text}", style="red", highlight=False, markup=False)
+    raise typer.Exit(2)
+
+
+@main.command()
+@mended
+def run(
+    scenario: ScenarioFile,
+    folder: Annotated[Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")] = None,
+    broker: Broker = None,
+    ca: Ca = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
+    ] = False,
+    overrides: Set = None,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the folder's checkpoint")] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario to its end and leave models, records and results in a folder.
+
+    With a fleet section the simulated agents are started here; without one it waits for `agent start`.
+    Ctrl-C stops cleanly: the run goes on with --resume.
+    """
+    from coordinator import command, display
+    from coordinator.scenario_file import load
+
+    loaded = load(scenario, overrides or [])
+    options = command.Options(folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, ca)
+    if as_json:
+        result = asyncio.run(command.run(loaded, options, display.json_line))
+    else:
+        with display.Progressing(out, loaded.rounds.count) as watch:
+            result = asyncio.run(command.run(loaded, options, watch))
+    if result is None:
+        err.print(f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume", highlight=False)
+        raise typer.Exit(130)
+    if as_json:
+        display.json_line({"event": "result", **result})
+        return
+    out.print(display.results_table([result]))
+    out.print(display.never_trained(result), highlight=False)
+    out.print(f"models, records and the result are in {options.folder}", highlight=False)
+
+
+@main.command()
+@mended
+def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -> None:
+    """Check a scenario and print it with every default spelled out; a wrong key is named with its line."""
+    from coordinator.scenario_file import dump, load
+
+    loaded = load(scenario, overrides or [])
+    print(json.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded), end="\n" if as_json else "")
+
+
+@main.command()
+@mended
+def plan(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -> None:
+    """What a run will cost, before anything starts: traffic per agent and in all, memory, disk, rounds."""
+    import tempfile
+
+    from coordinator import launch
+    from coordinator.disk import write_atomically
+    from coordinator.plan import plan as planned
+    from coordinator.scenario_file import dump, load
+
+    loaded = load(scenario, overrides or [])
+    with tempfile.TemporaryDirectory() as folder:
+        write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
+        setup = asyncio.run(launch.initial(Path(folder), loaded))
+    figures = planned(loaded, setup)
+    if as_json:
+        print(json.dumps(figures.to_json()))
+        return
+    _print_rows(f"{loaded.name}: {loaded.strategy.name}", figures.rows())
+
+
+@main.command()
+@mended
+def status(
+    folder: Annotated[Path | None, typer.Argument(help="a run's folder; without it a running fleet is asked")] = None,
+    broker: Broker = None,
+    ca: Ca = None,
+    federation: Annotated[str, typer.Option(help="the federation to ask for")] = "default",
+    as_json: Json = False,
+) -> None:
+    """Who is there: cluster, last seen, samples, refused messages by reason, and why an agent stays out."""
+    from coordinator import display, watch
+
+    seen = watch.from_folder(folder) if folder is not None else asyncio.run(watch.from_broker(broker, federation, ca))
+    if as_json:
+        display.json_line(seen)
+        return
+    if seen["status"]:
+        one = seen["status"]
+        out.print(
+            f"{one['name']}: {one['state']}, round {one['round']} of {one['rounds']}, {one['phase']}", highlight=False
+        )
+    out.print(display.roster_table(seen["roster"]))
+    refusals = ", ".join(f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items())
+    out.print(f"refused messages: {refusals or 'none'}", highlight=False)
+
+
+@main.command()
+@mended
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")], as_json: Json = False
+) -> None:
+    """Print the results of finished runs side by side."""
+    from coordinator import display
+    from coordinator.records import finished
+
+    results = [finished(folder) for folder in folders]
+    if as_json:
+        for result in results:
+            display.json_line(result)
+        return
+    out.print(display.results_table(results))
+
+
+@main.command()
+def methods(as_json: Json = False) -> None:
+    """List every training method with its hyper-parameters and defaults."""
+    from coordinator.scenario_file import methods as listed
+
+    rows = listed()
+    if as_json:
+        print(json.dumps(rows))
+        return
+    for row in rows:
+        out.print(f"[bold]{row['name']}[/bold]  {row['summary']} ({row['source']})", highlight=False)
+        for parameter in row["parameters"]:
+            text = f"    {parameter['name']}: {parameter['type']} = {json.dumps(parameter['default'])}"
+            out.print(
+                text + (f"   {parameter['description']}" if parameter["description"] else ""),
+                highlight=False,
+                markup=False,
+            )
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON schema of a scenario, for editors."""
+    from coordinator.scenario_file import schema as made
+
+    print(json.dumps(made(), indent=1))
+
+
+def _print_rows(title: str, rows: Any) -> None:
+    from rich.table import Table
+
+    table = Table(title=title, show_header=False)
+    for row in rows:
+        table.add_row(*map(str, row))
+    out.print(table)
+
+
+if __name__ == "__main__":
+    main()

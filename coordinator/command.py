@@ -1,0 +1,178 @@
+"""What `coordinator run` does: prepare the folder, start what is needed, serve, leave the results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator import launch, records
+from coordinator.checkpoint import Checkpoint
+from coordinator.disk import write_atomically
+from coordinator.rounds import Rules
+from coordinator.run import Effect, Run
+from coordinator.scenario_file import dump
+from coordinator.service import Service, last_will
+from shared.broker_url import BrokerUrl
+from shared.errors import UserError
+from shared.mqtt_link import MqttLink
+from shared.scenario import Scenario, agent_name, starting_agents
+from shared.topics import Topics
+
+DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
+Watch = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says besides the scenario."""
+
+    folder: Path
+    resume: bool = False
+    broker: str | None = None
+    embedded: bool = False
+    data_root: Path | None = None
+    ca: Path | None = None
+
+
+def rules_of(scenario: Scenario) -> Rules:
+    """The engine's rules, with agents' names in place of indices."""
+    rounds, fleet = scenario.rounds, scenario.fleet
+    start = rounds.start_agents or (len(starting_agents(scenario)) if fleet is not None else 1)
+    return Rules(
+        seed=scenario.seed,
+        rounds=rounds.count,
+        participation=rounds.participation,
+        agents=rounds.agents,
+        over_select=rounds.over_select,
+        refill=rounds.refill,
+        quorum=rounds.quorum,
+        deadline_s=rounds.deadline_s,
+        grace_s=rounds.grace_s,
+        start_agents=max(start, 1),
+        start_wait_s=None if fleet is None else rounds.start_wait_s,
+        rollcall_s=rounds.rollcall_s,
+        void_limit=rounds.void_limit,
+        participants=_participants(scenario),
+    )
+
+
+def _participants(scenario: Scenario) -> tuple[tuple[str, ...], ...] | None:
+    path, fleet = scenario.rounds.participants, scenario.fleet
+    if path is None:
+        return None
+    if fleet is None:
+        raise UserError("rounds.participants names agents by index and needs a fleet section")
+    try:
+        rows = json.loads(Path(path).read_text())
+        listed = tuple(tuple(agent_name(int(i), fleet.agents) for i in row) for row in rows)
+        strangers = sorted({int(i) for row in rows for i in row if not 0 <= int(i) < fleet.agents})
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({error})") from None
+    if strangers:
+        raise UserError(f"{path}: agents {strangers} do not exist, the fleet has 0 to {fleet.agents - 1}")
+    if len(listed) < scenario.rounds.count or not all(listed):
+        raise UserError(f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted")
+    return listed
+
+
+def prepare(scenario: Scenario, options: Options) -> None:
+    """Make the run's folder, or check that it can be resumed. Nothing is ever overwritten."""
+    folder = options.folder
+    if options.resume:
+        saved = Checkpoint(folder / "checkpoint").facts()["scenario"]
+        if saved != records.scenario_digest(scenario):
+            raise UserError(
+                f"{folder}: the checkpoint belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
+                "nothing was changed. Resume with the same file and --set options, or choose another --out"
+            )
+        return
+    if folder.exists() and any(folder.iterdir()):
+        can = "go on with --resume" if Checkpoint(folder / "checkpoint").exists() else "remove it yourself"
+        raise UserError(f"{folder}: a run folder is already there; choose another with --out, or {can}")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "scenario.yaml", dump(scenario).encode())
+
+
+async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any] | None:
+    """Run to the end and return the result; None where the operator stopped it. UserError where it was given up."""
+    prepare(scenario, options)
+    folder = options.folder
+    async with AsyncExitStack() as stack:
+        url = await _broker_url(stack, scenario, options, watch)
+        watch({"event": "model", "model": scenario.task.model.name})
+        setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
+        now, first = asyncio.get_running_loop().time(), list[Effect]()
+        if options.resume:
+            this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now)
+        else:
+            this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, uuid.uuid4().hex[:12], now)
+        topics = Topics(scenario.federation)
+        link = await stack.enter_async_context(
+            MqttLink(url, client_id=f"covey-{scenario.federation}-coordinator", will=last_will(topics))
+        )
+        service = Service(this, link, watch=watch)
+        _stop_on_signals(service)
+        over = await _serve(stack, service, first, scenario, options, url)
+    if over is None:
+        return None
+    if over:
+        raise UserError(f"the run was given up after round {this.engine.round}: {over}")
+    return records.write_all(this, truth_of(scenario, folder))
+
+
+async def _broker_url(stack: AsyncExitStack, scenario: Scenario, options: Options, watch: Watch) -> BrokerUrl:
+    text = options.broker or scenario.broker
+    if text is None and scenario.fleet is None and not options.embedded:
+        text = DEFAULT_BROKER
+    if text is None:
+        started = await stack.enter_async_context(launch.broker(options.folder, embedded=options.embedded))
+        watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
+        return BrokerUrl.parse(started.url)
+    url = BrokerUrl.parse(text, ca=options.ca)
+    watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
+    return url
+
+
+async def _serve(
+    stack: AsyncExitStack, service: Service, first: list[Effect], scenario: Scenario, options: Options, url: BrokerUrl
+) -> str | None:
+    """Serve with the simulated fleet, if there is one, at our side."""
+    if scenario.fleet is None:
+        return await service.serve(first)
+    fleet = launch.fleet(options.folder, url.with_password(), options.data_root)
+    child = await stack.enter_async_context(fleet)
+    serving = asyncio.ensure_future(service.serve(first))
+    died = asyncio.ensure_future(child.wait())
+    await asyncio.wait({serving, died}, return_when=asyncio.FIRST_COMPLETED)
+    if not serving.done():
+        service.stop()
+        await serving
+        raise UserError(f"the simulated fleet ended by itself:\n{launch.tail(options.folder / 'fleet.log')}")
+    died.cancel()
+    return serving.result()
+
+
+def _stop_on_signals(service: Service) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, service.stop)
+
+
+def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
+    """The planted or natural cluster of each simulated agent, where the partition knows it."""
+    path = folder / "partition.npz"
+    if scenario.fleet is None or not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        if "truth" not in file.files or file["truth"].ndim != 1:
+            return None
+        return {agent_name(i, scenario.fleet.agents): int(k) for i, k in enumerate(file["truth"])}

@@ -1,0 +1,144 @@
+"""What a person sees: progress while a run goes on, tables when it is over. Nothing else prints."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last", "last_of_participants": "E-last, took part"}
+
+
+class Progressing:
+    """Shows the lines of a run's record as a progress bar with remarks above it."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self.console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[remark]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("rounds", total=rounds, remark="starting")
+        self._warned: set[str] = set()
+
+    def __enter__(self) -> Progressing:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, row: Mapping[str, Any]) -> None:
+        match row["event"]:
+            case "phase":
+                self._phase(row)
+            case "broker":
+                self._say(f"broker: {row['broker']} at {row['url']}")
+                if row["note"]:
+                    self._say(row["note"])
+            case "void":
+                self._say(f"[yellow]round {row['round'] + 1}: void, drawn again ({row['why']})")
+            case "problem":
+                self._once(f"[yellow]{row['agent']} stays out: {row['why']}")
+            case "failed":
+                self._say(f"[yellow]{row['agent']} could not do its work: {row['why']}")
+            case "refused":
+                self._say(f"[yellow]a report of {row['agent']} was refused: {row['why']}")
+            case "link" if not row["up"]:
+                self._say(f"[yellow]broker: {row['why']}; trying again")
+
+    def _phase(self, row: Mapping[str, Any]) -> None:
+        reported = f"{len(row['reported'])}/{len(row['invited'])} agents"
+        remark = f"{row['phase']}: {reported}"
+        if "loss" in row:
+            remark += f", loss {row['loss']:.3f}"
+        if row["cluster_sizes"]:
+            remark += ", clusters " + "+".join(map(str, row["cluster_sizes"].values()))
+        done = row["round"] + (1 if row["ends_round"] else 0)
+        self._bar.update(self._task, completed=done, remark=remark)
+        if not self.console.is_terminal:
+            self._say(f"round {done:>3}  {remark}")
+        for key, text in row["notes"].items():
+            if key.startswith("warning"):
+                self._once(f"[yellow]{text}")
+
+    def _once(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        self._bar.console.print(text, highlight=False)
+
+
+def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
+    """Methods side by side: accuracies by mode (micro / macro, in percent), recovery, rounds, traffic."""
+    modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in results)]
+    table = Table(title=f"{results[0]['name']}, {results[0]['agents']} agents")
+    table.add_column("method")
+    for mode in modes:
+        table.add_column(f"{MODES[mode]}\nmicro / macro", justify="right")
+    for title in ("clusters", "ARI", "rounds", "MB down\nvectors / wire", "MB up\nvectors / wire", "seconds"):
+        table.add_column(title, justify="right")
+    for one in results:
+        table.add_row(
+            one["method"],
+            *(_figure(one["accuracy"].get(mode, {})) for mode in modes),
+            str(one["clusters"]),
+            "–" if one["ari"] is None else f"{one['ari']:.2f}",
+            str(one["rounds"]),
+            _megabytes(one["bytes"], "down"),
+            _megabytes(one["bytes"], "up"),
+            f"{one['seconds']:.1f}",
+        )
+    return table
+
+
+def _figure(mode: Mapping[str, Any]) -> str:
+    if "accuracy" in mode:
+        return f"{100 * mode['accuracy']['micro']:.2f} / {100 * mode['accuracy']['macro']:.2f}"
+    if "mse" in mode:
+        return f"mse {mode['mse']['micro']:.4g} / {mode['mse']['macro']:.4g}"
+    return "–"
+
+
+def _megabytes(counts: Mapping[str, int], way: str) -> str:
+    return f"{counts['vectors_' + way] / 1e6:.2f} / {counts['wire_' + way] / 1e6:.2f}"
+
+
+def never_trained(result: Mapping[str, Any]) -> str:
+    """One line that names the agents whose E-last is no local training's."""
+    names = result["never_trained"]
+    shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return f"{len(names)} of {result['agents']} agents never trained in a round: {shown}" if names else ""
+
+
+def roster_table(roster: Mapping[str, Any]) -> Table:
+    """Everybody the coordinator knows: `RosterMessage` as a table."""
+    table = Table(title=f"run {roster['run']}: {len(roster['agents'])} agents")
+    for column in ("agent", "state", "cluster", "last seen", "train / test", "classes", "refusals", "why it stays out"):
+        table.add_column(column)
+    for agent, row in roster["agents"].items():
+        state = (
+            "[red]gone" if not row["online"] else "[yellow]out" if row["problem"] else "busy" if row["busy"] else "idle"
+        )
+        seen = time.strftime("%H:%M:%S", time.localtime(row["seen"]))
+        refusals = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
+        cluster = "–" if row["cluster"] is None else str(row["cluster"])
+        counts = f"{row['samples']} / {row['test_samples']}"
+        table.add_row(agent, state, cluster, seen, counts, str(row["labels"]), refusals, row["problem"] or "")
+    return table
+
+
+def json_line(row: Mapping[str, Any]) -> None:
+    """For programs: one JSON object per line on standard output."""
+    print(json.dumps(row), flush=True)

@@ -1,0 +1,83 @@
+"""A run without a network: orders are handed to local clients, their reports to the run, one after another.
+
+It goes through the same `Run` and the same client half as a fleet on a broker does, spool, checkpoint and
+codecs included, so its bytes are what a wire run is held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from coordinator.rounds import Joined, Rules, Tick
+from coordinator.run import Announce, Done, Effect, Run, SendOrder
+from shared.client import decode_model, perform
+from shared.messages import OrderMessage
+from shared.scenario import Scenario
+from shared.strategy import ClientId, Local, Memory, Setup
+
+LocalFor = Callable[[ClientId, OrderMessage], Local]
+
+
+class InProcess:
+    """Drives one run to its end. `local_for` gives a client's data, made anew for each order."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        rules: Rules,
+        local_for: LocalFor,
+        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    ) -> None:
+        self.run = Run.start(folder, scenario, setup, rules, "in-process", 0.0)
+        self.local_for, self.watch = local_for, watch
+        self._memories: dict[ClientId, Memory] = {}
+        self._now = 0.0
+
+    def complete(self, clients: Mapping[ClientId, tuple[int, int]]) -> Run:
+        """Let everybody (train and test samples by id) join and run to the end.
+
+        Raises RuntimeError where the run was given up or can go no further.
+        """
+        self.run.samples |= clients
+        effects: list[Effect] = []
+        for client in sorted(clients):
+            effects += self.run.handle(Joined(client), self._now)
+        while True:
+            work = self._with_work(effects)
+            for effect in effects:
+                if isinstance(effect, Announce):
+                    self.watch(effect.row)
+                if isinstance(effect, Done):
+                    if effect.why:
+                        raise RuntimeError(effect.why)
+                    return self.run
+            effects = [new for client, order in work for new in self._answer(client, order)]
+            if not work:
+                effects = self._wait()
+
+    def _with_work(self, effects: list[Effect]) -> list[tuple[ClientId, OrderMessage]]:
+        """The newest order of each client, where it asks for work."""
+        newest = {effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)}
+        return [(client, order) for client, order in sorted(newest.items()) if order.work is not None]
+
+    def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
+        assert order.work is not None  # noqa: S101 - the caller has looked
+        layout = self.run.setup.layout
+        models = [decode_model(self.run.content_of(ref.key), layout) for ref in order.work.models]
+        memory = self._memories.get(client, {})
+        report, kept = perform(order, models, self.local_for(client, order), memory, client=client)
+        effects = self.run.accept(client, report.to_bytes(), self._now)
+        if self.run.facts.accepted.get(client) == order.step:
+            self._memories[client] = kept
+        return effects
+
+    def _wait(self) -> list[Effect]:
+        wake = self.run.engine.wake_at
+        if wake is None:
+            raise RuntimeError(f"the run cannot go on: {self.run.engine.stage.value}")
+        self._now = wake
+        return self.run.handle(Tick(), self._now)

@@ -1,0 +1,121 @@
+"""The child processes of a run: a broker, a simulated fleet, a model builder. Each dies with its parent.
+
+The coordinator imports neither `broker` nor `agent`: it starts their commands, so that torch never
+gets into its memory and each can be replaced by one that runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from shared.errors import UserError
+from shared.scenario import Scenario
+from shared.strategy import Setup
+from shared.vectors import Layout
+
+READY_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True)
+class StartedBroker:
+    url: str
+    name: str
+    note: str  # a line for the user, for example that the embedded broker stands in
+
+
+@asynccontextmanager
+async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker]:
+    """A broker of our own on a free port of this machine, for as long as the block lasts."""
+    command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes", "--data", str(folder / "broker")]
+    async with _child([*command, *(["--embedded"] if embedded else [])], folder / "broker.log", talks=True) as child:
+        line = await _first_line(child, folder / "broker.log")
+        told = json.loads(line)
+        yield StartedBroker(told["url"], told["broker"], told.get("note", ""))
+
+
+@asynccontextmanager
+async def fleet(folder: Path, url: str, data_root: Path | None) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The simulated agents of the scenario in `folder`, for as long as the block lasts."""
+    command = ["agent.cli", "fleet", str(folder / "scenario.yaml"), "--broker", url, "--run-dir", str(folder)]
+    root = ["--data-root", str(data_root)] if data_root is not None else []
+    async with _child([*command, *root], folder / "fleet.log", talks=False) as child:
+        yield child
+
+
+async def initial(folder: Path, scenario: Scenario) -> Setup:
+    """The initial models, built once per run by a child process and kept in `start.npz`."""
+    path = folder / "start.npz"
+    if not path.exists():
+        command = ["agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(path)]
+        async with _child(command, folder / "model.log", talks=False) as child:
+            if await child.wait() != 0:
+                raise UserError(f"the initial model could not be built:\n{tail(folder / 'model.log')}")
+    with np.load(path, allow_pickle=False) as file:
+        starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+    return setup_of(scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout)
+
+
+def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:
+    """What the scenario tells its strategy."""
+    rounds = scenario.rounds
+    agents = scenario.fleet.agents if scenario.fleet is not None else None
+    share = rounds.participation if rounds.agents is None or agents is None else rounds.agents / agents
+    return Setup(tuple(starts), layout, scenario.seed, rounds.count, min(share, 1.0), scenario.training)
+
+
+def tail(path: Path, lines: int = 12) -> str:
+    """The end of a child's log, for an error message."""
+    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+
+
+@asynccontextmanager
+async def _child(command: Sequence[str], log: Path, *, talks: bool) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m command`; stopped by closing its standard input and SIGTERM when the block ends."""
+    with log.open("ab") as file:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE if talks else file,
+            stderr=file,
+            start_new_session=True,  # Ctrl-C is for us; we end our children ourselves
+        )
+    try:
+        yield child
+    finally:
+        await _end(child)
+
+
+async def _end(child: asyncio.subprocess.Process) -> None:
+    if child.stdin is not None:
+        child.stdin.close()
+    with contextlib.suppress(ProcessLookupError):
+        child.terminate()
+    try:
+        async with asyncio.timeout(15):
+            await child.wait()
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+
+
+async def _first_line(child: asyncio.subprocess.Process, log: Path) -> bytes:
+    assert child.stdout is not None  # noqa: S101 - asked for with talks=True
+    try:
+        async with asyncio.timeout(READY_WITHIN_S):
+            line = await child.stdout.readline()
+    except TimeoutError:
+        line = b""
+    if not line:
+        raise UserError(f"the broker did not start:\n{tail(log)}")
+    return line

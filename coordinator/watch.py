@@ -1,0 +1,56 @@
+"""What `coordinator status` reads: a run's folder, or the retained documents of a running fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+from coordinator.command import DEFAULT_BROKER
+from shared.broker_url import BrokerUrl
+from shared.errors import DecodeError, UserError
+from shared.link import Down, Message, Up
+from shared.messages import CoordinatorStatus, RosterMessage
+from shared.mqtt_link import MqttLink
+from shared.topics import Topics
+
+WITHIN_S = 3.0
+
+
+def from_folder(folder: Path) -> dict[str, Any]:
+    """The newest roster that a run has left in its folder."""
+    try:
+        roster = RosterMessage.from_bytes((folder / "roster.json").read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no roster is here; is it a run's folder?") from None
+    except DecodeError as error:
+        raise UserError(f"{folder / 'roster.json'}: {error}") from None
+    return {"status": None, "roster": roster.model_dump(mode="json")}
+
+
+async def from_broker(broker: str | None, federation: str, ca: Path | None) -> dict[str, Any]:
+    """Coordinator status and roster as the broker holds them. UserError where there are none."""
+    url = BrokerUrl.parse(broker or DEFAULT_BROKER, ca=ca)
+    topics = Topics(federation)
+    found: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(WITHIN_S), MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link:
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        await link.subscribe([topics.coordinator_status, topics.roster])
+                    case Down(why):
+                        raise UserError(f"{url}: {why}; is a broker there? `broker doctor {url}` tells more")
+                    case Message(topic, payload):
+                        kind = RosterMessage if topic == topics.roster else CoordinatorStatus
+                        found[topic] = kind.from_bytes(payload).model_dump(mode="json")
+                if len(found) == 2:
+                    break
+    except TimeoutError:
+        pass
+    except DecodeError as error:
+        raise UserError(f"{url}: what is retained there is not Covey's ({error})") from None
+    if topics.roster not in found:
+        raise UserError(f"{url}: no run of federation {federation!r} has been seen there")
+    return {"status": found.get(topics.coordinator_status), "roster": found[topics.roster]}
