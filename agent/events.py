@@ -1,0 +1,193 @@
+"""What happens to an agent's session, and what the session wants done. Frozen, compared with ==."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from shared.link import Down, Up
+from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage
+
+
+@dataclass(frozen=True)
+class CoordinatorSeen:
+    status: CoordinatorStatus
+
+
+@dataclass(frozen=True)
+class OrderSeen:
+    order: OrderMessage
+
+
+@dataclass(frozen=True)
+class PartSeen:
+    """A part of a model that is not complete yet arrived."""
+
+
+@dataclass(frozen=True)
+class ModelReady:
+    """The newest content seen under a model's key lies whole on disk."""
+
+    key: str
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What the data is like, seen with the eyes of the task `task`."""
+
+    task: str
+    samples: int = 0
+    test_samples: int = 0
+    labels: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """The report of `step` lies in the outbox."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class WorkFailed:
+    """The worker was lost; there is no report."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """Every part of the report of `step` was acknowledged by the broker (`whole`), or the link broke."""
+
+    step: int
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Tick:
+    pass
+
+
+Event = (
+    Up | Down | CoordinatorSeen | OrderSeen | PartSeen | ModelReady | Inspected | WorkDone | WorkFailed | Sent | Tick
+)
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unsubscribe:
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PublishStatus:
+    status: AgentStatus
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Compare the data with the task; answer with `Inspected`."""
+
+    task: dict[str, Any]
+    digest: str
+
+
+@dataclass(frozen=True)
+class StartWork:
+    """Do the work; answer with `WorkDone` or `WorkFailed`. All models of the order lie on disk."""
+
+    order: OrderMessage
+
+
+@dataclass(frozen=True)
+class CancelWork:
+    """Whatever the worker does for this agent is not wanted any more."""
+
+
+@dataclass(frozen=True)
+class ReportFailure:
+    """Put a report that says `why` into the outbox; answer with `WorkDone`."""
+
+    order: OrderMessage
+    why: str
+
+
+@dataclass(frozen=True)
+class SendReport:
+    """Send all parts of the report in the outbox; answer with `Sent`."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class StopSending:
+    pass
+
+
+@dataclass(frozen=True)
+class CommitMemory:
+    """The report was accepted: its memory becomes the memory, the report goes."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class DropReport:
+    """The report is not wanted: it goes, and so does the memory that came with it."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Report and memory of any other run go; from now on the outbox is that of `run`."""
+
+    run: str
+
+
+@dataclass(frozen=True)
+class KeepModels:
+    """All other whole models on disk may go."""
+
+    digests: frozenset[bytes]
+
+
+@dataclass(frozen=True)
+class Say:
+    """Something for a person to read."""
+
+    text: str
+
+
+Action = (
+    Subscribe
+    | Unsubscribe
+    | PublishStatus
+    | Inspect
+    | StartWork
+    | CancelWork
+    | ReportFailure
+    | SendReport
+    | StopSending
+    | CommitMemory
+    | DropReport
+    | Forget
+    | KeepModels
+    | Say
+)
+
+
+@dataclass(frozen=True)
+class Outboxed:
+    """What an agent finds on its disk when it starts."""
+
+    run: str = ""
+    accepted: int = 0  # newest step of the run that is known to be accepted
+    step: int = 0  # step of the report that waits, 0: none

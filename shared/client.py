@@ -1,0 +1,230 @@
+"""The client half around a strategy: an order and its models in, a report and the new memory out.
+
+The worker of a device and the in-process driver call the same function, so that both make the same bytes.
+Besides the phases of the strategy it knows those of the run: "moments" (federated standardisation) and "evaluate".
+
+Memory keys of its own: "held", the model after the last own training (mode E-last), which a strategy may read and
+may set itself where its report holds no whole model; and "codec/<vector>", what topk still owes, which it never sees.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter
+
+from shared.codec import Codec, decode, encode
+from shared.errors import DecodeError, UserError
+from shared.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
+from shared.metrics import accuracy, macro_f1
+from shared.seeds import generator
+from shared.strategies import AnyStrategy
+from shared.strategy import Job, Local, Memory, Mixture, Report, Strategy, Training
+from shared.vectors import Layout, Vector
+
+HELD = "held"
+OWED = "codec/"
+
+_strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A `Local` that can be summed per channel, for federated standardisation."""
+
+    def moments(self) -> tuple[Any, Any, Any]:
+        """Count, sum and sum of squares of the training features, per channel (channels,) each."""
+
+
+def shuffle(work: Work, client: str) -> np.random.Generator:
+    """The generator of a client's local training in one phase: made anew for each job."""
+    return generator(work.seed, "shuffle", client, work.round, work.phase)
+
+
+def perform(
+    order: OrderMessage,
+    models: Sequence[Vector],
+    local: Local,
+    memory: Memory,
+    *,
+    client: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[ReportContent, Memory]:
+    """Do what the order says. `models` (d,) are those of `order.work.models`, in its order.
+
+    The returned memory replaces the old one once the report is accepted; it is `memory` itself where nothing is
+    new. Raises UserError where the training
+    diverged, ValueError for an order without work.
+    """
+    work = order.work
+    if work is None:
+        raise ValueError(f"order {order.step} of run {order.run} has no work")
+    strategy = _strategy.validate_python(work.strategy)
+    job = Job(
+        phase=work.phase,
+        round=work.round,
+        client=client,
+        seed=work.seed,
+        models=tuple(models),
+        numbers=work.numbers,
+        cluster=work.cluster,
+        layout=Layout.from_wire(work.layout),
+        training=Training.model_validate(work.training),
+    )
+    began = clock()
+    match work.phase:
+        case "moments":
+            report, kept = _moments(local), memory
+        case "evaluate":
+            report, kept = _evaluate(strategy, job, local, memory, work.evaluation), memory
+        case _:
+            report, kept = _train(strategy, job, local, memory, work.evaluation)
+    seconds = clock() - began
+    vectors, owed = _encode(report, job, work, memory)
+    loss = _finite(report.loss, client)
+    content = ReportContent(
+        run=order.run,
+        step=order.step,
+        client=client,
+        examples=report.examples,
+        steps=report.steps,
+        loss=loss,
+        numbers=_plain(report.numbers),
+        seconds=seconds,
+        vectors=vectors,
+    )
+    return content, {**kept, **owed} if owed else kept
+
+
+def encode_model(vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator) -> bytes:
+    """A model (d,) as the bytes that the parts of a model topic make."""
+    encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
+    return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
+
+
+def decode_model(content: bytes, layout: Layout) -> Vector:
+    """The model (d,) in a content. Raises DecodeError for another layout or anything else that is wrong."""
+    message = ModelContent.from_bytes(content)
+    if message.layout != layout.digest:
+        raise DecodeError("layout", f"the model has layout {message.layout}, the order names {layout.digest}")
+    return decode(message.vector, length=layout.size)
+
+
+def _train(
+    strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
+) -> tuple[Report, Memory]:
+    own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
+    report, kept = strategy.work(job, local, own)
+    if kept is own:
+        kept = memory
+    if job.phase != "train":
+        return report, _with_owed(kept, memory)
+    trained = report.vectors.get("model")
+    set_by_strategy = kept.get(HELD) is not memory.get(HELD)
+    if trained is not None and trained.size == job.layout.size and not set_by_strategy:
+        kept = {**kept, HELD: trained}
+    if evaluation.get("track") and kept.get(HELD) is not memory.get(HELD):
+        track = _measure(((1.0, kept[HELD]),), local)
+        report = replace(report, numbers={**report.numbers, "track": track})
+    return report, _with_owed(kept, memory)
+
+
+def _with_owed(kept: Memory, before: Memory) -> Memory:
+    """What a codec owes for a vector that this phase does not send stays owed."""
+    owed = {key: value for key, value in before.items() if key.startswith(OWED) and key not in kept}
+    return {**kept, **owed} if owed else kept
+
+
+def _moments(local: Local) -> Report:
+    if not isinstance(local, Measured):
+        raise UserError("federated standardisation needs features that can be summed per channel")
+    count, total, square = (np.asarray(moment, np.float64) for moment in local.moments())
+    numbers = {"count": np.broadcast_to(count, total.shape), "sum": total, "square": square}
+    return Report({}, local.examples, numbers)
+
+
+def _evaluate(strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]) -> Report:
+    """Modes E-server, E-tuned and E-last (algorithms.md section 1.6)."""
+    own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
+    mixture = strategy.personal(job, local, own)
+    numbers = {"server": _measure(mixture, local)}
+    epochs = int(evaluation.get("tune_epochs", 0))
+    if epochs > 0:
+        tuned = tuple((weight, local.descend(model, epochs=epochs).end) for weight, model in mixture)
+        numbers["tuned"] = _measure(tuned, local)
+    if HELD in memory:
+        numbers["last"] = _measure(((1.0, memory[HELD]),), local)
+    return Report({}, local.examples, numbers)
+
+
+def _measure(mixture: Mixture, local: Local) -> dict[str, Any]:
+    """Test figures of a mixture: correct, n, accuracy, f1 and loss, or mse and loss for a regression task."""
+    truth = local.targets("test")
+    if not len(truth):
+        return {"n": 0}
+    if truth.dtype.kind == "f":
+        values = _mix([(weight, local.predict(model, "test").astype(np.float64)) for weight, model in mixture])
+        mse = float(np.mean((values[:, 0] - truth) ** 2))
+        return {"n": len(truth), "mse": mse, "loss": mse}
+    chances = _mix([(weight, _softmax(local.predict(model, "test"))) for weight, model in mixture])
+    guesses = chances.argmax(axis=1)
+    own = np.maximum(chances[np.arange(len(truth)), truth], np.finfo(np.float64).tiny)
+    return {
+        "n": len(truth),
+        "correct": int(np.count_nonzero(guesses == truth)),
+        "accuracy": accuracy(truth, guesses),
+        "f1": macro_f1(truth, guesses),
+        "loss": float(-np.mean(np.log(own))),
+    }
+
+
+def _mix(parts: Sequence[tuple[float, npt.NDArray[np.float64]]]) -> npt.NDArray[np.float64]:
+    total = math.fsum(weight for weight, _ in parts)
+    return sum((weight / total * values for weight, values in parts), np.zeros_like(parts[0][1]))
+
+
+def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    powers = np.exp(shifted)
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _encode(report: Report, job: Job, work: Work, memory: Memory) -> tuple[dict[str, Encoded], dict[str, Vector]]:
+    codec = Codec.from_wire(work.codec)
+    vectors: dict[str, Encoded] = {}
+    owed: dict[str, Vector] = {}
+    for name, vector in sorted(report.vectors.items()):
+        index = report.bases.get(name)
+        base, base_digest = (None, b"") if index is None else (job.models[index], work.models[index].digest)
+        rng = generator(work.seed, "codec", job.client, work.round, work.phase, name)
+        error = memory.get(OWED + name)
+        if not np.isfinite(vector).all():
+            raise UserError(f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr")
+        vectors[name], left = encode(vector, codec, base=base, base_digest=base_digest, error=error, rng=rng)
+        if left is not None:
+            owed[OWED + name] = left
+    return vectors, owed
+
+
+def _finite(loss: float, client: str) -> float:
+    if not math.isfinite(loss):
+        raise UserError(f"{client}: the training diverged: its mean loss is {loss}; lower training.lr")
+    return float(loss)
+
+
+def _plain(value: Any) -> Any:
+    """Numpy's numbers and arrays as Python's, which is what the wire takes."""
+    match value:
+        case np.ndarray() | np.generic():
+            return value.tolist()
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+    return value
