@@ -1,0 +1,294 @@
+"""Built-in models and the user's own, as torch modules, layouts and initial vectors (algorithms.md section 8).
+
+Every builder takes (features, outputs, **options). Modules are declared in the order of the forward
+pass, so that the last declared one is the final layer.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+import zipfile
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shared.errors import UserError
+from shared.scenario import Task
+from shared.seeds import entropy
+from shared.vectors import Layout, Vector
+from shared.vectors import Tensor as Entry
+
+Features = tuple[int, ...]
+
+
+def build(task: Task, seed: int) -> nn.Module:
+    """The task's model with framework-default weights drawn from `seed`; torch's global generator is left as it was.
+
+    UserError for an unknown name, wrong options, or features that the model cannot take.
+    """
+    name, options = task.model.name, task.model.options
+    builder = BUILT_IN.get(name) or _users_own(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(entropy(seed, "weights") & (2**63 - 1))
+        try:
+            module = builder(task.features, task.outputs, **options)
+        except UserError:
+            raise
+        except Exception as error:  # the user's code, or options that it does not know
+            raise UserError(
+                f"task.model {name!r} with features {list(task.features)} and options {options}: {error}"
+                f"; it takes {_signature(builder)}"
+            ) from error
+        if not isinstance(module, nn.Module):
+            raise UserError(f"task.model {name!r} returned {type(module).__name__}; a torch.nn.Module is wanted")
+        _try_out(module, task)
+    return module
+
+
+def layout_of(module: nn.Module) -> Layout:
+    """Parameters in `named_parameters()` order, then floating-point buffers. Integer buffers are left out."""
+    parameters = list(module.named_parameters())
+    buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    for name, tensor in [*parameters, *buffers]:
+        if tensor.dtype != torch.float32:
+            raise UserError(f"task.model: {name} is {tensor.dtype}; float32 is wanted throughout")
+    entries = tuple(Entry(name, tuple(tensor.shape)) for name, tensor in [*parameters, *buffers])
+    if not parameters:
+        raise UserError("task.model: the model has no parameters, there is nothing to train")
+    return Layout(entries, len(parameters))
+
+
+def initial(task: Task, seed: int) -> tuple[Vector, Layout]:
+    """The initial vector (d,) and its layout; the parameters come from `task.init` if that is given."""
+    module = build(task, seed)
+    layout = layout_of(module)
+    state = dict(module.named_parameters()) | dict(module.named_buffers())
+    vector = np.concatenate([state[entry.name].detach().numpy().reshape(-1) for entry in layout.tensors])
+    if task.init is not None:
+        vector[: layout.parameters] = _stored(task.init, layout.parameters)
+    return vector, layout
+
+
+class Net(nn.Sequential):
+    """Named layers in a row."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__(OrderedDict(layers))
+
+
+def linear(features: Features, outputs: int) -> nn.Module:
+    return Net(flatten=nn.Flatten(), fc=nn.Linear(math.prod(features), outputs))
+
+
+def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> nn.Module:
+    """Fully connected layers with ReLU; 784-200-10 has 159 010 parameters."""
+    widths = [math.prod(features), *([hidden] if isinstance(hidden, int) else hidden)]
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for i, (inside, outside) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+        layers |= {f"fc{i}": nn.Linear(inside, outside), f"relu{i}": nn.ReLU()}
+    return Net(**layers, **{f"fc{len(widths)}": nn.Linear(widths[-1], outputs)})
+
+
+def lenet5(features: Features, outputs: int) -> nn.Module:
+    """LeNet-5 without padding: 44 426 parameters on (1, 28, 28), 62 006 on (3, 32, 32)."""
+    channels, height, width = _image(features, "lenet5", 16)
+    flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
+    return Net(
+        conv1=nn.Conv2d(channels, 6, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(flat, 120),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(120, 84),
+        relu4=nn.ReLU(),
+        fc3=nn.Linear(84, outputs),
+    )
+
+
+def cnn1d(features: Features, outputs: int, *, filters: int = 32, hidden: int = 64) -> nn.Module:
+    """Sensor windows (channels, length): two convolutions of width 5 with pooling, 8 averaged positions, two fc.
+
+    On UCI HAR's (9, 128) with 6 classes it has 44 998 parameters.
+    """
+    if len(features) != 2 or features[1] < 4:
+        raise UserError(f"task.model cnn1d: features {list(features)}; [channels, length >= 4] is wanted")
+    return Net(
+        conv1=nn.Conv1d(features[0], filters, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool1d(2),
+        conv2=nn.Conv1d(filters, 2 * filters, 5, padding=2),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool1d(2),
+        average=nn.AdaptiveAvgPool1d(8),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(2 * filters * 8, hidden),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(hidden, outputs),
+    )
+
+
+class _Residual(nn.Sequential):
+    """x + f(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + cast(Tensor, super().forward(x))
+
+
+def resnet9(features: Features, outputs: int) -> nn.Module:
+    """ResNet-9 with group norm: 6 575 370 parameters for (3, 32, 32) and 10 classes."""
+    channels, _, _ = _image(features, "resnet9", 32)
+
+    def block(inside: int, outside: int, pool: bool = False) -> nn.Module:
+        layers = [nn.Conv2d(inside, outside, 3, padding=1), nn.GroupNorm(32, outside), nn.ReLU()]
+        return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
+
+    return Net(
+        prep=block(channels, 64),
+        layer1=block(64, 128, pool=True),
+        residual1=_Residual(block(128, 128), block(128, 128)),
+        layer2=block(128, 256, pool=True),
+        layer3=block(256, 512, pool=True),
+        residual3=_Residual(block(512, 512), block(512, 512)),
+        pool=nn.MaxPool2d(4),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(512 * (features[1] // 32) * (features[2] // 32), outputs),
+    )
+
+
+def femnist_cnn(features: Features, outputs: int, *, hidden: int = 2048) -> nn.Module:
+    """LEAF's FEMNIST model; hidden 248 is FeSEM's. 6 603 710 and 845 510 parameters for 62 classes."""
+    channels, height, width = _image(features, "femnist_cnn", 4)
+    return Net(
+        conv1=nn.Conv2d(channels, 32, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, 5, padding=2),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * (height // 4) * (width // 4), hidden),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(hidden, outputs),
+    )
+
+
+def celeba_cnn(
+    features: Features, outputs: int, *, blocks: int = 4, bn_mode: Literal["running", "batch"] = "running"
+) -> nn.Module:
+    """LEAF's CelebA model, 31 202 parameters for (3, 84, 84). bn_mode "batch" normalises by the batch in tests too."""
+    channels, height, width = _image(features, "celeba_cnn", 2)
+    if bn_mode not in {"running", "batch"}:
+        raise UserError(f"task.model.options.bn_mode is {bn_mode!r}; running or batch is wanted")
+    layers: dict[str, nn.Module] = {}
+    for i in range(1, blocks + 1):
+        layers |= {
+            f"conv{i}": nn.Conv2d(channels if i == 1 else 32, 32, 3, padding=1),
+            f"bn{i}": nn.BatchNorm2d(32, momentum=0.1, track_running_stats=bn_mode == "running"),
+            f"pool{i}": nn.MaxPool2d(2, ceil_mode=True),
+            f"relu{i}": nn.ReLU(),
+        }
+        height, width = (height + 1) // 2, (width + 1) // 2
+    return Net(**layers, flatten=nn.Flatten(), fc=nn.Linear(32 * height * width, outputs))
+
+
+def vgg16(features: Features, outputs: int, *, dropout: float = 0.0) -> nn.Module:
+    """VGG16 for 32x32 images: 13 convolutions, 512-512-out; 15 245 130 parameters for 10 classes."""
+    channels, height, width = _image(features, "vgg16", 32)
+    layers: dict[str, nn.Module] = {}
+    conv = 0
+    for group, (filters, repeats) in enumerate([(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1):
+        for _ in range(repeats):
+            conv += 1
+            layers |= {f"conv{conv}": nn.Conv2d(channels, filters, 3, padding=1), f"relu{conv}": nn.ReLU()}
+            channels = filters
+        layers[f"pool{group}"] = nn.MaxPool2d(2)
+    inside = 512 * (height // 32) * (width // 32)
+    layers["flatten"] = nn.Flatten()
+    for i in (1, 2):
+        layers |= {f"fc{i}": nn.Linear(inside, 512), f"relu_fc{i}": nn.ReLU()}
+        if dropout:
+            layers[f"dropout{i}"] = nn.Dropout(dropout)
+        inside = 512
+    return Net(**layers, fc3=nn.Linear(512, outputs))
+
+
+BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
+    builder.__name__: builder for builder in (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16)
+}
+
+
+def _image(features: Features, name: str, least: int) -> tuple[int, int, int]:
+    if len(features) != 3 or min(features[1:]) < least:
+        raise UserError(
+            f"task.model {name}: features {list(features)}; images [channels, height, width] "
+            f"of at least {least}x{least} are wanted"
+        )
+    return features[0], features[1], features[2]
+
+
+def _users_own(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    if not attribute:
+        raise UserError(f"task.model {name!r} is unknown; {', '.join(BUILT_IN)} or module:callable is wanted")
+    try:
+        builder = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"task.model {name!r}: {error}; install the module on the coordinator and every device"
+        ) from error
+    if not callable(builder):
+        raise UserError(f"task.model {name!r}: {attribute} is not callable")
+    return cast(Callable[..., Any], builder)
+
+
+def _try_out(module: nn.Module, task: Task) -> None:
+    """One forward pass, so that a model that does not fit is found at start and not in the first round."""
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            shape = tuple(module(torch.zeros(2, *task.features)).shape)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"task.model {task.model.name!r} does not take features {list(task.features)}: {error}"
+        ) from error
+    if shape != (2, task.outputs):
+        raise UserError(
+            f"task.model {task.model.name!r} gives shape {shape} for 2 samples, the task wants (2, {task.outputs})"
+        )
+    module.train(was_training)
+
+
+def _signature(builder: Callable[..., Any]) -> str:
+    try:
+        return str(inspect.signature(builder))
+    except (TypeError, ValueError):
+        return "(features, outputs, **options)"
+
+
+def _stored(path: str, parameters: int) -> Vector:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if "theta0" not in file.files:
+                raise UserError(f"task.init {path}: no array theta0; it holds {', '.join(file.files)}")
+            theta = file["theta0"]
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise UserError(f"task.init {path}: {error}; an .npz file with theta0 is wanted") from error
+    if theta.shape != (parameters,) or theta.dtype != np.float32:
+        raise UserError(
+            f"task.init {path}: theta0 is {theta.dtype} of shape {theta.shape}; "
+            f"the model has {parameters} parameters, float32 ({parameters},) is wanted"
+        )
+    if not np.isfinite(theta).all():
+        raise UserError(f"task.init {path}: theta0 holds a NaN or infinity")
+    return cast(Vector, theta)
