@@ -104,7 +104,8 @@ class Topics:
 
     def parse(self, topic: str) -> Topic:
         """The meaning of a topic; DecodeError("topic") for one that is not in the tree."""
-        words = topic.removeprefix(self.base + "/").split("/")
+        inside, prefix, path = topic.partition(f"{self.base}/")
+        words = path.split("/") if prefix and not inside else []
         match words:
             case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control"]:
                 return PlainTopic("/".join(words))

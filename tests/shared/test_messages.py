@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from shared import messages
+from shared.errors import DecodeError
+from shared.messages import (
+    AgentStatus,
+    Control,
+    CoordinatorStatus,
+    Document,
+    Encoded,
+    ModelContent,
+    OrderMessage,
+    Packed,
+    Part,
+    ReportContent,
+)
+from tests.shared.samples import SAMPLES
+
+GOLDEN = Path(__file__).parent / "golden"
+NAMES = sorted(SAMPLES)
+TYPES = sorted({type(sample) for sample in SAMPLES.values()}, key=lambda kind: kind.__name__)
+
+LEAF = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.binary(max_size=5)
+)
+TREE = st.recursive(
+    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+)
+
+
+def sealed(body: Any) -> bytes:
+    """A msgpack message with whatever inside, and a right checksum: what a hostile peer would send."""
+    raw = body if isinstance(body, bytes) else msgpack.packb(body)
+    return bytes([messages.VERSION]) + messages._checksum(raw) + raw
+
+
+def json_sealed(body: bytes) -> bytes:
+    return body[:-1] + messages._check_key(body)
+
+
+def message_or_refusal(kind: type[Packed | Document], payload: bytes) -> Packed | Document | DecodeError:
+    """Any other exception fails the test."""
+    try:
+        return kind.from_bytes(payload)
+    except DecodeError as error:
+        refusal = error
+    assert refusal.reason
+    assert len(str(refusal)) < 400
+    return refusal
+
+
+def reason(kind: type[Packed | Document], payload: bytes) -> str:
+    refusal = message_or_refusal(kind, payload)
+    assert isinstance(refusal, DecodeError), refusal
+    return refusal.reason
+
+
+def test_every_message_has_a_sample() -> None:
+    kinds = {
+        kind for base in (Packed, Document) for kind in base.__subclasses__() if kind.__module__ == "shared.messages"
+    }
+    assert set(TYPES) == kinds
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_message_survives_the_round_trip(name: str) -> None:
+    assert type(SAMPLES[name]).from_bytes(SAMPLES[name].to_bytes()) == SAMPLES[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_todays_encoding_is_that_of_protocol_version_1(name: str) -> None:
+    golden = (GOLDEN / f"{name}.v1").read_bytes()
+    assert SAMPLES[name].to_bytes() == golden
+    assert type(SAMPLES[name]).from_bytes(golden) == SAMPLES[name]
+
+
+def test_there_is_no_golden_file_without_a_message() -> None:
+    assert sorted(path.stem for path in GOLDEN.glob("*.v1")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_proper_prefix_is_refused(name: str) -> None:
+    whole = SAMPLES[name].to_bytes()
+    for length in range(len(whole)):
+        assert isinstance(message_or_refusal(type(SAMPLES[name]), whole[:length]), DecodeError), length
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if isinstance(SAMPLES[name], Packed)])
+def test_every_proper_prefix_is_refused_even_with_a_right_checksum(name: str) -> None:
+    body = SAMPLES[name].to_bytes()[1 + messages.CHECKSUM_BYTES :]
+    for length in range(len(body)):
+        assert isinstance(message_or_refusal(type(SAMPLES[name]), sealed(body[:length])), DecodeError), length
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "control"])
+def test_a_flipped_bit_is_noticed(name: str) -> None:
+    whole = bytearray(SAMPLES[name].to_bytes())
+    for index in range(len(whole)):
+        whole[index] ^= 1
+        assert isinstance(message_or_refusal(type(SAMPLES[name]), bytes(whole)), DecodeError), index
+        whole[index] ^= 1
+
+
+@pytest.mark.parametrize("kind", TYPES)
+@given(data=st.data())
+def test_random_bytes_are_a_message_or_refused(kind: type[Packed | Document], data: st.DataObject) -> None:
+    payload = data.draw(st.binary(max_size=60))
+    message_or_refusal(kind, payload)
+    message_or_refusal(kind, sealed(payload) if issubclass(kind, Packed) else json_sealed(payload))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_a_mutated_body_with_a_right_checksum_is_a_message_or_refused(name: str, data: st.DataObject) -> None:
+    sample = SAMPLES[name]
+    seal = sealed if isinstance(sample, Packed) else json_sealed
+    whole = sample.to_bytes()
+    body = bytearray(
+        whole[1 + messages.CHECKSUM_BYTES :] if isinstance(sample, Packed) else sample.model_dump_json().encode()
+    )
+    for _ in range(data.draw(st.integers(1, 4))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    message_or_refusal(type(sample), seal(bytes(body)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(data=st.data())
+def test_any_value_in_any_field_is_a_message_or_refused(name: str, data: st.DataObject) -> None:
+    sample = SAMPLES[name]
+    if not isinstance(sample, Packed):
+        return
+    body = sample.model_dump()
+    body[data.draw(st.sampled_from(sorted(body)))] = data.draw(TREE)
+    message_or_refusal(type(sample), sealed(body))
+
+
+def test_an_unknown_field_is_refused() -> None:
+    assert reason(OrderMessage, sealed(SAMPLES["order"].model_dump() | {"sudo": 1})) == "fields"
+
+
+def test_a_newer_version_is_refused_by_name() -> None:
+    assert reason(Part, b"\x02" + SAMPLES["part"].to_bytes()[1:]) == "version"
+
+
+@pytest.mark.parametrize("field", ["loss", "seconds"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_is_refused(field: str, value: float) -> None:
+    assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {field: value})) == "fields"
+
+
+@pytest.mark.parametrize("value", [math.nan, [math.inf], {"a": [-math.inf]}, 2**63, b"bytes", {1: 2}, "x" * 5000])
+def test_numbers_hold_only_finite_numbers_short_strings_and_lists_and_maps_of_these(value: Any) -> None:
+    report = SAMPLES["report"].model_dump() | {"numbers": {"value": value}}
+    assert reason(ReportContent, sealed(report)) in {"fields", "not msgpack"}
+    with pytest.raises(ValidationError):
+        ReportContent.model_validate(report)
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "9" * 5000])
+def test_json_numbers_that_are_not_finite_or_absurd_are_refused(text: str) -> None:
+    assert reason(CoordinatorStatus, json_sealed(b'{"online":true,"task":{"a":%s}}' % text.encode())) in {
+        "fields",
+        "not json",
+    }
+
+
+def test_deep_nesting_is_refused_without_exhausting_the_stack() -> None:
+    for opening in (b"\x91", b"\x81\xa1a", b"\xdd\x00\x00\x00\x01"):
+        assert reason(OrderMessage, sealed(opening * 100_000)) == "not msgpack"
+    deep: Any = 1
+    for _ in range(300):
+        deep = [deep]
+    assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"numbers": {"a": deep}})) == "fields"
+    assert (
+        reason(CoordinatorStatus, json_sealed(b'{"online":true,"task":{"a":%s}}' % (b"[" * 150 + b"]" * 150)))
+        == "fields"
+    )
+    assert reason(Control, b"[" * 100_000) == "not json"
+
+
+@pytest.mark.parametrize(
+    "header", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"]
+)
+def test_a_header_that_claims_gigabytes_is_refused(header: bytes) -> None:
+    assert reason(Part, sealed(header)) == "not msgpack"
+
+
+def test_a_list_longer_than_any_of_ours_is_refused_before_memory_is_set_aside_for_it() -> None:
+    nested = b"\xdd" + (messages.LONGEST + 1).to_bytes(4, "big")
+    assert reason(Part, sealed(nested * 10 + b"\x00" * (messages.LONGEST + 1))) == "not msgpack"
+
+
+def test_text_that_is_not_utf8_is_refused() -> None:
+    assert reason(ModelContent, sealed(b"\x81\xa2\xff\xfe\x01")) == "not msgpack"
+    assert reason(Control, b'{"command":"\xff"}') == "not json"
+
+
+def test_the_refusal_of_a_long_key_is_short() -> None:
+    assert len(str(message_or_refusal(Part, sealed({"k" * 100_000: 1})))) < 400
+
+
+def test_a_status_longer_than_the_limit_is_refused_unread() -> None:
+    assert reason(AgentStatus, b" " * (AgentStatus.largest + 1)) == "too long"
+
+
+@pytest.mark.parametrize("value", [True, 1.0, "1", -1, 2**53])
+def test_a_count_is_a_whole_number_from_zero(value: Any) -> None:
+    assert reason(Part, sealed(SAMPLES["part"].model_dump() | {"about": value})) == "fields"
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", "+", "#", "$SYS", "ä", "x" * 65, "a\n"])
+def test_a_name_that_cannot_stand_in_a_topic_is_refused(name: str) -> None:
+    assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"client": name})) == "fields"
+
+
+def test_an_encoded_vector_says_nothing_that_is_too_long() -> None:
+    with pytest.raises(ValidationError):
+        Encoded(codec="float32", length=0, data=b"", base=b"x" * 17)
+
+
+def test_an_idle_agent_loads_neither_numpy_nor_torch_for_messages_and_parts() -> None:
+    code = "import sys, shared.messages, shared.parts, shared.topics; print({'numpy', 'torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "set()"
