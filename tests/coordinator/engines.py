@@ -1,0 +1,52 @@
+"""What the tests of the round engine share."""
+
+import json
+from typing import Any
+
+from coordinator.rounds import (
+    Action,
+    Event,
+    Joined,
+    Open,
+    Plan,
+    Planned,
+    RoundEngine,
+    Rules,
+)
+from shared.strategy import Phase, View
+
+TRAIN = Phase()
+EVERYBODY = Phase("warm-up", "all", ends_round=False)
+LINGER: dict[str, Any] = {"deadline_s": 30.0, "rollcall_s": 10.0}
+
+
+def gathered(*clients: str, **rules: Any) -> RoundEngine:
+    """An engine that waits for the answer to its first `Plan`."""
+    engine = RoundEngine(Rules(**{**LINGER, "start_agents": len(clients), **rules}))
+    actions = [action for client in clients for action in engine.handle(Joined(client), 0.0)]
+    assert actions == [Plan(View(0, engine.rules.rounds, 0, tuple(sorted(clients))))]
+    return engine
+
+
+def opened(*clients: str, phase: Phase = TRAIN, **rules: Any) -> RoundEngine:
+    """An engine with step 1 open since 0.0."""
+    engine = gathered(*clients, **rules)
+    (first, *rest) = engine.handle(Planned(phase), 0.0)
+    assert isinstance(first, Open)
+    assert rest == []
+    return engine
+
+
+def cohort(engine: RoundEngine) -> list[str]:
+    """Who is invited to the open step, in order of invitation."""
+    assert engine.step is not None
+    return list(engine.step.cohort)
+
+
+def feed(engine: RoundEngine, now: float, *events: Event) -> list[Action]:
+    return [action for event in events for action in engine.handle(event, now)]
+
+
+def restarted(engine: RoundEngine, *reported: str, now: float) -> tuple[RoundEngine, list[Action]]:
+    """The engine after a kill: its snapshot through JSON, the reports from the spool."""
+    return RoundEngine.restore(engine.rules, json.loads(json.dumps(engine.snapshot())), reported, now)

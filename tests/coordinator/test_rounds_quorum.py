@@ -1,0 +1,158 @@
+"""The round engine: quorum, grace period, void attempts."""
+
+from coordinator.rounds import (
+    Close,
+    Failed,
+    Finished,
+    Folded,
+    Ignored,
+    Left,
+    Open,
+    Plan,
+    Planned,
+    Reported,
+    RoundEngine,
+    Tick,
+    Void,
+)
+from coordinator.sampling import walk
+from shared.strategy import Phase, View
+from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
+
+# -- quorum, grace, void ---------------------------------------------------------------------------
+
+
+def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_anew() -> None:
+    engine = opened("a", "b", "c", quorum=2)
+    engine.handle(Reported("a", 1), 1.0)
+    assert engine.handle(Tick(), 30.0) == [Void(1, "1 reports of 3 invited, the quorum is 2", ("a", "b", "c"))]
+    assert engine.wake_at == 30.5
+    assert engine.handle(Tick(), 30.5) == [Plan(View(0, 1, 1, ("a", "b", "c")))]
+    assert engine.handle(Planned(TRAIN), 30.5) == [Open(2, 0, 1, TRAIN, ("a", "b", "c"))]
+
+
+def test_a_void_attempt_draws_another_cohort() -> None:
+    engine = opened(*"abcdefgh", agents=2, refill=False, seed=3)
+    assert cohort(engine) == list(walk("abcdefgh", 3, 0, 0, "train")[:2])
+    feed(engine, 30.0, Tick())
+    feed(engine, 30.5, Tick(), Planned(TRAIN))
+    assert cohort(engine) == list(walk("abcdefgh", 3, 0, 1, "train")[:2])
+
+
+def test_a_phase_whose_agents_all_left_is_void_at_once() -> None:
+    engine = opened("a", "b", quorum=1)
+    assert engine.handle(Left("a"), 1.0) == []
+    assert engine.handle(Left("b"), 2.0) == [Void(1, "0 reports of 2 invited, the quorum is 1", ("a", "b"))]
+
+
+def test_a_phase_whose_agents_all_failed_is_void_at_once() -> None:
+    engine = opened("a", "b")
+    assert engine.handle(Failed("a", 1, "diverged"), 1.0) == []
+    assert engine.handle(Failed("b", 1, "diverged"), 2.0) == [
+        Void(1, "0 reports of 2 invited, the quorum is 1", ("a", "b"))
+    ]
+
+
+def test_an_agent_that_failed_is_not_waited_for_but_may_still_report() -> None:
+    engine = opened("a", "b", "c")
+    assert feed(engine, 1.0, Failed("a", 1, "busy"), Reported("b", 1), Reported("a", 1)) == []
+    assert engine.handle(Reported("c", 1), 2.0) == [Close(1, ("a", "b", "c"), ())]
+
+
+def test_a_failure_for_another_step_is_ignored() -> None:
+    engine = opened("a", "b")
+    stale = Failed("a", 7, "diverged")
+    assert engine.handle(stale, 1.0) == [Ignored(stale, "report is for step 7, open is 1")]
+
+
+def test_a_failure_after_the_report_is_ignored() -> None:
+    engine = opened("a", "b")
+    failure = Failed("a", 1, "disk full")
+    assert feed(engine, 1.0, Reported("a", 1), failure) == [Ignored(failure, "a has reported step 1 before")]
+
+
+def test_the_pause_between_void_attempts_doubles_up_to_half_a_minute() -> None:
+    engine, pauses, now = opened("a", deadline_s=1.0, void_limit=2000), [], 0.0
+    for _ in range(1100):  # far beyond the largest exponent of a float
+        now += 1.0
+        assert isinstance(engine.handle(Tick(), now)[0], Void)
+        assert engine.wake_at is not None
+        pauses.append(engine.wake_at - now)
+        now = engine.wake_at
+        feed(engine, now, Tick(), Planned(TRAIN))
+    assert pauses[:8] == [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+    assert pauses[-1] == 30.0
+
+
+def test_a_run_is_given_up_after_so_many_void_attempts_in_a_row() -> None:
+    engine = opened("a", void_limit=2)
+    feed(engine, 30.0, Tick())
+    feed(engine, 30.5, Tick(), Planned(TRAIN))
+    why = "0 reports of 1 invited, the quorum is 1"
+    assert engine.handle(Tick(), 60.5) == [
+        Void(2, why, ("a",)),
+        Finished(f"2 attempts in a row came to nothing: {why}"),
+    ]
+    assert engine.wake_at is None
+
+
+def test_a_folded_phase_ends_the_row_of_void_attempts() -> None:
+    engine = opened("a", void_limit=2, rounds=3)
+    feed(engine, 30.0, Tick())
+    assert feed(engine, 30.5, Tick(), Planned(TRAIN), Reported("a", 2), Folded(), Planned(TRAIN))[-1] == Open(
+        3, 1, 0, TRAIN, ("a",)
+    )
+    assert [type(action) for action in engine.handle(Tick(), 60.5)] == [Void]
+
+
+def test_the_grace_period_begins_with_the_quorum() -> None:
+    engine = opened("a", "b", "c", quorum=2, grace_s=5.0)
+    engine.handle(Reported("a", 1), 1.0)
+    assert engine.wake_at == 30.0
+    assert engine.handle(Reported("b", 1), 4.0) == []
+    assert engine.wake_at == 9.0
+    assert engine.handle(Tick(), 8.9) == []
+    assert engine.handle(Tick(), 9.0) == [Close(1, ("a", "b"), ("c",))]
+
+
+def test_the_grace_period_ends_at_the_deadline_at_the_latest() -> None:
+    engine = opened("a", "b", grace_s=5.0)
+    engine.handle(Reported("a", 1), 28.0)
+    assert engine.wake_at == 30.0
+    assert engine.handle(Tick(), 30.0) == [Close(1, ("a",), ("b",))]
+
+
+def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
+    engine = opened(*"abcde", phase=Phase("moments", "all", ends_round=False, quorum=0.6))
+    feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
+    (void,) = engine.handle(Tick(), 30.0)
+    assert void == Void(1, "2 reports of 5 invited, the quorum is 3", tuple("abcde"))
+
+
+def test_the_larger_of_both_quorums_counts_where_a_phase_ends_the_round() -> None:
+    assert _quorum(opened(*"abcd", phase=Phase(quorum=0.5), quorum=3)) == 3
+    assert _quorum(opened(*"abcd", phase=Phase(quorum=1.0), quorum=3)) == 4
+    assert _quorum(opened(*"abcd", phase=Phase(quorum=0.5, ends_round=False), quorum=3)) == 2
+
+
+def test_a_cohort_smaller_than_the_quorum_by_design_must_report_whole() -> None:
+    assert _quorum(opened(*"abcd", phase=Phase(cohort=("a", "b")), quorum=3)) == 2
+    assert _quorum(opened(*"abcd", agents=2, over_select=2.0, quorum=3)) == 2
+
+
+def _quorum(engine: RoundEngine) -> int:
+    assert engine.step is not None
+    return engine.step.quorum
+
+
+def test_a_phase_that_may_be_empty_is_folded_without_a_report() -> None:
+    phase = Phase("evaluate", "all", ends_round=False, may_be_empty=True)
+    engine = opened("a", "b", phase=phase, grace_s=1.0)
+    assert engine.wake_at == 30.0  # grace begins with a first report, even though the quorum is nobody
+    assert engine.handle(Tick(), 30.0) == [Close(1, (), ("a", "b"))]
+
+
+def test_a_phase_that_may_be_empty_and_needs_absent_agents_closes_as_it_opens() -> None:
+    phase = Phase("enter", ("ghost",), ends_round=False, may_be_empty=True)
+    engine = gathered("a")
+    assert engine.handle(Planned(phase), 0.0) == [Open(1, 0, 0, phase, ()), Close(1, (), ())]
