@@ -68,7 +68,8 @@ class MemoryBroker:
     def _admit(self, link: MemoryLink) -> bool:
         if asyncio.get_running_loop().time() < self._back_at:
             return False
-        if holder := self._connected.get(link.client_id):
+        holder = self._connected.get(link.client_id)
+        if holder is not None:  # a link with an empty inbox is false
             holder._lose("another client took the client id over")
         self._connected[link.client_id] = link
         return True

@@ -1,0 +1,177 @@
+"""The broker for machines without Mosquitto: pure Python, in a process of its own, nothing kept on disk.
+
+`python -m broker.embedded` is that process. It says on its standard output where it listens and ends when
+its standard input does, so it never outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import json
+import logging
+import os
+import ssl
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from broker import passwords
+from broker.options import Options, free_port
+from shared.broker_url import BrokerUrl
+from shared.errors import UserError
+
+READY_S = 30.0
+STOP_S = 5.0
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class EmbeddedBroker:
+    """`async with EmbeddedBroker(...) as broker`: runs from entry to exit, reachable at `broker.url`.
+
+    Raises UserError where the port is taken or the process does not come up.
+    """
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.name = f"embedded (amqtt {_amqtt_version()} codec)"
+        self.url: BrokerUrl
+        self.pid = 0
+        self._process: asyncio.subprocess.Process
+
+    async def __aenter__(self) -> Self:
+        port = free_port(self.options)
+        log = self.options.log.open("ab") if self.options.log else None
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "broker.embedded",
+                *_arguments(self.options, port),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+            )
+        finally:
+            if log:
+                log.close()
+        self.pid = self._process.pid
+        await self._ready()
+        self.url = self.options.url(port)
+        return self
+
+    async def _ready(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101  it is a pipe
+        line = b""
+        with contextlib.suppress(TimeoutError):
+            line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
+        if not line:
+            await self.stop()
+            raise UserError(f"the embedded broker did not start on {self.options.host}; its messages are above")
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def wait(self) -> int:
+        """Until the process ends by itself, which it should not; its exit code."""
+        return await self._process.wait()
+
+    async def kill(self) -> None:
+        """End it as a power cut would. For fault drills."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), STOP_S)
+        except TimeoutError:
+            await self.kill()
+
+
+def _amqtt_version() -> str:
+    try:
+        return importlib.metadata.version("amqtt")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            "the embedded broker needs amqtt: pip install 'covey[embedded]', or install mosquitto"
+        ) from None
+
+
+def _arguments(options: Options, port: int) -> list[str]:
+    arguments = ["--host", options.host, "--port", str(port)]
+    for name in ("passwords", "tls_cert", "tls_key", "tls_ca"):
+        if path := getattr(options, name):
+            arguments += [f"--{name.replace('_', '-')}", str(path)]
+    return arguments + ["--rules"] * options.rules
+
+
+async def serve(options: Options) -> None:
+    """Be the broker until standard input ends."""
+    from broker.server import Connection, Hub  # amqtt is imported by the broker's own process only
+
+    users = passwords.read(options.passwords) if options.passwords else None
+    hub = Hub(users=users, rules=options.rules)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(
+        lambda: Connection(hub), options.host, options.port, ssl=_tls(options), backlog=4096
+    )
+    print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
+    async with server:
+        await _until_closed(sys.stdin.fileno())
+
+
+async def _until_closed(descriptor: int) -> None:
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def readable() -> None:
+        if not os.read(descriptor, 4096):
+            loop.remove_reader(descriptor)
+            closed.set()
+
+    loop.add_reader(descriptor, readable)
+    await closed.wait()
+
+
+def _tls(options: Options) -> ssl.SSLContext | None:
+    if options.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.tls_ca)
+    context.load_cert_chain(options.tls_cert, options.tls_key)
+    if options.tls_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _parse(arguments: list[str]) -> Options:
+    parser = ArgumentParser(prog="python -m broker.embedded")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
+    for name in ("--passwords", "--tls-cert", "--tls-key", "--tls-ca"):
+        parser.add_argument(name, type=Path)
+    parser.add_argument("--rules", action="store_true")
+    return Options(**vars(parser.parse_args(arguments)))
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    logging.getLogger("amqtt").setLevel(logging.ERROR)
+    try:
+        asyncio.run(serve(_parse(sys.argv[1:])))
+    except UserError as error:
+        sys.exit(f"broker: {error}")
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()

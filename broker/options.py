@@ -1,0 +1,57 @@
+"""What a broker of ours can be told, whichever program it is."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.broker_url import BrokerUrl
+from shared.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """`port` 0: any free one. `data`: keep retained messages there over restarts. `passwords`: only these users.
+
+    `rules`: hold the users to `broker.acl`. `tls_ca`: clients must show a certificate that it signed.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    data: Path | None = None
+    log: Path | None = None
+    passwords: Path | None = None
+    rules: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UserError("TLS needs both a certificate and its key: give --tls-cert and --tls-key")
+        if self.tls_ca and not self.tls_cert:
+            raise UserError("--tls-ca asks clients for certificates, which needs --tls-cert and --tls-key too")
+        for path in (self.passwords, self.tls_cert, self.tls_key, self.tls_ca):
+            if path and not path.is_file():
+                raise UserError(f"{path} is not there; a file that this user may read is wanted")
+
+    def url(self, port: int) -> BrokerUrl:
+        """Where clients on this machine find the broker."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  compared, not bound
+        return BrokerUrl(host, port, tls=self.tls_cert is not None)
+
+
+def free_port(options: Options) -> int:
+    """The port asked for, or a free one for 0. Raises UserError where it is taken or may not be used."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((options.host, options.port))
+        except OSError as error:
+            raise UserError(
+                f"port {options.port} on {options.host}: {error.strerror or error}; "
+                "stop the program that uses it, or choose another with --port (0: any free one)"
+            ) from None
+        return int(probe.getsockname()[1])
