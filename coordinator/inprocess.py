@@ -6,7 +6,7 @@ codecs included, so its bytes are what a wire run is held against.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,13 @@ class InProcess:
         self._memories: dict[ClientId, Memory] = {}
         self._now = 0.0
 
-    def complete(self, clients: Mapping[ClientId, tuple[int, int]]) -> Run:
-        """Let everybody (train and test samples by id) join and run to the end.
+    def complete(self, clients: Mapping[ClientId, tuple[int, int]], first: Sequence[Effect] = ()) -> Run:
+        """Let everybody (train and test samples by id) join and run to the end; `first` are a resume's effects.
 
         Raises RuntimeError where the run was given up or can go no further.
         """
         self.run.samples |= clients
-        effects: list[Effect] = []
+        effects = list(first)
         for client in sorted(clients):
             effects += self.run.handle(Joined(client), self._now)
         while True:

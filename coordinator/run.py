@@ -175,7 +175,8 @@ class Run:
         self.spool.keep(report.step, client, self._checked(report), report.seconds)
         self.facts.accepted[client] = report.step
         self.traffic["up_vectors"] += sum(encoded.length for encoded in report.vectors.values())
-        return [self.order_of(client), *self.handle(Reported(client, report.step), now)]
+        effects = self.handle(Reported(client, report.step), now)
+        return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
 
     def desired(self) -> list[Effect]:
         """All that should be retained at the broker now: models first, then everybody's order."""

@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -46,12 +46,6 @@ class Stop:
 
 
 Item = Up | Down | Arrived | tuple[AgentStatus, bool] | Control | Stop
-Offload = Callable[..., Awaitable[Any]]
-
-
-async def inline(function: Callable[..., Any], *arguments: Any) -> Any:
-    """An offload that stays in the event loop: for tests that own the clock."""
-    return function(*arguments)
 
 
 def last_will(topics: Topics) -> Will:
@@ -68,9 +62,8 @@ class Service:
         link: Link,
         *,
         watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
-        offload: Offload = asyncio.to_thread,
     ) -> None:
-        self.run, self.link, self.watch, self.offload = run, link, watch, offload
+        self.run, self.link, self.watch = run, link, watch
         self.scenario = run.scenario
         self.topics = Topics(self.scenario.federation)
         self.roster = Roster(self.scenario.task.digest)
@@ -194,7 +187,7 @@ class Service:
         return []
 
     async def _handle(self, event: Any) -> list[Effect]:
-        effects: list[Effect] = await self.offload(self.run.handle, event, time_of_loop())
+        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, time_of_loop())
         return effects
 
     async def _up(self) -> list[Effect]:
@@ -204,7 +197,7 @@ class Service:
         await self.link.subscribe([self.topics.every_status, self.topics.every_report, self.topics.control])
         effects = await self._handle(LinkBack())
         await self._tell(online=True)
-        return [*await self.offload(self.run.desired), *effects]
+        return [*await asyncio.to_thread(self.run.desired), *effects]
 
     async def _seen(self, status: AgentStatus, retained: bool) -> list[Effect]:
         effects: list[Effect] = []
@@ -230,7 +223,7 @@ class Service:
                 sink.discard()
 
         try:
-            effects: list[Effect] = await self.offload(accept)
+            effects: list[Effect] = await asyncio.to_thread(accept)
         except DecodeError as error:
             self.roster.refuse(error.reason, client)
             self.watch({"event": "refused", "agent": client, "why": str(error)})

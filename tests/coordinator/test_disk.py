@@ -1,0 +1,154 @@
+"""Spool and checkpoint: what was written is read, mapped, and a damaged file is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.checkpoint import Checkpoint
+from coordinator.disk import open_arrays, save_arrays, write_atomically
+from coordinator.spool import Spool
+from shared.errors import UserError
+from shared.strategy import Report
+from shared.vectors import Vector, mean
+
+
+@dataclass(frozen=True)
+class State:
+    models: tuple[Vector, ...]
+    stored: dict[str, Vector]
+    assign: dict[str, int]
+    lam: float
+    note: str | None = None
+
+
+def vector(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+def state(**changes: Any) -> State:
+    base: dict[str, Any] = {
+        "models": (vector(1, 2), vector(3, 4)),
+        "stored": {"a": vector(5, 6)},
+        "assign": {"a": 1},
+        "lam": float("inf"),
+    }
+    return State(**base | changes)
+
+
+def same(a: State, b: State) -> bool:
+    return repr(a).replace("memmap", "array") == repr(b).replace("memmap", "array")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
+def test_arrays_come_back_mapped_with_dtype_and_shape(tmp_path: Path, dtype: type) -> None:
+    array = np.arange(6).reshape(2, 3).astype(dtype)
+    save_arrays(tmp_path / "x", {"one": array, "empty": array[:0]}, {"why": ["not"]})
+    arrays, facts = open_arrays(tmp_path / "x")
+    assert facts == {"why": ["not"]}
+    assert isinstance(arrays["one"], np.memmap)
+    np.testing.assert_array_equal(arrays["one"], array, strict=True)
+    assert arrays["empty"].shape == (0, 3)
+
+
+def test_every_cut_of_an_array_file_is_refused(tmp_path: Path) -> None:
+    save_arrays(tmp_path / "x", {"one": vector(1, 2, 3)})
+    whole = (tmp_path / "x").read_bytes()
+    for length in range(len(whole)):
+        (tmp_path / "cut").write_bytes(whole[:length])
+        with pytest.raises(ValueError):
+            open_arrays(tmp_path / "cut")
+
+
+def test_an_atomic_write_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "x", b"old")
+    write_atomically(tmp_path / "x", b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"new"
+
+
+def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    report = Report({"model": vector(1, 2), "extra": vector(9)}, 7, {"choice": 1, "losses": [0.1, 0.2]}, 3, 0.5)
+    spool.keep(4, "pi-7", report, 1.25)
+    [(client, read)] = Spool(tmp_path).reports(4, ["pi-7"])
+    assert (client, read.examples, read.numbers, read.steps, read.loss) == ("pi-7", 7, report.numbers, 3, 0.5)
+    assert isinstance(read.vectors["model"], np.memmap)
+    np.testing.assert_array_equal(read.vectors["model"], [1, 2])
+    assert spool.seconds(4, ["pi-7"]) == {"pi-7": 1.25}
+
+
+def test_a_spool_knows_who_has_reported_a_step_and_forgets_old_steps(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for step, client in [(1, "b"), (1, "a"), (2, "c")]:
+        spool.keep(step, client, Report({}, 1), 0.0)
+    mapped = spool.reports(1, ["a"])
+    assert (spool.who(1), spool.who(2), spool.who(3)) == (["a", "b"], ["c"], [])
+    spool.drop(1)
+    assert (spool.who(1), spool.who(2)) == ([], ["c"])
+    assert mapped[0][1].examples == 1
+
+
+def test_half_arrived_contents_are_gone_after_a_restart(tmp_path: Path) -> None:
+    sink = Spool(tmp_path).new_sink(10)
+    sink.write(0, b"half")
+    Spool(tmp_path)
+    assert not list((tmp_path / "incoming").iterdir())
+
+
+def test_a_checkpoint_gives_back_facts_and_state(tmp_path: Path) -> None:
+    saved = Checkpoint(tmp_path / "c").save({"round": 3}, state())
+    again = Checkpoint(tmp_path / "c")
+    assert again.facts() == {"round": 3}
+    assert same(again.state(State), saved)
+    assert same(saved, state())
+    assert isinstance(saved.models[0], np.memmap)
+
+
+def test_an_unchanged_array_is_written_once_and_an_unused_one_is_removed(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    first = checkpoint.save({}, state())
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "arrays").iterdir()}
+    checkpoint.save({}, State((first.models[0], vector(7, 8)), first.stored, {}, 0.0))
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "arrays").iterdir()}
+    assert len(before) == len(after) == 3
+    assert len(before.items() & after.items()) == 2
+
+
+def test_a_state_stays_readable_after_its_files_are_swept(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path)
+    old = checkpoint.save({}, state())
+    checkpoint.save({}, state(models=(vector(0, 0),)))
+    np.testing.assert_array_equal(mean([(old.models[0], 1.0), (old.models[1], 1.0)]), [2, 3])
+
+
+def test_a_checkpoint_cut_short_anywhere_is_refused_and_left_alone(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).save({"round": 1}, state())
+    manifest = tmp_path / "manifest.json"
+    whole = manifest.read_bytes()
+    for length in range(len(whole) - 1):
+        manifest.write_bytes(whole[:length])
+        with pytest.raises(UserError, match="cut short"):
+            Checkpoint(tmp_path).facts()
+        assert manifest.read_bytes() == whole[:length]
+
+
+def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).save({}, state())
+    next((tmp_path / "arrays").iterdir()).unlink()
+    with pytest.raises(UserError, match="misses an array"):
+        Checkpoint(tmp_path).state(State)
+
+
+def test_no_checkpoint_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="without --resume"):
+        Checkpoint(tmp_path / "nowhere").facts()
+
+
+def test_a_state_that_cannot_be_saved_is_our_mistake(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="set"):
+        Checkpoint(tmp_path).save({}, state(note={1, 2}))

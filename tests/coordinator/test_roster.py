@@ -1,0 +1,73 @@
+"""Who is there: live statuses, roll calls, last wills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coordinator.roster import Roster
+from coordinator.rounds import Joined, Left
+from shared.messages import AgentStatus
+
+
+def status(online: bool = True, session: str = "s1", **changes: Any) -> AgentStatus:
+    base = {"agent": "a", "session": session, "online": online, "task": "t", "samples": 5, "epoch": "e1"}
+    return AgentStatus.model_validate(base | changes)
+
+
+def seen(roster: Roster, one: AgentStatus, *, retained: bool = False) -> list[Joined | Left]:
+    return roster.seen(one, retained=retained, epoch="e1", now=0.0)
+
+
+def test_a_live_agent_whose_data_fits_has_joined() -> None:
+    assert seen(Roster("t"), status()) == [Joined("a")]
+
+
+def test_a_live_status_counts_before_it_answers_the_roll_call() -> None:
+    assert seen(Roster("t"), status(epoch="")) == [Joined("a")]
+
+
+def test_a_retained_status_counts_only_if_it_answers_the_roll_call() -> None:
+    roster = Roster("t")
+    assert seen(roster, status(epoch="old"), retained=True) == []
+    assert seen(roster, status(), retained=True) == [Joined("a")]
+
+
+def test_the_last_will_of_the_present_session_takes_an_agent_away() -> None:
+    roster = Roster("t")
+    seen(roster, status())
+    assert seen(roster, status(online=False)) == [Left("a")]
+    assert roster.entries["a"].status.samples == 5
+
+
+def test_the_last_will_of_an_older_session_changes_nothing() -> None:
+    roster = Roster("t")
+    seen(roster, status(session="s2"))
+    assert seen(roster, status(online=False, session="s1")) == []
+    assert roster.entries["a"].here
+
+
+def test_an_agent_whose_data_was_not_checked_against_this_task_stays_out() -> None:
+    assert seen(Roster("t"), status(task="")) == []
+    assert seen(Roster("t"), status(task="other")) == []
+
+
+def test_an_agent_with_a_problem_is_listed_and_stays_out() -> None:
+    roster = Roster("t")
+    assert seen(roster, status(problem="no column 'label'")) == []
+    assert roster.rows({})["a"]["problem"] == "no column 'label'"
+
+
+def test_an_agent_that_stops_fitting_has_left() -> None:
+    roster = Roster("t")
+    seen(roster, status())
+    assert seen(roster, status(problem="the file is gone")) == [Left("a")]
+
+
+def test_refusals_are_counted_by_reason_and_by_sender() -> None:
+    roster = Roster("t")
+    seen(roster, status())
+    roster.refuse("checksum", "a")
+    roster.refuse("checksum", "stranger")
+    assert roster.refusals == {"checksum": 2}
+    assert roster.rows({"a": 1})["a"]["refusals"] == {"checksum": 1}
+    assert roster.rows({"a": 1})["a"]["cluster"] == 1

@@ -1,0 +1,186 @@
+"""The run without a network: what is folded, what is refused, and that a kill at any point costs nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import records
+from coordinator.inprocess import InProcess
+from coordinator.rounds import Joined
+from coordinator.run import Effect, Run, SendOrder, pooled
+from shared.client import decode_model, perform
+from shared.errors import DecodeError
+from shared.messages import ReportContent
+from shared.strategy import ClientId, Memory
+from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
+
+
+def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
+    """A FedAvg run with everybody invited, and the orders that were given."""
+    scene = scenario("fedavg", rounds={"participation": 1.0}, **sections)
+    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    effects: list[Effect] = []
+    for client in clients():
+        run.samples[client] = (24, 24)
+        effects += run.handle(Joined(client), 0.0)
+    return run, {effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)}
+
+
+def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
+    models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
+    return perform(order, models, local_for(clients())(client, order), {}, client=client)[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_leaves_models_records_and_a_result(tmp_path: Path, method: str) -> None:
+    run = in_process(tmp_path, scenario(method))
+    result = records.write_all(run, {f"agent-{i}": i % 2 for i in range(8)})
+    assert result == json.loads((tmp_path / "result.json").read_text())
+    assert (result["method"], result["rounds"], result["agents"]) == (method, 3, 8)
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert sum(line["ends_round"] for line in lines) == 3
+    assert lines[-1]["phase"] == "evaluate"
+    assert len(list((tmp_path / "models").iterdir())) == len(run.strategy.clusters(run.state))
+    if method in ("fesem", "fedclust"):
+        assert result["ari"] == 1.0
+
+
+class Killed(Exception):  # noqa: N818 - it is no error
+    pass
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclust", "fesem"])
+def test_a_kill_between_any_two_reports_changes_no_byte(tmp_path: Path, method: str) -> None:
+    scene, people = scenario(method), clients()
+    whole = fingerprint(in_process(tmp_path / "whole", scene))
+    memories: dict[ClientId, Memory] = {}
+    folder = tmp_path / "killed"
+    run = Run.start(folder, scene, setup(scene), rules(scene), "in-process", 0.0)
+    run.samples |= dict.fromkeys(people, (24, 24))
+    for client in people:
+        run.handle(Joined(client), 0.0)
+    kills = 0
+    while run.engine.stage.value != "finished":
+        waiting = [e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None]
+        first = waiting[0]
+        models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in first.order.work.models]
+        local = local_for(people)(first.client, first.order)
+        report, kept = perform(first.order, models, local, memories.get(first.client, {}), client=first.client)
+        run.accept(first.client, report.to_bytes(), 0.0)
+        memories[first.client] = kept
+        run, _ = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)  # the old one is never asked again
+        run.samples |= dict.fromkeys(people, (24, 24))
+        kills += 1
+    assert kills > 12
+    assert fingerprint(run) == whole
+    assert run.rounds.count == len((tmp_path / "whole" / "rounds.jsonl").read_text().splitlines())
+
+
+def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(tmp_path: Path, monkeypatch: Any) -> None:
+    whole = fingerprint(in_process(tmp_path / "whole", scenario("fedclust")))
+    scene, people = scenario("fedclust"), clients()
+    driver = InProcess(tmp_path / "killed", scene, setup(scene), rules(scene), local_for(people))
+    save, saves = Run._save, 0
+
+    def dies(run: Run) -> None:
+        nonlocal saves
+        saves += 1
+        if saves == 4:  # after the second fold, before it is written down
+            raise Killed
+        save(run)
+
+    monkeypatch.setattr(Run, "_save", dies)
+    with pytest.raises(Killed):
+        driver.complete(dict.fromkeys(people, (24, 24)))
+    monkeypatch.undo()
+    driver.run, first = Run.resume(tmp_path / "killed", scene, setup(scene), rules(scene), 0.0)
+    run = driver.complete(dict.fromkeys(people, (24, 24)), [*first, *driver.run.desired()])
+    assert fingerprint(run) == whole
+
+
+def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    good = answer(run, "agent-0", orders["agent-0"])
+    vector = good.vectors["model"]
+    poison = np.frombuffer(vector.data, "<f4").copy()
+    poison[3] = np.nan
+    bad = {
+        "other run": {"run": "r2"},
+        "other sender": {"client": "agent-1"},
+        "wrong vectors": {"vectors": {}},
+        "wrong length": {"vectors": {"model": vector.model_copy(update={"length": 3, "data": vector.data[:12]})}},
+        "not finite": {"vectors": {"model": vector.model_copy(update={"data": poison.tobytes()})}},
+        "too many examples": {"examples": 25},
+    }
+    for reason, change in bad.items():
+        with pytest.raises(DecodeError) as caught:
+            run.accept("agent-0", good.model_copy(update=change).to_bytes(), 0.0)
+        assert caught.value.reason == reason
+    assert run.spool.who(1) == []
+    run.accept("agent-0", good.to_bytes(), 0.0)
+    assert run.spool.who(1) == ["agent-0"]
+
+
+def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    good = answer(run, "agent-0", orders["agent-0"])
+    run.accept("agent-0", good.to_bytes(), 0.0)
+    again = run.accept("agent-0", good.to_bytes(), 0.0)
+    late = run.accept(
+        "agent-1", answer(run, "agent-1", orders["agent-1"]).model_copy(update={"step": 9}).to_bytes(), 0.0
+    )
+    assert again[0].row["why"] == "agent-0 has reported step 1 before"  # type: ignore[union-attr]
+    assert late[0].row["why"] == "report is for step 9, open is 1"  # type: ignore[union-attr]
+
+
+def test_an_accepted_report_is_told_in_the_agents_next_order(tmp_path: Path) -> None:
+    run, orders = opened(tmp_path)
+    effects = run.accept("agent-0", answer(run, "agent-0", orders["agent-0"]).to_bytes(), 0.0)
+    told = [effect.order for effect in effects if isinstance(effect, SendOrder) and effect.client == "agent-0"]
+    assert (told[-1].accepted, told[-1].work) == (1, None)
+
+
+def test_a_lossy_delta_is_added_to_the_model_that_the_agent_saw(tmp_path: Path) -> None:
+    wire = {"codec": "int8", "delta": True, "down": "float16", "block": 8}
+    exact = in_process(tmp_path / "exact", scenario("fedavg"))
+    coarse = in_process(tmp_path / "coarse", scenario("fedavg", wire=wire))
+    [a], [b] = exact.strategy.clusters(exact.state), coarse.strategy.clusters(coarse.state)
+    assert 0 < np.max(np.abs(a - b)) < 0.02
+
+
+def test_topk_keeps_what_it_owes_and_still_learns(tmp_path: Path) -> None:
+    sections = {"rounds": {"count": 12, "participation": 1.0}}
+    wire = {"codec": "topk", "delta": True, "keep": 0.2}
+    exact = in_process(tmp_path / "exact", scenario("fedavg", **sections))
+    sparse = in_process(tmp_path / "sparse", scenario("fedavg", wire=wire, **sections))
+    accuracy = [records.result(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)]
+    assert accuracy[1] > accuracy[0] - 0.1
+    assert sparse.traffic["up_vectors"] == exact.traffic["up_vectors"]
+
+
+def test_pooled_moments_are_those_of_all_data() -> None:
+    a, b = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([[8.0, 5.0]])
+    told = [{"count": len(x), "sum": x.sum(0).tolist(), "square": (x**2).sum(0).tolist()} for x in (a, b)]
+    both = np.concatenate([a, b])
+    found = pooled(told)
+    np.testing.assert_allclose(found["mean"], both.mean(0))
+    np.testing.assert_allclose(found["std"], [both[:, 0].std(), 1.0])  # a channel without spread is only centred
+
+
+def test_evaluation_comes_every_so_many_rounds_and_at_the_end(tmp_path: Path) -> None:
+    in_process(tmp_path, scenario("fedavg", evaluation={"every": 2}, rounds={"count": 5}))
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if line["phase"] == "evaluate"] == [2, 4, 5]
+
+
+def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Path) -> None:
+    run = in_process(tmp_path, scenario("fedavg", evaluation={"track": True}))
+    accuracy = records.result(run, None)["accuracy"]
+    assert accuracy["best"]["accuracy"]["macro"] >= accuracy["last_of_participants"]["accuracy"]["macro"]
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert all("tracked" in line for line in lines if line["phase"] == "train")

@@ -1,0 +1,96 @@
+"""Small whole runs for tests: a few numpy clients in planted groups, a scenario for each strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coordinator.inprocess import InProcess
+from coordinator.launch import setup_of
+from coordinator.rounds import Rules
+from coordinator.run import Run
+from shared.client import shuffle
+from shared.messages import OrderMessage
+from shared.scenario import Scenario
+from shared.seeds import entropy, generator
+from shared.strategy import ClientId, Local, Setup, Training
+from tests.bowl import Softmax, softmax_client
+
+# Every strategy with hyper-parameters that suit eight clients; a new method adds its line here.
+METHODS: dict[str, dict[str, Any]] = {
+    "local": {},
+    "fedsgd": {},
+    "fedavg": {},
+    "fedprox": {"mu": 0.1},
+    "fesem": {"n_clusters": 2},
+    "fedclust": {"n_clusters": 2},
+}
+
+GROUPS = ((0, 1), (2, 3))
+
+
+def clients(count: int = 8) -> dict[ClientId, Softmax]:
+    """Two planted groups with disjoint labels, agents taking turns."""
+    return {f"agent-{i}": softmax_client(GROUPS[i % 2], seed=i) for i in range(count)}
+
+
+def scenario(method: str, **sections: Any) -> Scenario:
+    """Eight agents, three rounds, half of them in each."""
+    base: dict[str, Any] = {
+        "name": f"small-{method}",
+        "seed": 3,
+        "task": {"features": [5], "classes": 4, "model": {"name": "linear"}},
+        "training": {"epochs": 2, "batch": 8, "lr": 0.1},
+        "strategy": {"name": method, **METHODS[method]},
+        "rounds": {"count": 3, "participation": 0.5, "start_agents": 8},
+    }
+    for section, values in sections.items():
+        base[section] = {**base.get(section, {}), **values} if isinstance(values, dict) else values
+    return Scenario.model_validate(base)
+
+
+def setup(scene: Scenario) -> Setup:
+    layout = softmax_client((0, 1), seed=0).layout
+    starts = [
+        generator(scene.seed, "init", j).normal(0, 0.1, layout.size).astype(np.float32)
+        for j in range(scene.strategy.starts)
+    ]
+    return setup_of(scene, starts, layout)
+
+
+def rules(scene: Scenario, **changes: Any) -> Rules:
+    r = scene.rounds
+    base = Rules(seed=scene.seed, rounds=r.count, participation=r.participation, start_agents=r.start_agents or 1)
+    return replace(base, **changes)
+
+
+def local_for(locals_: Mapping[ClientId, Softmax]) -> Any:
+    """Data for a job: the client's, with the job's own randomness."""
+
+    def local(client: ClientId, order: OrderMessage) -> Local:
+        assert order.work is not None
+        training = Training.model_validate(order.work.training)
+        seed = int(shuffle(order.work, client).integers(2**62))
+        return replace(locals_[client], training=training, seed=seed)
+
+    return local
+
+
+def in_process(folder: Path, scene: Scenario, count: int = 8, **changes: Any) -> Run:
+    """The whole run without a network."""
+    people = clients(count)
+    driver = InProcess(folder, scene, setup(scene), rules(scene, **changes), local_for(people))
+    return driver.complete({client: (local.examples, local.examples) for client, local in people.items()})
+
+
+def fingerprint(run: Run) -> list[bytes]:
+    """The bytes of all cluster models, and who is in which cluster."""
+    assignment = repr(sorted(run.strategy.assignment(run.state).items())).encode()
+    return [*(np.ascontiguousarray(model).tobytes() for model in run.strategy.clusters(run.state)), assignment]
+
+
+__all__ = ["METHODS", "clients", "entropy", "fingerprint", "in_process", "local_for", "rules", "scenario", "setup"]
