@@ -37,28 +37,35 @@ def tiles(count: int, size: int) -> list[slice]:
 def _read(rows: Rows, span: slice) -> Matrix:
     if isinstance(rows, np.ndarray):
         return np.asarray(rows[:, span], np.float64)
-    block = np.stack([row[span] for row in rows]).astype(np.float64)
+    block: Matrix = np.stack([row[span] for row in rows]).astype(np.float64)
     release(*rows)
     return block
 
 
 def distances(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> Matrix:
     """Distances (n, K) of rows to centres by direct differences in float64; cosine is 1 - similarity."""
-    parts = np.zeros((3, len(rows), len(centres)))
+    if distance == "cosine":
+        return _cosines(rows, centres)
+    table = np.zeros((len(rows), len(centres)))
     for span in tiles(len(rows), len(rows[0])):
         block, centre = _read(rows, span), _read(centres, span)
-        if distance == "cosine":
-            parts[0] += block @ centre.T
-            parts[1] += _squares(block)[:, None]
-            parts[2] += _squares(centre)
-            continue
         for k, point in enumerate(centre):
             gap = block - point
-            parts[0, :, k] += _squares(gap) if distance == "l2sq" else np.abs(gap).sum(axis=1)
-    if distance != "cosine":
-        return parts[0]  # type: ignore[no-any-return]
-    norms = np.sqrt(parts[1] * parts[2])
-    return 1.0 - np.divide(parts[0], norms, out=np.zeros_like(norms), where=norms > 0)
+            table[:, k] += _squares(gap) if distance == "l2sq" else np.abs(gap).sum(axis=1)
+    return table
+
+
+def _cosines(rows: Rows, centres: Rows) -> Matrix:
+    products = np.zeros((len(rows), len(centres)))
+    own, theirs = np.zeros(len(rows)), np.zeros(len(centres))
+    for span in tiles(len(rows), len(rows[0])):
+        block, centre = _read(rows, span), _read(centres, span)
+        products += block @ centre.T
+        own += _squares(block)
+        theirs += _squares(centre)
+    norms = np.sqrt(np.outer(own, theirs))
+    similar: Matrix = np.divide(products, norms, out=np.zeros_like(norms), where=norms > 0)
+    return 1.0 - similar
 
 
 def _squares(block: Matrix) -> Matrix:

@@ -1,0 +1,151 @@
+"""Two small honest clients in numpy: a quadratic bowl whose answers are known by hand, and softmax regression.
+
+Both train by the one rule of algorithms.md section 1.2: decay, pull, momentum, step; a fresh optimiser per job.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shared.seeds import generator
+from shared.strategy import Descent, Local, Pull, Split, Training
+from shared.vectors import Layout, Tensor, Vector
+
+Array = npt.NDArray[Any]
+NO_PULL = Pull()
+
+
+def flat(*values: float) -> Vector:
+    return np.array(values, np.float32)
+
+
+def bowl_layout(size: int = 2, head: int = 1) -> Layout:
+    """`size` parameters, the last `head` of which are the final layer."""
+    return Layout((Tensor("body.weight", (size - head,)), Tensor("head.weight", (head,))), 2)
+
+
+@dataclass(frozen=True)
+class Trainer(Local, ABC):
+    """LocalTrain over any client that knows its samples' gradients. The driver sets `training` and `seed`."""
+
+    training: Training = field(default=Training(), kw_only=True)
+    seed: int = field(default=0, kw_only=True)
+
+    @abstractmethod
+    def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
+        """Mean of the weighted losses of these samples, and its gradient."""
+
+    def loss(self, model: Vector) -> float:
+        return float(np.mean(self.losses(model)))
+
+    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
+        rows = np.arange(self.examples)
+        if batch is not None and batch < self.examples:
+            rows = generator(self.seed, "gradient").choice(self.examples, batch, replace=False)
+        return self._batch(model.astype(np.float64), rows, np.ones(len(rows)))[1].astype(np.float32)
+
+    def descend(
+        self,
+        start: Vector,
+        pull: Pull = NO_PULL,
+        *,
+        epochs: int | None = None,
+        weights: npt.NDArray[np.float32] | None = None,
+    ) -> Descent:
+        t, w = self.training, start.astype(np.float64)
+        each = np.ones(self.examples) if weights is None else weights
+        velocity, losses = np.zeros_like(w), []
+        for epoch in range(epochs or t.epochs):
+            order = generator(self.seed, "shuffle", epoch).permutation(self.examples)
+            for rows in np.array_split(order, range(t.batch, self.examples, t.batch)):
+                loss, g = self._batch(w, rows, each[rows])
+                g = g + t.weight_decay * w
+                if pull.anchor is not None:
+                    g = g + pull.mu * (w - pull.anchor)
+                if pull.drift is not None:
+                    g = g + pull.drift
+                velocity = t.momentum * velocity + g
+                w = w - t.lr * velocity
+                losses.append(loss)
+        return Descent(w.astype(np.float32), len(losses), math.fsum(losses) / len(losses))
+
+
+@dataclass(frozen=True)
+class Bowl(Trainer):
+    """F(w) = curvature / 2 * |w - minimum|^2: every one of the n samples is the same bowl."""
+
+    minimum: Vector
+    examples: int = 10
+    curvature: float = 1.0
+
+    def losses(self, model: Vector) -> npt.NDArray[np.float32]:
+        value = self.curvature / 2 * float(np.sum((model.astype(np.float64) - self.minimum) ** 2))
+        return np.full(self.examples, value, np.float32)
+
+    def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
+        gap, weight = model - self.minimum, float(np.mean(weights))
+        return weight * self.curvature / 2 * float(gap @ gap), weight * self.curvature * gap
+
+    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+        return np.full((self.examples, 1), model[0], np.float32)
+
+    def targets(self, split: Split) -> Array:
+        return np.full(self.examples, self.minimum[0], np.float32)
+
+
+@dataclass(frozen=True)
+class Softmax(Trainer):
+    """Multinomial logistic regression: features (n, f), labels (n,); the test split is the training split."""
+
+    x: Array
+    y: Array
+    classes: int
+
+    @property
+    def examples(self) -> int:
+        return len(self.y)
+
+    @property
+    def layout(self) -> Layout:
+        return Layout((Tensor("out.weight", (self.classes, self.x.shape[1])), Tensor("out.bias", (self.classes,))), 2)
+
+    def losses(self, model: Vector) -> npt.NDArray[np.float32]:
+        chances = self._chances(model.astype(np.float64), self.x)
+        return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
+
+    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+        named = self.layout.named(model)
+        return np.asarray(self.x @ named["out.weight"].T + named["out.bias"], np.float32)
+
+    def targets(self, split: Split) -> Array:
+        return self.y
+
+    def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
+        chances = self._chances(model, self.x[rows])
+        losses = -np.log(chances[np.arange(len(rows)), self.y[rows]])
+        slope = (chances - np.eye(self.classes)[self.y[rows]]) * weights[:, None] / len(rows)
+        return float(np.mean(weights * losses)), np.concatenate([(slope.T @ self.x[rows]).ravel(), slope.sum(axis=0)])
+
+    def _chances(self, model: Array, x: Array) -> Array:
+        cut = self.classes * self.x.shape[1]
+        logits = x @ model[:cut].reshape(self.classes, -1).T + model[cut:]
+        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def softmax_client(labels: tuple[int, ...], *, seed: int, n: int = 24, classes: int = 4, features: int = 5) -> Softmax:
+    """A client that owns only these labels: each class is a Gaussian around a point that all clients share."""
+    points = generator(0, "classes").normal(0, 2, (classes, features))
+    draw = generator(seed, "client")
+    y = draw.choice(labels, n)
+    return Softmax(points[y] + draw.normal(0, 1, (n, features)), y.astype(np.int64), classes)
+
+
+Drop = Callable[[str, int, str], bool]  # (phase, round, client) -> is its report lost?

@@ -1,0 +1,117 @@
+"""A whole run in a few lines and no sockets: plan, order, work, fold, for strategies under test.
+
+It keeps the promises of the engine: reports in ascending client id, void phases planned again, memory
+committed on acceptance, numbers through msgpack, vectors of the promised sizes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+
+from shared.seeds import entropy, generator
+from shared.strategy import ClientId, Job, Memory, Mixture, Order, Phase, Report, Setup, Strategy, View
+from tests.bowl import Drop, Trainer
+
+T = TypeVar("T")
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything that a state, a report or a memory is made of, in order."""
+    if is_dataclass(value):
+        value = {item.name: getattr(value, item.name) for item in fields(value)}
+    if isinstance(value, Mapping):
+        for key in value:
+            yield key
+            yield from leaves(value[key])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def frozen(value: T) -> T:
+    """The same, with its arrays made read-only: who changes one in place fails."""
+    for leaf in leaves(value):
+        if isinstance(leaf, np.ndarray):
+            leaf.flags.writeable = False
+    return value
+
+
+def fingerprint(value: Any) -> list[Any]:
+    """Equal for two states only if they agree bit for bit, order of dicts included."""
+    return [leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(value)]
+
+
+@dataclass
+class Run:
+    """A run under way. `locals` are the clients; `joins` says in which round a client appears, 0 by default."""
+
+    strategy: Strategy[Any]
+    setup: Setup
+    locals: Mapping[ClientId, Trainer]
+    joins: Mapping[ClientId, int] = field(default_factory=dict)
+    drop: Drop = lambda phase, round_, client: False
+    shuffle: int = 0  # in which order clients do their work
+    memory: dict[ClientId, Memory] = field(default_factory=dict)
+    phases: list[tuple[Phase, tuple[ClientId, ...]]] = field(default_factory=list)  # folded, with their reporters
+    round: int = 0
+
+    def __post_init__(self) -> None:
+        self.state = frozen(self.strategy.init(self.setup))
+
+    def rounds(self, count: int) -> Run:
+        """Go on until so many rounds were folded in all; 20 void phases in a row are an AssertionError."""
+        attempt = 0
+        while self.round < count:
+            assert attempt < 20, "the phase is void again and again"
+            attempt = 0 if self._phase(attempt) else attempt + 1
+        return self
+
+    def present(self) -> tuple[ClientId, ...]:
+        return tuple(sorted(client for client in self.locals if self.joins.get(client, 0) <= self.round))
+
+    def personal(self, client: ClientId) -> Mixture:
+        job = self._job("evaluate", client, self.strategy.serve(self.state, client), 0)
+        return self.strategy.personal(job, self._local(job), self.memory.get(client, {}))
+
+    def _phase(self, attempt: int) -> bool:
+        phase = self.strategy.plan(self.state, View(self.round, self.setup.rounds, attempt, self.present()))
+        phase = replace(phase, cohort=self._cohort(phase, attempt))
+        done: dict[ClientId, tuple[Report, Memory]] = {}
+        for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
+            if not self.drop(phase.name, self.round, client):
+                job = self._job(phase.name, client, self.strategy.order(self.state, phase, client), attempt)
+                done[client] = self.strategy.work(job, self._local(job), self.memory.get(client, {}))
+                assert {name: len(v) for name, v in done[client][0].vectors.items()} == dict(phase.sizes)
+        if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
+            return False
+        self.memory.update({client: memory for client, (_, memory) in done.items()})
+        reports = frozen(tuple((client, done[client][0]) for client in sorted(done)))
+        self.state = frozen(self.strategy.fold(self.state, phase, reports))
+        self.phases.append((phase, tuple(sorted(done))))
+        self.round += phase.ends_round
+        return True
+
+    def _cohort(self, phase: Phase, attempt: int) -> tuple[ClientId, ...]:
+        present = self.present()
+        if phase.cohort == "sample":
+            m = max(int(self.setup.participation * len(present) + 1e-9), 1)
+            order = generator(self.setup.seed, "cohort", self.round, attempt).permutation(present).tolist()
+            return tuple(sorted(order[:m]))
+        return present if phase.cohort == "all" else tuple(c for c in phase.cohort if c in present)
+
+    def _job(self, phase: str, client: ClientId, order: Order, attempt: int) -> Job:
+        seed = entropy(self.setup.seed, "job", phase, self.round, attempt, client)
+        models = tuple(self.strategy.model(self.state, key) for key in order.models)
+        numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
+        plain = (numbers, order.cluster, self.setup.layout, self.setup.training)
+        return Job(phase, self.round, client, seed, models, *plain)
+
+    def _local(self, job: Job) -> Trainer:
+        return replace(self.locals[job.client], training=job.training, seed=job.seed)
