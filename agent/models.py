@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import itertools
 import math
 import zipfile
 from collections import OrderedDict
@@ -90,7 +91,7 @@ def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> n
     """Fully connected layers with ReLU; 784-200-10 has 159 010 parameters."""
     widths = [math.prod(features), *([hidden] if isinstance(hidden, int) else hidden)]
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-    for i, (inside, outside) in enumerate(zip(widths, widths[1:], strict=False), start=1):
+    for i, (inside, outside) in enumerate(itertools.pairwise(widths), start=1):
         layers |= {f"fc{i}": nn.Linear(inside, outside), f"relu{i}": nn.ReLU()}
     return Net(**layers, **{f"fc{len(widths)}": nn.Linear(widths[-1], outputs)})
 
@@ -141,7 +142,10 @@ class _Residual(nn.Sequential):
     """x + f(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + cast(Tensor, super().forward(x))
+        inside = x
+        for layer in self:
+            inside = layer(inside)
+        return x + inside
 
 
 def resnet9(features: Features, outputs: int) -> nn.Module:

@@ -67,7 +67,7 @@ class Split:
         if self.populations:
             arrays["populations"] = np.array(self.populations)
         with path.open("wb") as file:
-            np.savez_compressed(file, **arrays)
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
 
 
 def partition(

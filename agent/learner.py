@@ -1,0 +1,275 @@
+"""Torch behind `Local`: the one local training loop of the project (algorithms.md section 1.2).
+
+All parameters are views into one flat tensor and all gradients into another, so a step of SGD is a few
+vector operations whatever the number of layers, and a model comes and goes as one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from agent.data import Dataset
+from agent.models import build, layout_of
+from shared.errors import DataError, UserError
+from shared.scenario import Standardise, Task
+from shared.strategy import Descent, Pull, Split, Training
+from shared.vectors import Layout, Vector
+
+CHUNK = 256  # samples per forward pass outside of training
+GATHERED = 64  # batches that are gathered and converted at once
+NO_PULL = Pull()
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per channel (first axis of the features), float64 (channels,): number of values, their sum, sum of squares."""
+
+    count: Float64
+    total: Float64
+    square: Float64
+
+
+class TorchLocal:
+    """A `shared.strategy.Local` over data that `agent.data.fit` has passed.
+
+    `rng` gives the order of samples and the seed of dropout, nothing else: the same generator state, start
+    and data give the same bytes. `scaling` holds `mean` and `std` per channel; without it the task's own
+    fixed values count, if it has any. Raises UserError where model and layout differ, DataError where
+    there is nothing to train on.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        task: Task,
+        layout: Layout,
+        training: Training,
+        rng: np.random.Generator,
+        scaling: Mapping[str, Sequence[float]] | None = None,
+    ) -> None:
+        if not len(dataset.targets):
+            raise DataError(f"{dataset.source}: no training samples")
+        self._task, self._training, self._rng = task, training, rng
+        self._layout = layout
+        self._inputs = {"train": torch.from_numpy(dataset.features), "test": torch.from_numpy(dataset.test_features)}
+        self._numbers = {"train": _values(dataset.targets, task), "test": _values(dataset.test_targets, task)}
+        self._wanted = {split: torch.from_numpy(values) for split, values in self._numbers.items()}
+        self._shift, self._factor = _affine(task, scaling)
+        self._net = _Flat(build(task, 0), layout)
+
+    @property
+    def examples(self) -> int:
+        """n_i, the number of training samples."""
+        return len(self._numbers["train"])
+
+    def targets(self, split: Split) -> npt.NDArray[Any]:
+        """Class indices (n,) int64, or values (n,) float32 for a regression task."""
+        return self._numbers[split]
+
+    def loss(self, model: Vector) -> float:
+        """F_i(model), evaluation mode, summed in float64."""
+        return float(self.losses(model).mean(dtype=np.float64))
+
+    def losses(self, model: Vector) -> Float32:
+        """Loss of each training sample (n_i,), in data order."""
+        wanted = _cut(self._wanted["train"], CHUNK)
+        with torch.inference_mode():
+            parts = [self._sample_losses(out, y) for out, y in zip(self._outputs(model, "train"), wanted, strict=True)]
+        return torch.cat(parts).numpy()
+
+    def predict(self, model: Vector, split: Split) -> Float32:
+        """Logits (n, classes), or predicted values (n, 1) for a regression task."""
+        with torch.inference_mode():
+            parts = list(self._outputs(model, split))
+        return torch.cat(parts).numpy() if parts else np.empty((0, self._task.outputs), np.float32)
+
+    def gradient(self, model: Vector) -> Vector:
+        """Full-batch gradient of F_i at the model (d,), evaluation mode; zero in the buffers."""
+        net = self._net
+        net.load(model)
+        net.module.eval()
+        net.gradient.zero_()
+        for x, y in zip(self._chunks("train"), _cut(self._wanted["train"], CHUNK), strict=True):
+            (self._sample_losses(net.module(x), y).sum() / self.examples).backward()  # type: ignore[no-untyped-call]
+        result = np.zeros(self._layout.size, np.float32)
+        result[: self._layout.parameters] = net.gradient.numpy()
+        return result
+
+    def descend(
+        self, start: Vector, pull: Pull = NO_PULL, *, epochs: int | None = None, weights: Float32 | None = None
+    ) -> Descent:
+        """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss."""
+        net = self._net
+        net.load(start)
+        net.module.train()
+        sgd = _Sgd(net, self._training, pull)
+        losses: list[Tensor] = []
+        with torch.random.fork_rng(devices=[], enabled=net.random):
+            if net.random:
+                torch.manual_seed(int(self._rng.integers(2**63)))
+            for _ in range(self._training.epochs if epochs is None else epochs):
+                for x, y, w in self._batches(weights):
+                    net.gradient.zero_()
+                    loss = self._batch_loss(net.module(x), y, w)
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    losses.append(loss.detach())
+                    sgd.step()
+        if not losses:
+            return Descent(start.copy(), 0, self.loss(start))
+        return Descent(net.vector(), len(losses), float(torch.stack(losses).double().mean()))
+
+    def moments(self) -> Moments:
+        """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""
+        channels = self._task.features[0]
+        total, square = np.zeros(channels), np.zeros(channels)
+        for part in _cut(self._inputs["train"], CHUNK):
+            values = part.numpy().reshape(len(part), channels, -1).astype(np.float64) * self._task.scale
+            total += values.sum(axis=(0, 2))
+            square += (values**2).sum(axis=(0, 2))
+        count = self._inputs["train"].numel() / channels
+        return Moments(np.full(channels, count), total, square)
+
+    def _batches(self, weights: Float32 | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """One epoch in a fresh order; the short last batch is kept, unless batch norm cannot take it."""
+        size = self._training.batch
+        w = None if weights is None else torch.from_numpy(np.ascontiguousarray(weights, np.float32))
+        order = torch.from_numpy(self._rng.permutation(self.examples))
+        for block in _cut(order, size * GATHERED):
+            x = _cut(self._scaled(self._inputs["train"].index_select(0, block)), size)
+            y = _cut(self._wanted["train"].index_select(0, block), size)
+            each = [None] * len(x) if w is None else _cut(w.index_select(0, block), size)
+            for batch in zip(x, y, each, strict=True):
+                if not (self._net.batch_norm and len(batch[1]) == 1):
+                    yield batch
+
+    def _chunks(self, split: Split) -> Iterator[Tensor]:
+        return map(self._scaled, _cut(self._inputs[split], CHUNK))
+
+    def _outputs(self, model: Vector, split: Split) -> Iterator[Tensor]:
+        self._net.load(model)
+        self._net.module.eval()
+        if len(self._numbers[split]):
+            yield from map(self._net.module, self._chunks(split))
+
+    def _scaled(self, raw: Tensor) -> Tensor:
+        x = raw.to(torch.float32)
+        if self._factor is None:
+            return x
+        return x * self._factor if self._shift is None else torch.addcmul(self._shift, x, self._factor)
+
+    def _batch_loss(self, outputs: Tensor, y: Tensor, w: Tensor | None) -> Tensor:
+        if w is not None:
+            return (self._sample_losses(outputs, y) * w).mean()
+        if self._task.classes is None:
+            return functional.mse_loss(outputs.squeeze(1), y)
+        return functional.cross_entropy(outputs, y)
+
+    def _sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if self._task.classes is None:
+            return functional.mse_loss(outputs.squeeze(1), y, reduction="none")
+        return functional.cross_entropy(outputs, y, reduction="none")
+
+
+class _Flat:
+    """A module whose float32 state lives in one tensor (d,) and whose gradients live in another (P,)."""
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        own = layout_of(module)
+        if own.digest != layout.digest:
+            raise UserError(
+                f"task.model: built here it has {own.parameters} parameters in {len(own.tensors)} tensors, the "
+                f"coordinator's has {layout.parameters} in {len(layout.tensors)}; bring both to one version"
+            )
+        self.module = module
+        self.state = torch.empty(layout.size)
+        self.parameters = self.state[: layout.parameters]
+        self.gradient = torch.zeros(layout.parameters)
+        modules = list(module.modules())
+        self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in modules)
+        # a module of the user's own may draw random numbers: give those a seed too
+        self.random = any("dropout" in type(m).__name__.lower() or not _from_torch(m) for m in modules)
+        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        for entry, span in layout.spans():
+            tensor = tensors[entry.name]
+            tensor.data = self.state[span].view(entry.shape)
+            if isinstance(tensor, nn.Parameter):
+                tensor.grad = self.gradient[span].view(entry.shape)
+
+    def load(self, model: Vector) -> None:
+        if model.shape != tuple(self.state.shape):
+            raise ValueError(f"model has shape {model.shape}, the layout wants {tuple(self.state.shape)}")
+        np.copyto(self.state.numpy(), model)
+
+    def vector(self) -> Vector:
+        return cast(Vector, self.state.numpy().copy())
+
+
+class _Sgd:
+    """v = momentum * v + g, w -= lr * v, where g already holds weight decay and the pull. Made anew for every job."""
+
+    def __init__(self, net: _Flat, training: Training, pull: Pull) -> None:
+        size = len(net.parameters)
+        self._w, self._g, self._training = net.parameters, net.gradient, training
+        self._anchor = _part(pull.anchor, size) if pull.mu else None
+        self._drift = _part(pull.drift, size)
+        self._mu = pull.mu
+        self._velocity = torch.zeros(size) if training.momentum else None
+
+    def step(self) -> None:
+        w, g, settings = self._w, self._g, self._training
+        if settings.weight_decay:
+            g.add_(w, alpha=settings.weight_decay)
+        if self._anchor is not None:
+            g.add_(w - self._anchor, alpha=self._mu)
+        if self._drift is not None:
+            g.add_(self._drift)
+        if self._velocity is not None:
+            g = self._velocity.mul_(settings.momentum).add_(g)
+        w.add_(g, alpha=-settings.lr)
+
+
+def _cut(tensor: Tensor, size: int) -> tuple[Tensor, ...]:
+    """Views of at most `size` rows each."""
+    return tensor.split(size)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _part(vector: Vector | None, size: int) -> Tensor | None:
+    return None if vector is None else torch.from_numpy(np.array(vector[:size], np.float32))
+
+
+def _from_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith(("torch.", "agent.models"))
+
+
+def _values(targets: npt.NDArray[Any], task: Task) -> npt.NDArray[Any]:
+    return np.ascontiguousarray(targets, np.float32 if task.classes is None else np.int64)
+
+
+def _affine(task: Task, scaling: Mapping[str, Sequence[float]] | None) -> tuple[Tensor | None, Tensor | None]:
+    """(shift, factor) so that x * factor + shift is the scaled and standardised input; None leaves a term out."""
+    if scaling is None and isinstance(task.standardise, Standardise):
+        scaling = {"mean": task.standardise.mean, "std": task.standardise.std}
+    if scaling is None:
+        return None, (torch.tensor(task.scale, dtype=torch.float32) if task.scale != 1 else None)
+    mean, std = (np.asarray(scaling[key], np.float64) for key in ("mean", "std"))
+    channels = task.features[0]
+    for name, values in (("mean", mean), ("std", std)):
+        if values.shape != (channels,):
+            raise UserError(f"task.standardise.{name} has {values.size} values, the features have {channels} channels")
+    std = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
+    shape = (channels, *[1] * (len(task.features) - 1))
+    return tuple(  # type: ignore[return-value]
+        torch.from_numpy(values.astype(np.float32).reshape(shape)) for values in (-mean / std, task.scale / std)
+    )
