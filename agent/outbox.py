@@ -32,6 +32,7 @@ class State:
     report_memory: str = ""
     digest: str = ""  # hex, of the report
     size: int = 0  # bytes of the report
+    part_bytes: int = 0  # how it is to be cut
 
 
 class Outbox:
@@ -73,30 +74,39 @@ class Outbox:
 
     def places(self, step: int) -> tuple[Path, Path]:
         """Where the worker writes the report and the memory of a step, before `put` names them."""
-        return self._folder / f"report-{step}", self._folder / f"memory-{step}"
+        name = f"{self.state.run}-{step}"
+        return self._folder / f"report-{name}", self._folder / f"memory-{name}"
 
-    def put(self, step: int, digest: bytes, size: int, *, with_memory: bool = True) -> None:
+    def put(self, step: int, digest: bytes, size: int, *, part_bytes: int, with_memory: bool) -> None:
         """The report of `step` is written, and its memory too, if it comes with one."""
         report, memory = self.places(step)
-        kept = memory.name if with_memory else ""
+        kept = State(self.state.run, self.state.accepted, self.state.memory)
         self._become(
-            replace(self.state, step=step, report=report.name, report_memory=kept, digest=digest.hex(), size=size)
+            replace(
+                kept,
+                step=step,
+                report=report.name,
+                report_memory=memory.name if with_memory else "",
+                digest=digest.hex(),
+                size=size,
+                part_bytes=part_bytes,
+            )
         )
 
     def commit(self, step: int) -> None:
         """The report was accepted: its memory is the memory now."""
         if step == self.state.step:
             memory = self.state.report_memory or self.state.memory
-            self._become(State(run=self.state.run, accepted=step, memory=memory))
+            self._become(State(self.state.run, step, memory))
 
     def drop(self, step: int) -> None:
         """The report is not wanted: the memory stays what it was."""
         if step == self.state.step:
-            self._become(State(run=self.state.run, accepted=self.state.accepted, memory=self.state.memory))
+            self._become(State(self.state.run, self.state.accepted, self.state.memory))
 
     def forget(self, run: str) -> None:
         """Belong to another run, with nothing in hand."""
-        self._become(State(run=run))
+        self._become(State(run))
 
     def _become(self, state: State) -> None:
         self.state = state
@@ -113,7 +123,7 @@ class Outbox:
             path.replace(path.with_suffix(".broken"))
             return State()
         if any(name and not (self._folder / name).exists() for name in (state.report, state.report_memory)):
-            state = replace(state, step=0, report="", report_memory="", digest="", size=0)
+            state = State(state.run, state.accepted, state.memory)
         return state if not state.memory or (self._folder / state.memory).exists() else replace(state, memory="")
 
     def _sweep(self) -> None:

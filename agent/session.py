@@ -201,11 +201,16 @@ class Session:
         if self._work is not None and not self._wants(order, self._work.step):
             actions += self._stop_working()
         if self._outbox:
-            self._once_more = self._sending and order.again > self._answered
-            return actions + self._send(now)
+            return actions + self._answer(order, now)
         if self._wants(order, order.step) and self._phase is not Phase.WORKING:
             actions += self._fetch(order)
         return actions + self._go_on(now)
+
+    def _answer(self, order: OrderMessage, now: float) -> list[e.Action]:
+        """The order asks for the report in the outbox, or only tells of other things and the timer goes on."""
+        self._once_more = self._once_more or (self._sending and order.again > self._answered)
+        asked = order.step == self._outbox or order.again > self._answered
+        return self._send(now) if asked else []
 
     def _is_stale(self, order: OrderMessage) -> bool:
         floor = self._floor

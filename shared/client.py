@@ -34,12 +34,23 @@ OWED = "codec/"
 _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
 
+class Sums(Protocol):
+    """Per channel (channels,): number of values, their sum, the sum of their squares."""
+
+    @property
+    def count(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def total(self) -> npt.NDArray[np.float64]: ...
+    @property
+    def square(self) -> npt.NDArray[np.float64]: ...
+
+
 @runtime_checkable
 class Measured(Protocol):
     """A `Local` that can be summed per channel, for federated standardisation."""
 
-    def moments(self) -> tuple[Any, Any, Any]:
-        """Count, sum and sum of squares of the training features, per channel (channels,) each."""
+    def moments(self) -> Sums:
+        """Sums over the training features."""
 
 
 def shuffle(work: Work, client: str) -> np.random.Generator:
@@ -144,9 +155,8 @@ def _with_owed(kept: Memory, before: Memory) -> Memory:
 def _moments(local: Local) -> Report:
     if not isinstance(local, Measured):
         raise UserError("federated standardisation needs features that can be summed per channel")
-    count, total, square = (np.asarray(moment, np.float64) for moment in local.moments())
-    numbers = {"count": np.broadcast_to(count, total.shape), "sum": total, "square": square}
-    return Report({}, local.examples, numbers)
+    sums = local.moments()
+    return Report({}, local.examples, {"count": sums.count, "sum": sums.total, "square": sums.square})
 
 
 def _evaluate(strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]) -> Report:

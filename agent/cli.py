@@ -1,0 +1,216 @@
+"""The `agent` command. Nothing heavy is imported here: an idle agent on a small device pays for what it uses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shared.errors import UserError
+
+app = typer.Typer(
+    help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Data = Annotated[
+    str, typer.Option(help="a table, an .npz, a folder of images, or module:function", envvar="COVEY_DATA")
+]
+Label = Annotated[str | None, typer.Option(help="the target column of a table", envvar="COVEY_LABEL")]
+Broker = Annotated[str, typer.Option(help="mqtt[s]://[user:password@]host[:port]", envvar="COVEY_BROKER")]
+Json = Annotated[bool, typer.Option("--json", help="one JSON object per line instead of text")]
+ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
+
+
+def main() -> None:
+    """The console script: a UserError is one message and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        sys.stderr.write(f"agent: {error}\n")
+        sys.exit(2)
+
+
+@app.command()
+def start(
+    data: Data,
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    name: Annotated[str | None, typer.Option("--id", help="[default: the host's name]", envvar="COVEY_ID")] = None,
+    federation: Annotated[str, typer.Option(help="the fleet to be part of", envvar="COVEY_FEDERATION")] = "default",
+    label: Label = None,
+    state: Annotated[Path | None, typer.Option(help="[default: ~/.local/state/covey/ID]", envvar="COVEY_STATE")] = None,
+    keep_warm: Annotated[
+        float, typer.Option(help="seconds that the training process lives on after work", envvar="COVEY_KEEP_WARM")
+    ] = 60.0,
+    ca: Annotated[Path | None, typer.Option(help="certificates to trust", envvar="COVEY_CA")] = None,
+    cert: Annotated[Path | None, typer.Option(help="our certificate", envvar="COVEY_CERT")] = None,
+    key: Annotated[Path | None, typer.Option(help="our certificate's key", envvar="COVEY_KEY")] = None,
+    insecure: Annotated[bool, typer.Option(help="do not check who the broker is")] = False,
+    as_json: Json = False,
+) -> None:
+    """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
+    from agent.service import Identity
+    from shared.mqtt_link import BrokerUrl
+    from shared.topics import is_name
+
+    name = name or default_name()
+    for what, text in (("--id", name), ("--federation", federation)):
+        if not is_name(text):
+            raise UserError(f"{what} {text!r}: letters, digits, '.', '_' and '-', at most 64, are wanted")
+    url = BrokerUrl.parse(broker, ca=ca, cert=cert, key=key, insecure=insecure)
+    source = {"data": _existing(data), "label": label}
+    folder = state or Path("~/.local/state/covey").expanduser() / name
+    identity = Identity(name, federation, source, folder)
+    _quiet_links()
+    tell = _json_lines if as_json else Lines(name, str(url))
+    tell({"event": "start", "agent": name, "federation": federation, "broker": str(url), "data": data})
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(_start(identity, url, keep_warm, tell))
+
+
+@app.command()
+def check(
+    data: Data,
+    label: Label = None,
+    scenario: Annotated[Path | None, typer.Option(help="compare the data with this scenario's task")] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at the data: what was found, what the coordinator would be told, what is wrong (exit code 2)."""
+    from agent.show import show
+
+    ok = show(data, label, scenario, as_json=as_json)
+    if not ok:
+        raise typer.Exit(2)
+
+
+@app.command()
+def fleet(
+    scenario: ScenarioFile,
+    broker: Broker = "mqtt://127.0.0.1:1883",
+    run_dir: Annotated[Path, typer.Option(help="where the agents' state and partition.npz go")] = Path(),
+    data_root: Annotated[Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")] = None,
+    as_json: Json = False,
+) -> None:
+    """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""
+    from agent.fleet import host
+
+    _quiet_links()
+    asyncio.run(host(scenario, broker, run_dir, data_root, _json_lines if as_json else _fleet_lines))
+
+
+@app.command()
+def model(
+    scenario: ScenarioFile,
+    out: Annotated[Path, typer.Option(help="the .npz to write: starts (k, d) float32, layout as JSON")],
+) -> None:
+    """Write the initial weights of a scenario, drawn on its seed."""
+    import numpy as np
+
+    from agent.fleet import load_scenario
+    from agent.models import initial
+    from shared.seeds import entropy
+
+    plan = load_scenario(scenario)
+    drawn = [initial(plan.task, entropy(plan.seed, "init", j)) for j in range(plan.strategy.starts)]
+    layout = json.dumps(drawn[0][1].to_wire())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("wb") as file:
+        np.savez(file, allow_pickle=False, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
+
+
+async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:
+    from agent.pool import Pool
+    from agent.service import Agent, client_id
+    from shared.mqtt_link import MqttLink
+
+    agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.stop)
+    async with pool, MqttLink(url, client_id=client_id(identity.federation, identity.agent), will=agent.will) as link:
+        await agent.run(link)
+
+
+def default_name() -> str:
+    """The host's name as an agent's id."""
+    short = re.sub(r"[^A-Za-z0-9._-]+", "-", socket.gethostname()).strip("-._")[:64]
+    return short or "agent"
+
+
+def _existing(data: str) -> str:
+    """Found out now, not by a worker at the first order; what is in the data is the worker's to judge."""
+    if Path(data).exists():
+        return str(Path(data).resolve())
+    if ":" in data and "/" not in data.split(":")[0]:
+        return data
+    raise UserError(f"--data {data}: no such file or folder; wanted is a table, an .npz, a folder, or module:function")
+
+
+def _quiet_links() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
+
+
+def _json_lines(event: Mapping[str, Any]) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(json.dumps(dict(event)) + "\n")
+        sys.stdout.flush()
+
+
+def _fleet_lines(event: Mapping[str, Any]) -> None:
+    if event["event"] == "fleet":
+        print(f"{event['agents']} agents, {event['workers']} workers, at {event['broker']}", flush=True)
+    elif event["event"] in ("problem", "failed"):
+        print(f"{event['agent']}: {event['why']}", file=sys.stderr, flush=True)
+
+
+class Lines:
+    """Events as lines for a person: what went wrong on stderr, and each trouble once."""
+
+    def __init__(self, name: str, broker: str) -> None:
+        self._name, self._broker = name, broker
+        self._down = False
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        match event["event"]:
+            case "start":
+                self._say(f"agent {self._name} of federation {event['federation']}, broker {self._broker}")
+            case "up":
+                self._say(f"connected to {self._broker}")
+                self._down = False
+            case "down" if not self._down:
+                self._complain(f"no connection to {event['why']}; trying again until it works")
+                self._down = True
+            case "data":
+                self._say(f"data fits the task: {event['samples']} training, {event['test_samples']} test samples")
+            case "problem":
+                self._complain(f"staying out of this run: {event['why']}")
+            case "work":
+                self._say(f"step {event['step']}: {event['phase']}")
+            case "failed":
+                self._complain(f"step {event['step']} failed: {event['why']}")
+            case "accepted":
+                self._say(f"step {event['step']}: report accepted")
+
+    def _say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def _complain(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,356 @@
+"""The async shell of one agent: a link, a session, an outbox, a store of models, and a pool that does the work.
+
+It has no opinions: messages and times go to the session as events, and the session's actions are carried out.
+Contents stay in files: of a report or a model never more than one part is in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from agent import events as e
+from agent.outbox import Outbox
+from agent.pool import Jobs, WorkerLost
+from agent.session import Session
+from agent.store import ModelStore
+from shared.errors import DecodeError
+from shared.link import Incoming, Link, Message, Will
+from shared.messages import CoordinatorStatus, OrderMessage, Part, ReportContent, digest
+from shared.parts import split
+from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
+
+Tell = Callable[[Mapping[str, Any]], None]  # one event for a person or a log: {"event": ..., ...}
+GOODBYE_S = 2.0  # a broker that does not answer is not waited for longer
+PART_BYTES = 512 * 1024  # of a report about work that names no size
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """Who an agent is, and where its data and its state lie. `source` goes to the worker as it is."""
+
+    agent: str
+    federation: str
+    source: Mapping[str, Any]
+    state: Path
+    durable: bool = True
+
+
+def client_id(federation: str, agent: str) -> str:
+    """The MQTT client id of an agent."""
+    return f"covey-{federation}-{agent}"
+
+
+async def _at_once(order: OrderMessage) -> None:
+    return None
+
+
+class Agent:
+    """One life of an agent, from start to `stop` or `vanish`. The next life finds its state on disk.
+
+    `will` is known before there is a link. `before_report` is awaited between the work and its report, and
+    `dies` asked at the start of a work: a fleet's faults live there.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        pool: Jobs,
+        *,
+        tell: Tell = lambda event: None,
+        before_report: Callable[[OrderMessage], Awaitable[None]] = _at_once,
+        dies: Callable[[OrderMessage], bool] = lambda order: False,
+        session_id: str | None = None,
+    ) -> None:
+        self.identity, self.pool, self.tell = identity, pool, tell
+        self.before_report, self.dies = before_report, dies
+        self.topics = Topics(identity.federation)
+        self.outbox = Outbox(identity.state, durable=identity.durable)
+        self.store = ModelStore(identity.state / "models")
+        self.session = Session(
+            identity.agent,
+            self.topics,
+            session=session_id or secrets.token_hex(8),
+            version=_version(),
+            outboxed=self.outbox.outboxed,
+            models=self.store.digests,
+        )
+        self.vanished = False
+        self._fault: BaseException | None = None  # what ended a task that must not end
+        self._link: Link | None = None
+        self._inspection: dict[str, Any] = {}  # the last job of that kind: its answer weighs later ones
+        self._weight = 0.0
+        self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()
+        self._timer: asyncio.TimerHandle | None = None
+        self._work: asyncio.Task[None] | None = None
+        self._inspecting: asyncio.Task[None] | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._over = asyncio.Event()
+
+    @property
+    def will(self) -> Will:
+        return Will(self.topics.status(self.identity.agent), self.session.will.to_bytes())
+
+    async def run(self, link: Link) -> None:
+        """Live until `stop`, `vanish` or cancellation. `link` is open and has `will` as its last will."""
+        self._link = link
+        hands = [asyncio.create_task(self._listen(link)), asyncio.create_task(self._speak(link))]
+        over = asyncio.create_task(self._over.wait())
+        try:
+            done, _ = await asyncio.wait({*hands, over}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            if self._fault is not None:
+                raise self._fault
+        finally:
+            self._drop_everything()
+            for task in (*hands, over):
+                task.cancel()
+            await asyncio.gather(*hands, over, return_exceptions=True)
+            self.outbox.close()
+            if not self.vanished:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GOODBYE_S):
+                        await link.publish(self.will.topic, self.will.payload, retain=True)
+
+    def stop(self) -> None:
+        """End `run` with a goodbye."""
+        self._over.set()
+
+    async def vanish(self) -> None:
+        """End `run` as a power cut would: the broker tells the others."""
+        self.vanished = True
+        self._drop_everything()
+        if self._link is not None:
+            await self._link.abort()
+        self._over.set()
+
+    # what comes in
+
+    async def _listen(self, link: Link) -> None:
+        async for incoming in link.incoming():
+            try:
+                event = self._understand(incoming)
+            except DecodeError as error:
+                self.session.dropped[error.reason] = self.session.dropped.get(error.reason, 0) + 1
+                self.tell({"event": "refused", "why": str(error)})
+                continue
+            if event is not None:
+                self._feed(event)
+
+    def _understand(self, incoming: Incoming) -> e.Event | None:
+        if not isinstance(incoming, Message):
+            self.tell({"event": type(incoming).__name__.lower(), "why": getattr(incoming, "why", "")})
+            return incoming
+        if not incoming.payload:  # a retained topic was cleared
+            return None
+        match self.topics.parse(incoming.topic):
+            case PlainTopic("coordinator/status"):
+                return e.CoordinatorSeen(CoordinatorStatus.from_bytes(incoming.payload))
+            case AgentTopic(agent, "order") if agent == self.identity.agent:
+                return e.OrderSeen(OrderMessage.from_bytes(incoming.payload))
+            case AgentTopic(agent, "model"):
+                return self._part(f"@{agent}", incoming.payload)
+            case ClusterTopic(key, _):
+                return self._part(key, incoming.payload)
+        raise DecodeError("topic", f"{incoming.topic!r} is not for {self.identity.agent}")
+
+    def _part(self, key: str, payload: bytes) -> e.Event | None:
+        part = Part.from_bytes(payload)
+        whole = self.store.feed(part, _now())
+        if whole is None:
+            return None
+        return e.ModelReady(key, part.digest) if whole else e.PartSeen()
+
+    # what follows
+
+    def _feed(self, event: e.Event) -> None:
+        if self._over.is_set() or self.vanished:
+            return
+        for action in self.session.handle(event, _now()):
+            self._carry_out(action)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_at = self.session.wake_at
+        loop = asyncio.get_running_loop()
+        self._timer = None if wake_at is None else loop.call_at(wake_at, self._tick)
+
+    def _tick(self) -> None:
+        try:
+            self._feed(e.Tick())
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """End `run` with this error: an agent that goes on half would look alive."""
+        self._fault = self._fault or error
+        self._over.set()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._fail(error)
+
+        task = asyncio.create_task(work)
+        task.add_done_callback(ended)
+        return task
+
+    def _carry_out(self, action: e.Action) -> None:
+        match action:
+            case e.Subscribe() | e.Unsubscribe() | e.PublishStatus():
+                self._outgoing.put_nowait(action)
+            case e.Inspect(task, task_digest):
+                _cancel(self._inspecting)
+                self._inspecting = self._spawn(self._inspect(task, task_digest))
+            case e.StartWork(order):
+                self.tell({"event": "work", "step": order.step, "phase": order.work.phase if order.work else ""})
+                self._work = self._spawn(self._perform(order))
+            case e.CancelWork():
+                _cancel(self._work)
+            case e.ReportFailure(order, why):
+                self._put_failure(order, why)
+            case e.SendReport(step):
+                self._sending = self._spawn(self._send(step))
+            case e.StopSending():
+                _cancel(self._sending)
+            case e.CommitMemory(step):
+                self.outbox.commit(step)
+                self.tell({"event": "accepted", "step": step})
+            case e.DropReport(step):
+                self.outbox.drop(step)
+                self.tell({"event": "dropped", "step": step})
+            case e.Forget(run):
+                self.outbox.forget(run)
+                self.tell({"event": "run", "run": run})
+            case e.KeepModels(digests):
+                self.store.keep(digests, _now())
+            case e.Say(text):
+                self.tell({"event": "problem", "why": text})
+
+    async def _speak(self, link: Link) -> None:
+        """What must stay in order goes out one after another; where the link is down it comes again after `Up`."""
+        while True:
+            match await self._outgoing.get():
+                case e.Subscribe(topics):
+                    await link.subscribe(topics)
+                case e.Unsubscribe(topics):
+                    await link.unsubscribe(topics)
+                case e.PublishStatus(status):
+                    await link.publish(self.topics.status(self.identity.agent), status.to_bytes(), retain=True)
+
+    # work
+
+    async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
+        try:
+            job = {"job": "inspect", "source": dict(self.identity.source), "task": task}
+            found = await self.pool.run(job, weight=float("inf"))  # who takes part is wanted before any work
+        except WorkerLost as error:
+            found = {"failure": str(error)}
+        problem = found.get("failure") or found.get("problem")
+        if problem:
+            self._feed(e.Inspected(task_digest, problem=problem))
+            return
+        self._weight = float(found["samples"])
+        labels = tuple(found["labels"])
+        self.tell({"event": "data", "samples": found["samples"], "test_samples": found["test_samples"]})
+        self._feed(e.Inspected(task_digest, found["samples"], found["test_samples"], labels))
+
+    async def _perform(self, order: OrderMessage) -> None:
+        if self.dies(order):
+            self.tell({"event": "dies", "step": order.step})
+            await self.vanish()
+            return
+        report, memory = self.outbox.places(order.step)
+        job = {
+            "job": "perform",
+            "source": dict(self.identity.source),
+            "client": self.identity.agent,
+            "order": order.to_bytes(),
+            "models": [str(self.store.path(ref.digest)) for ref in (order.work.models if order.work else [])],
+            "memory": str(self.outbox.memory) if self.outbox.memory else "",
+            "report_out": str(report),
+            "memory_out": str(memory),
+            "durable": self.identity.durable,
+        }
+        try:
+            done = await self.pool.run(job, weight=self._weight)
+        except WorkerLost as error:
+            done = {"failure": str(error)}
+        if "failure" in done:
+            self._feed(e.WorkFailed(order.step, done["failure"]))
+            return
+        if done["failed"]:
+            self.tell({"event": "failed", "step": order.step, "why": done["failed"]})
+        await self.before_report(order)
+        self._put(order, done["digest"], done["size"], with_memory=done["fresh"])
+
+    def _put_failure(self, order: OrderMessage, why: str) -> None:
+        self.tell({"event": "failed", "step": order.step, "why": why})
+        content = ReportContent(
+            run=order.run,
+            step=order.step,
+            client=self.identity.agent,
+            examples=0,
+            steps=0,
+            loss=0.0,
+            numbers={},
+            seconds=0.0,
+            vectors={},
+            failure=why[:1000],
+        ).to_bytes()
+        self.outbox.places(order.step)[0].write_bytes(content)
+        self._put(order, digest(content), len(content), with_memory=False)
+
+    def _put(self, order: OrderMessage, name: bytes, size: int, *, with_memory: bool) -> None:
+        part_bytes = order.work.part_bytes if order.work else PART_BYTES
+        self.outbox.put(order.step, name, size, part_bytes=part_bytes, with_memory=with_memory)
+        self._feed(e.WorkDone(order.step))
+
+    async def _send(self, step: int) -> None:
+        """All parts one after another, each after the broker's word for the last: a stock broker drops none."""
+        whole = await self._send_parts(step)
+        self._sending = None
+        self.tell({"event": "sent", "step": step, "whole": whole})
+        self._feed(e.Sent(step, whole))
+
+    async def _send_parts(self, step: int) -> bool:
+        path, state = self.outbox.report, self.outbox.state
+        if path is None or self._link is None:
+            return False
+        fingerprint = bytes.fromhex(state.digest)
+        with path.open("rb") as file:
+            for part in split(file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step):
+                topic = self.topics.report(self.identity.agent, part.index)
+                if not await self._link.publish(topic, part.to_bytes()):
+                    return False
+        return True
+
+    def _drop_everything(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in (self._work, self._inspecting, self._sending):
+            _cancel(task)
+
+
+def _cancel(task: asyncio.Task[None] | None) -> None:
+    if task is not None and task is not asyncio.current_task():
+        task.cancel()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _version() -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version("covey")
+    return ""

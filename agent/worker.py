@@ -1,0 +1,202 @@
+"""The child process that does the work: the only place of the agent's runtime that imports numpy and torch.
+
+`python -m agent.worker` takes jobs from stdin and answers on stdout (`agent.wire`). What goes wrong in a job is an
+answer, never the end of the worker. It ends when stdin does, and with its parent.
+
+Jobs, all with `source`, which says where data comes from:
+
+- `inspect` (task): what the data is like, or the problem that it has with the task
+- `perform` (order, models, memory, report_out, memory_out, client): the work of an order
+- `partition` (out): which samples of a simulated fleet belong to whom, as .npz
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent import wire
+from shared.errors import CoveyError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from agent.sources import Source
+    from shared.messages import OrderMessage, ReportContent, Work
+    from shared.strategy import Memory
+
+
+def main() -> None:
+    """Serve jobs until the parent is gone."""
+    # what libraries print must not get between our messages
+    answers = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    end_with_parent()
+    verbose = "--verbose" in sys.argv
+    while (job := wire.read(sys.stdin.buffer)) is not None:
+        try:
+            answers.write(wire.pack(answer(job, verbose=verbose)))
+        except BrokenPipeError:
+            return
+
+
+def answer(job: wire.Job, *, verbose: bool = False) -> wire.Job:
+    """Do one job. A failure is {"failure": one line}."""
+    try:
+        match job["job"]:
+            case "inspect":
+                return _inspect(job)
+            case "perform":
+                return _perform(job, verbose=verbose)
+            case "partition":
+                return _partition(job)
+        raise ValueError(f"unknown job {job['job']!r}")
+    except Exception as error:
+        return {"failure": _explain(error, verbose=verbose)}
+
+
+def end_with_parent() -> None:
+    """Ask the kernel to end this process when its parent ends; stdin tells elsewhere."""
+    if sys.platform == "linux":
+        import ctypes
+        import signal
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+def _inspect(job: wire.Job) -> wire.Job:
+    """Data that cannot take part is a finding, not a failure."""
+    from agent.sources import found, source_of
+    from shared.errors import DataError
+    from shared.scenario import Task
+
+    task = Task.model_validate(job["task"])
+    try:
+        return found(source_of(job["source"]).dataset(task), task)
+    except DataError as error:
+        return {"samples": 0, "test_samples": 0, "labels": [], "problem": _line(str(error))}
+
+
+def _partition(job: wire.Job) -> wire.Job:
+    from agent.sources import FleetSource
+
+    FleetSource(**job["source"]).write_partition(Path(job["out"]))
+    return {}
+
+
+def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
+    """Whatever goes wrong with the work itself goes into the report: the coordinator wants to know."""
+    from shared.messages import OrderMessage, ReportContent, digest
+
+    order = OrderMessage.from_bytes(job["order"])
+    memory_out = Path(job["memory_out"])
+    failure = None
+    fresh = False
+    try:
+        content, fresh = _work(job, order, memory_out)
+    except Exception as error:
+        failure = _explain(error, verbose=verbose)
+        content = ReportContent(
+            run=order.run,
+            step=order.step,
+            client=job["client"],
+            examples=0,
+            steps=0,
+            loss=0.0,
+            numbers={},
+            seconds=0.0,
+            vectors={},
+            failure=failure,
+        )
+    report = content.to_bytes()
+    _write(Path(job["report_out"]), report, durable=job["durable"])
+    return {"digest": digest(report), "size": len(report), "fresh": fresh, "failed": failure}
+
+
+def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bool]:
+    from agent.sources import source_of
+    from shared.client import decode_model, perform, shuffle
+    from shared.vectors import Layout
+
+    work = order.work
+    if work is None:
+        raise ValueError(f"order {order.step} has no work")
+    layout = Layout.from_wire(work.layout)
+    models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
+    memory = load_memory(Path(job["memory"])) if job["memory"] else {}
+    local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]))
+    content, new = perform(order, models, local, memory, client=job["client"])
+    if new is memory:
+        return content, False
+    save_memory(memory_out, new, durable=job["durable"])
+    return content, True
+
+
+def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator) -> Any:
+    from agent.learner import TorchLocal
+    from shared.scenario import Task
+    from shared.strategy import Training
+
+    _quiet_torch()
+    task = Task.model_validate(work.task)
+    training = Training.model_validate(work.training)
+    return TorchLocal(source.dataset(task), task, layout, training, rng, work.scaling)
+
+
+def _quiet_torch() -> None:
+    """One thread per worker, and the same result each time."""
+    import torch
+
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+
+
+def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> None:
+    """Named arrays as .npz."""
+    import io
+
+    import numpy as np
+
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **dict(memory))
+    _write(path, buffer.getbuffer(), durable=durable)
+
+
+def load_memory(path: Path) -> Memory:
+    """What `save_memory` wrote."""
+    import numpy as np
+
+    with np.load(path, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
+    """Whole or not at all: the same step may have been given up before, and still be under way elsewhere."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _explain(error: Exception, *, verbose: bool) -> str:
+    if verbose:
+        traceback.print_exception(error)
+    text = str(error) if isinstance(error, CoveyError) else f"{type(error).__name__}: {error}"
+    return _line(text)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:1000]
+
+
+if __name__ == "__main__":
+    main()
