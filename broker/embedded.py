@@ -14,10 +14,11 @@ import logging
 import os
 import ssl
 import sys
+import threading
 from argparse import ArgumentParser
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 from broker import passwords
 from broker.options import Options, free_port
@@ -126,19 +127,21 @@ async def serve(options: Options) -> None:
     )
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     async with server:
-        await _until_closed(sys.stdin.fileno())
+        await until_closed(sys.stdin)
 
 
-async def _until_closed(descriptor: int) -> None:
+async def until_closed(stream: IO[str]) -> None:
+    """Until the stream ends; a thread reads it, because event loops cannot watch every kind of file."""
     closed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def readable() -> None:
-        if not os.read(descriptor, 4096):
-            loop.remove_reader(descriptor)
-            closed.set()
+    def read() -> None:
+        while os.read(stream.fileno(), 4096):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop may be over before the stream is
+            loop.call_soon_threadsafe(closed.set)
 
-    loop.add_reader(descriptor, readable)
+    threading.Thread(target=read, daemon=True).start()
     await closed.wait()
 
 

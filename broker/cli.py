@@ -1,0 +1,161 @@
+"""The `broker` command: run a broker here, examine one anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from broker import passwords
+from broker.doctor import Doctor, Finding
+from broker.embedded import EmbeddedBroker, until_closed
+from broker.mosquitto import Mosquitto
+from broker.options import Options
+from broker.start import start_broker
+from shared.broker_url import BrokerUrl
+from shared.errors import UserError
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="The broker in the middle of a Covey federation.")
+COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
+
+CaFile = Annotated[Path | None, typer.Option("--ca", help="PEM file of the authority to trust, for mqtts://")]
+
+
+@app.command()
+def up(
+    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 for all")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 1883,
+    embedded: Annotated[bool, typer.Option("--embedded", help="the pure Python broker, even beside mosquitto")] = False,
+    data: Annotated[Path | None, typer.Option(help="folder that keeps retained messages over restarts")] = None,
+    log: Annotated[Path | None, typer.Option(help="log file")] = None,
+    user: Annotated[str | None, typer.Option(help="with --password: the one user who may connect")] = None,
+    password: Annotated[str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="with --user")] = None,
+    password_file: Annotated[
+        Path | None, typer.Option(help="users as mosquitto_passwd writes them: coordinator, and one per agent id")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate of this broker: listen with TLS")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="its private key")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="clients must show a certificate of this authority")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="say where it listens as one line of JSON")] = False,
+    until_stdin_closes: Annotated[bool, typer.Option(help="also stop when standard input ends")] = False,
+) -> None:
+    """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
+    with _told(), _password_file(user, password, password_file) as users:
+        options = Options(
+            host=host,
+            port=port,
+            data=data,
+            log=log,
+            passwords=users,
+            rules=password_file is not None,
+            tls_cert=tls_cert,
+            tls_key=tls_key,
+            tls_ca=tls_ca,
+        )
+        if embedded and data:
+            raise UserError("the embedded broker keeps nothing on disk: leave --data out, or install mosquitto")
+        broker = start_broker("embedded" if embedded else "auto", options, say=_say)
+        died = asyncio.run(_run(broker, as_json=as_json, until_stdin_closes=until_stdin_closes))
+        if died is not None:
+            _say(f"{broker.name} ended by itself with exit code {died}")
+            raise typer.Exit(1)
+
+
+async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool) -> int | None:
+    """Run until told to stop (None), or until the broker ends by itself (its exit code)."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with broker:
+        if as_json:
+            print(json.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}), flush=True)
+        else:
+            print(f"{broker.name} listens at {broker.url} (Ctrl-C stops it)", flush=True)
+        ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
+        if until_stdin_closes:
+            ends.append(until_closed(sys.stdin))
+        died = asyncio.create_task(broker.wait())
+        tasks = [died, *(asyncio.create_task(end) for end in ends)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        return died.result() if died.done() and not died.cancelled() else None
+
+
+@app.command()
+def doctor(
+    url: Annotated[str, typer.Argument(help="mqtt[s]://[user:password@]host[:port]")],
+    ca: CaFile = None,
+    cert: Annotated[Path | None, typer.Option(help="PEM certificate to show to the broker")] = None,
+    key: Annotated[Path | None, typer.Option(help="its private key")] = None,
+    insecure: Annotated[bool, typer.Option(help="do not check who the broker is")] = False,
+    patience_s: Annotated[float, typer.Option(min=0.1, help="how long to wait for each answer")] = 5.0,
+    as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
+) -> None:
+    """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
+    with _told():
+        address = BrokerUrl.parse(url, ca=ca, cert=cert, key=key, insecure=insecure)
+        findings = asyncio.run(Doctor(address, patience_s=patience_s).examine())
+    if as_json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        _show(address, findings)
+    if any(finding.state == "missing" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _show(address: BrokerUrl, findings: list[Finding]) -> None:
+    table = Table("check", "", "seen", "what it means", title=str(address))
+    for finding in findings:
+        table.add_row(finding.check, f"[{COLOURS[finding.state]}]{finding.state}[/]", finding.seen, finding.means)
+    Console().print(table)
+
+
+@contextlib.contextmanager
+def _password_file(user: str | None, password: str | None, file: Path | None) -> Iterator[Path | None]:
+    """The file given, or one that holds the one user and goes away afterwards."""
+    if (user is None) != (password is None):
+        raise UserError("--user and --password belong together: give both or neither")
+    if user is None or password is None:
+        yield file
+        return
+    if file is not None:
+        raise UserError("give either --user and --password or --password-file, not both")
+    with tempfile.TemporaryDirectory(prefix="covey-broker-") as folder:
+        path = Path(folder) / "passwords"
+        passwords.write(path, {user: password})
+        yield path
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """One message and exit code 2 for what the user can mend."""
+    try:
+        yield
+    except UserError as error:
+        _say(str(error))
+        raise typer.Exit(2) from None
+
+
+def _say(text: str) -> None:
+    print(f"broker: {text}", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """The entry point of the `broker` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""Look at a broker through its own door: which of the things that Covey relies on does it do, and how fast?"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shared.broker_url import BrokerUrl
+from shared.link import Down, Message, Up, Will
+from shared.mqtt_link import MqttLink
+
+SIZES = tuple(1 << power for power in range(16, 24))  # 64 KiB to 8 MiB
+HEADROOM = 1024  # a part travels with its digest and numbers
+DEFAULT_PART = 512 * 1024
+TRIPS = 50
+BULK = (250_000, 40)  # bytes of a message, how many
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`state`: "missing" is something that Covey cannot do without, "note" is good to know."""
+
+    check: str
+    state: Literal["ok", "missing", "note"]
+    seen: str
+    means: str = ""
+    value: float | None = None
+
+
+class Unheard(Exception):  # noqa: N818  not an error of ours: a finding
+    """The broker did not do what was waited for."""
+
+
+class Doctor:
+    """One examination. It uses topics below `covey/doctor-...` and leaves nothing behind."""
+
+    def __init__(self, url: BrokerUrl, *, patience_s: float = 5.0) -> None:
+        self.url = url
+        self.patience_s = patience_s
+        self._name = f"doctor-{uuid.uuid4().hex[:8]}"
+        self._links = 0
+
+    async def examine(self) -> list[Finding]:
+        """Every finding, in the order of the checks; only the first where no connection comes about."""
+        first = await self._connect()
+        if first.state != "ok":
+            return [first]
+        checks: list[tuple[str, Callable[[], Awaitable[Finding]]]] = [
+            ("publish and subscribe", self._publish),
+            ("retained message", self._retain),
+            ("clearing a retained message", self._clear),
+            ("retained, for a wildcard subscription", self._wildcard),
+            ("last will", self._will),
+            ("take-over of a client id", self._take_over),
+            ("persistent session", self._persistent),
+            ("largest payload", self._largest),
+            ("round trip", self._round_trip),
+            ("throughput", self._throughput),
+        ]
+        return [first, *[await self._check(name, check) for name, check in checks]]
+
+    async def _check(self, name: str, check: Callable[[], Awaitable[Finding]]) -> Finding:
+        try:
+            return await check()
+        except (Unheard, TimeoutError) as error:
+            seen = str(error) or f"nothing within {self.patience_s:g} s"
+            return Finding(name, "missing", seen, "Covey cannot work with this broker as it is configured")
+
+    async def _connect(self) -> Finding:
+        link = MqttLink(self.url, client_id=self._name)
+        async with link:
+            try:
+                async with asyncio.timeout(self.patience_s):
+                    first = await anext(link.incoming())
+            except TimeoutError:
+                first = Down(f"{self.url}: no answer within {self.patience_s:g} s")
+        if isinstance(first, Down):
+            return Finding("connection", "missing", first.why, "check host, port, user, password and TLS")
+        return Finding("connection", "ok", "MQTT 3.1.1")
+
+    async def _publish(self) -> Finding:
+        async with self._link() as link:
+            await self._subscribe(link, self._topic("plain"))
+            await self._send(link, self._topic("plain"), b"x")
+            await self._hear(link)
+        return Finding("publish and subscribe", "ok", "QoS 1, acknowledged and delivered")
+
+    async def _retain(self) -> Finding:
+        async with self._link() as link:
+            await self._send(link, self._topic("state"), b"state", retain=True)
+            await self._subscribe(link, self._topic("state"))
+            await self._hear(link)
+        return Finding("retained message", "ok", "a late subscriber gets it")
+
+    async def _clear(self) -> Finding:
+        topic = self._topic("state")
+        async with self._link() as link:
+            await self._send(link, topic, b"", retain=True)
+            await self._subscribe(link, topic)
+            await self._send(link, topic, b"sentinel")
+            if (await self._hear(link)).payload != b"sentinel":
+                raise Unheard("the message is still there after an empty one")
+        return Finding("clearing a retained message", "ok", "an empty message clears the topic")
+
+    async def _wildcard(self) -> Finding:
+        name = "retained, for a wildcard subscription"
+        async with self._link() as link:
+            await self._send(link, self._topic("wild/one"), b"state", retain=True)
+            await self._subscribe(link, self._topic("wild/+"))
+            await self._send(link, self._topic("wild/two"), b"sentinel")
+            found = (await self._hear(link)).payload == b"state"
+            await self._send(link, self._topic("wild/one"), b"", retain=True)
+        if found:
+            return Finding(name, "ok", "delivered")
+        return Finding(name, "note", "not delivered", "no harm: Covey reads retained state by exact topics only")
+
+    async def _will(self) -> Finding:
+        topic = self._topic("will")
+        async with self._link() as link:
+            await self._subscribe(link, topic)
+            async with self._link(will=Will(topic, b"gone")) as victim:
+                await victim.abort()
+            if (await self._hear(link)).payload != b"gone":
+                raise Unheard("another message came in its place")
+            await self._send(link, topic, b"", retain=True)
+        return Finding("last will", "ok", "published when a connection breaks")
+
+    async def _take_over(self) -> Finding:
+        name = f"{self._name}-twin"
+        async with self._link(client_id=name) as older, self._link(client_id=name), asyncio.timeout(self.patience_s):
+            while not isinstance(await anext(older.incoming()), Down):
+                pass
+        return Finding("take-over of a client id", "ok", "the older connection ends")
+
+    async def _persistent(self) -> Finding:
+        name, topic = f"{self._name}-sleeper", self._topic("offline")
+        async with self._link(client_id=name, clean_session=False) as sleeper:
+            await self._subscribe(sleeper, topic)
+        async with self._link() as link:
+            await self._send(link, topic, b"kept")
+        try:
+            async with self._link(client_id=name, clean_session=False) as sleeper:
+                await self._hear(sleeper)
+            return Finding("persistent session", "ok", "messages wait for a client that is away")
+        except (Unheard, TimeoutError):
+            return Finding("persistent session", "note", "none", "no harm: Covey uses clean sessions only")
+        finally:
+            async with self._link(client_id=name):  # a clean session removes the persistent one
+                pass
+
+    async def _largest(self) -> Finding:
+        largest = 0
+        for size in SIZES:
+            try:
+                async with self._link() as link:
+                    await self._subscribe(link, self._topic("large"))
+                    await self._send(link, self._topic("large"), os.urandom(size), patience_s=4 * self.patience_s)
+                    await self._hear(link)
+            except (Unheard, TimeoutError):
+                break
+            largest = size
+        seen = f"{largest // 1024} KiB{' or more' if largest == SIZES[-1] else ''}"
+        if largest < SIZES[0]:
+            raise Unheard(f"not even {SIZES[0] // 1024} KiB came through")
+        if largest < DEFAULT_PART + HEADROOM and largest < SIZES[-1]:
+            advice = f"set wire.part_bytes to at most {largest - HEADROOM} in the scenario"
+            return Finding("largest payload", "note", seen, advice, largest)
+        return Finding("largest payload", "ok", seen, value=largest)
+
+    async def _round_trip(self) -> Finding:
+        async with self._link() as link:
+            await self._subscribe(link, self._topic("trip"))
+            trips = []
+            for _ in range(TRIPS):
+                began = time.perf_counter()
+                await asyncio.gather(self._send(link, self._topic("trip"), bytes(64)), self._hear(link))
+                trips.append(1000 * (time.perf_counter() - began))
+        median = statistics.median(trips)
+        return Finding("round trip", "ok", f"{median:.2f} ms (median of {TRIPS})", value=median)
+
+    async def _throughput(self) -> Finding:
+        size, count = BULK
+        payload = os.urandom(size)
+        async with self._link() as sender, self._link() as reader:
+            await self._subscribe(reader, self._topic("bulk"))
+            began = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._drain(reader, count))
+                for _ in range(count):
+                    group.create_task(self._send(sender, self._topic("bulk"), payload, patience_s=60.0))
+            rate = size * count / (time.perf_counter() - began) / 1e6
+        return Finding("throughput", "ok", f"{rate:.0f} MB/s ({count} messages of {size // 1000} kB)", value=rate)
+
+    async def _drain(self, reader: MqttLink, count: int) -> None:
+        for _ in range(count):
+            await self._hear(reader)
+
+    def _topic(self, leaf: str) -> str:
+        return f"covey/{self._name}/{leaf}"
+
+    @asynccontextmanager
+    async def _link(self, *, client_id: str = "", **options: Any) -> AsyncIterator[MqttLink]:
+        """A link that is up."""
+        self._links += 1
+        async with MqttLink(self.url, client_id=client_id or f"{self._name}-{self._links}", **options) as link:
+            async with asyncio.timeout(self.patience_s):
+                while not isinstance(await anext(link.incoming()), Up):
+                    pass
+            yield link
+
+    async def _subscribe(self, link: MqttLink, topic: str) -> None:
+        async with asyncio.timeout(self.patience_s):
+            if not await link.subscribe([topic]):
+                raise Unheard(f"the subscription to {topic} was refused")
+
+    async def _send(
+        self, link: MqttLink, topic: str, payload: bytes, *, retain: bool = False, patience_s: float = 0.0
+    ) -> None:
+        async with asyncio.timeout(patience_s or self.patience_s):
+            if not await link.publish(topic, payload, retain=retain):
+                raise Unheard(f"{len(payload)} bytes to {topic} broke the connection")
+
+    async def _hear(self, link: MqttLink) -> Message:
+        async with asyncio.timeout(self.patience_s):
+            async for item in link.incoming():
+                if isinstance(item, Message):
+                    return item
+                if isinstance(item, Down):
+                    raise Unheard(item.why)
+        raise Unheard("the link was closed")
