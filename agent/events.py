@@ -15,6 +15,13 @@ class CoordinatorSeen:
 
 
 @dataclass(frozen=True)
+class OwnStatusSeen:
+    """What the broker tells others about this agent: perhaps the last will of a connection that was replaced."""
+
+    status: AgentStatus
+
+
+@dataclass(frozen=True)
 class OrderSeen:
     order: OrderMessage
 
@@ -72,7 +79,18 @@ class Tick:
 
 
 Event = (
-    Up | Down | CoordinatorSeen | OrderSeen | PartSeen | ModelReady | Inspected | WorkDone | WorkFailed | Sent | Tick
+    Up
+    | Down
+    | OwnStatusSeen
+    | CoordinatorSeen
+    | OrderSeen
+    | PartSeen
+    | ModelReady
+    | Inspected
+    | WorkDone
+    | WorkFailed
+    | Sent
+    | Tick
 )
 
 

@@ -22,7 +22,7 @@ from agent.session import Session
 from agent.store import ModelStore
 from shared.errors import DecodeError
 from shared.link import Incoming, Link, Message, Will
-from shared.messages import CoordinatorStatus, OrderMessage, Part, ReportContent, digest
+from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
 from shared.parts import split
 from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
@@ -153,6 +153,8 @@ class Agent:
         match self.topics.parse(incoming.topic):
             case PlainTopic("coordinator/status"):
                 return e.CoordinatorSeen(CoordinatorStatus.from_bytes(incoming.payload))
+            case AgentTopic(agent, "status") if agent == self.identity.agent:
+                return e.OwnStatusSeen(AgentStatus.from_bytes(incoming.payload))
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(incoming.payload))
             case AgentTopic(agent, "model"):

@@ -65,7 +65,6 @@ class Session:
         self._phase = Phase.IDLE
         self._work: OrderMessage | None = None  # what is fetched for or worked on; None when idle
         self._order: OrderMessage | None = None  # the newest that was not stale
-        self._floor: OrderMessage | None = None  # the same, since the link came up or the roll was called
         outboxed = outboxed or e.Outboxed()
         self._run, self._accepted, self._outbox = outboxed.run, outboxed.accepted, outboxed.step
         self._held = set(models)  # digests of the models on disk
@@ -77,6 +76,7 @@ class Session:
         self._sent_from = 0.0
         self._retries = self._stalls = 0
         self._published: AgentStatus | None = None  # None: nobody knows us
+        self._serial = 0  # of the newest status
         self._roll_at: float | None = None
         self._retry_at: float | None = None
         self._stall_at: float | None = None
@@ -97,6 +97,7 @@ class Session:
         return AgentStatus(
             agent=self._agent,
             session=self._session,
+            serial=self._serial,
             version=self._version,
             online=True,
             epoch=self._epoch,
@@ -126,6 +127,8 @@ class Session:
             case Down():
                 self._up = False
                 return self._stop_sending()
+            case e.OwnStatusSeen(status):  # who reads of its own death says that it lives
+                return [] if status.online or not self._up else self._publish()
             case e.CoordinatorSeen(status):
                 return self._coordinator_seen(status, now)
             case e.Inspected():
@@ -150,11 +153,11 @@ class Session:
 
     def _came_up(self, now: float) -> list[e.Action]:
         self._up = True
-        self._floor = None  # the broker may have come back with an older state; the disk's floor still holds
         self._published = None  # our last will was published meanwhile
         self._retries = self._stalls = 0
         self._nudge(now)
-        subscriptions = (self._topics.coordinator_status, self._topics.order(self._agent), *self._subscribed)
+        own = (self._topics.order(self._agent), self._topics.status(self._agent))
+        subscriptions = (self._topics.coordinator_status, *own, *self._subscribed)
         return [e.Subscribe(subscriptions), *self._watch_for_stall(now)]
 
     def _settle_status(self) -> list[e.Action]:
@@ -162,10 +165,11 @@ class Session:
         if not self._up:
             return []
         status, known = self.status, self._published
-        unseen = {"epoch": status.epoch, "dropped": status.dropped}
+        unseen = {"epoch": status.epoch, "dropped": status.dropped, "serial": status.serial}
         return [] if known and known.model_copy(update=unseen) == status else self._publish()
 
     def _publish(self) -> list[e.Action]:
+        self._serial += 1
         self._published, self._roll_at = self.status, None
         return [e.PublishStatus(self._published)]
 
@@ -176,7 +180,7 @@ class Session:
         if not status.online:
             return []
         if status.epoch != self._epoch:
-            self._epoch, self._floor = status.epoch, None
+            self._epoch = status.epoch
             self._roll_at = now + self._random.uniform(0, ROLL_SPREAD_S)
             self._nudge(now)
         elif before is not None and not before.online:
@@ -195,7 +199,7 @@ class Session:
     # orders
 
     def _order_seen(self, order: OrderMessage, now: float) -> list[e.Action]:
-        self._order = self._floor = order
+        self._order = order
         actions = self._forget_another_run(order)
         actions += self._settle_report(order)
         if self._work is not None and not self._wants(order, self._work.step):
@@ -213,13 +217,10 @@ class Session:
         return self._send(now) if asked else []
 
     def _is_stale(self, order: OrderMessage) -> bool:
-        floor = self._floor
-        if floor is not None and floor.run == order.run:
-            behind = order.accepted < floor.accepted or order.closed < floor.closed
-            ahead = order.accepted > floor.accepted or order.closed > floor.closed
-            rewound = 0 < order.step < floor.step or (order.step == floor.step and order.again < floor.again)
-            if behind or (rewound and not ahead):
-                return True
+        """Late duplicates, and what a broker still held from before its crash."""
+        newest = self._order
+        if newest is not None and newest.run == order.run and order.age < newest.age:
+            return True
         return order.run == self._run and order.accepted < self._accepted
 
     def _wants(self, order: OrderMessage, step: int) -> bool:

@@ -60,6 +60,7 @@ def rules_of(scenario: Scenario) -> Rules:
         start_agents=max(start, 1),
         start_wait_s=None if fleet is None else rounds.start_wait_s,
         rollcall_s=rounds.rollcall_s,
+        absence_s=rounds.absence_s,
         void_limit=rounds.void_limit,
         participants=_participants(scenario),
     )

@@ -40,6 +40,8 @@ class Roster:
             return []
         if retained and status.online and status.epoch != epoch:
             return []
+        if entry is not None and status.online and self._overtaken(status, entry.status):
+            return []
         if entry is None:
             entry = self.entries[status.agent] = Entry(status, now)
         if not status.online:  # a last will knows nothing but that
@@ -50,6 +52,9 @@ class Roster:
         if fits:
             return [Joined(status.agent)]
         return [Left(status.agent)] if was else []
+
+    def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
+        return status.session == known.session and status.serial < known.serial
 
     def refuse(self, reason: str, agent: ClientId | None = None) -> None:
         """Count a message that was dropped, also against its sender where it is known."""

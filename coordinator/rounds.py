@@ -10,6 +10,7 @@ The rules:
 - A phase closes when its target of reports is reached, when everybody alive has reported, when the
   grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn anew.
 - A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
+- An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer; until then those who were there count as present.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
@@ -44,6 +45,7 @@ class Rules:
     start_agents: int = 1
     start_wait_s: float | None = None  # None: wait for ever
     rollcall_s: float = 10.0
+    absence_s: float = 0.0
     void_limit: int = 20
     participants: tuple[tuple[ClientId, ...], ...] | None = None
 
@@ -219,6 +221,7 @@ class RoundEngine:
         self.step: Step | None = None
         self.known: set[ClientId] = set()  # everybody ever seen; present is a subset
         self.present: set[ClientId] = set()
+        self.leaving: dict[ClientId, float] = {}  # present, but gone for good at this time
         self.unconfirmed: set[ClientId] = set()  # present before the lights went out, not yet seen again
         self.paused = False
         self.started = False
@@ -234,7 +237,7 @@ class RoundEngine:
         """Call `handle(Tick(), now)` at this time; None: only an event can change anything."""
         if self._link_lost_at is not None or self.stage is Stage.DONE:
             return None
-        times = [self._rollcall_until, self._not_before, self._gather_until]
+        times = [self._rollcall_until, self._not_before, self._gather_until, *self.leaving.values()]
         if self.stage is Stage.OPEN and self.step is not None:
             times += [self.step.deadline, self._grace_end(self.step)]
         return min((time for time in times if time is not None), default=None)
@@ -270,14 +273,22 @@ class RoundEngine:
         self.known.add(client)
         self.present.add(client)
         self.unconfirmed.discard(client)
+        self.leaving.pop(client, None)
         return self._settle(now)
 
     def _left(self, client: ClientId, now: float) -> list[Action]:
         if self._link_lost_at is not None:
             return []
+        if self.rules.absence_s > 0 and client in self.present:
+            self.leaving.setdefault(client, now + self.rules.absence_s)
+            return []
+        self._go(client)
+        return self._settle(now)
+
+    def _go(self, client: ClientId) -> None:
         self.present.discard(client)
         self.unconfirmed.discard(client)
-        return self._settle(now)
+        self.leaving.pop(client, None)
 
     def _link(self, lost: bool, now: float) -> list[Action]:
         if lost:
@@ -287,6 +298,7 @@ class RoundEngine:
             self._postpone(now - self._link_lost_at)
         self._link_lost_at = None
         self.unconfirmed = set(self.present)
+        self.leaving.clear()  # the roll call tells
         self._rollcall_until = now + self.rules.rollcall_s
         return self._settle(now)
 
@@ -306,6 +318,8 @@ class RoundEngine:
             self._rollcall_until = None
             self.present -= self.unconfirmed
             self.unconfirmed.clear()
+        for client in [client for client, until in self.leaving.items() if now >= until]:
+            self._go(client)
         if self._gather_until is not None and now >= self._gather_until:
             self._gather_until, self._waited = None, True
         if self._not_before is not None and now >= self._not_before:

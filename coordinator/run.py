@@ -124,6 +124,7 @@ class Run:
         self._outgoing.mkdir(parents=True, exist_ok=True)
         self._began = time.monotonic()
         self._opened_at = 0.0
+        self._serial = 0  # of the newest order
 
     @classmethod
     def start(cls, folder: Path, scenario: Scenario, setup: Setup, rules: Rules, run: str, now: float) -> Run:
@@ -141,7 +142,7 @@ class Run:
         checkpoint = Checkpoint(folder / "checkpoint")
         saved = checkpoint.facts()
         facts = Facts(**saved["run"])
-        facts.again += 1
+        facts.again = max(facts.again + 1, int(time.time()))  # grows even if an old checkpoint was put back
         number = (saved["engine"]["step"] or {}).get("number", 0)
         reported = Spool(folder / "spool").who(number)
         engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
@@ -268,8 +269,10 @@ class Run:
         """What this agent should do now."""
         step = self.engine.step if self.engine.stage is Stage.OPEN else None
         waits = step is not None and client in step.cohort and client not in step.reported | step.failed
+        self._serial += 1
         order = OrderMessage(
             run=self.facts.run,
+            serial=self._serial,
             step=step.number if step is not None and waits else 0,
             accepted=self.facts.accepted.get(client, 0),
             closed=self.engine.number - (1 if step is not None else 0),

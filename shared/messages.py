@@ -193,16 +193,23 @@ class OrderMessage(Packed):
 
     `accepted` is the newest step of this agent whose report lies safely on the coordinator's disk;
     reports of steps up to `closed` that were not accepted are no longer wanted.
-    `again` grows when the coordinator lost sight of a report in transit and wants its parts once more.
+    `again` grows with every restart of the coordinator, which then lost sight of the parts in transit and
+    wants them once more; `serial` grows with every order in between.
     """
 
     run: Name
+    serial: Count = 0
     step: Count
     accepted: Count
     closed: Count
     again: Count = 0
     cluster: int | None = None
     work: Work | None = None
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of two orders of one run, the greater is the newer."""
+        return self.again, self.serial
 
 
 class Encoded(Message):
@@ -246,6 +253,7 @@ class AgentStatus(Document):
 
     agent: Name
     session: Name
+    serial: Count = 0  # grows with every status of a session; a last will has 0
     online: bool
     epoch: Annotated[str, Field(max_length=64)] = ""  # the coordinator's roll call that this answers
     task: Annotated[str, Field(max_length=64)] = ""  # digest of the task that the data was checked against

@@ -105,6 +105,7 @@ class Rounds(Section):
     start_wait_s: float = Field(
         60.0, ge=0, description="fleet: start with fewer after this; without a fleet the coordinator waits for ever"
     )
+    absence_s: float = Field(1.0, ge=0, description="an agent that is back within this time has not left")
     rollcall_s: float = Field(10.0, gt=0, description="how long agents may take to answer a roll call")
 
     @model_validator(mode="after")

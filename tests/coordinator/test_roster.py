@@ -71,3 +71,11 @@ def test_refusals_are_counted_by_reason_and_by_sender() -> None:
     assert roster.refusals == {"checksum": 2}
     assert roster.rows({"a": 1})["a"]["refusals"] == {"checksum": 1}
     assert roster.rows({"a": 1})["a"]["cluster"] == 1
+
+
+def test_a_status_that_was_overtaken_by_a_newer_one_changes_nothing() -> None:
+    roster = Roster("t")
+    seen(roster, status(serial=2))
+    assert seen(roster, status(serial=1, task="")) == []
+    assert roster.entries["a"].here
+    assert seen(roster, status(session="s2", serial=1)) == [Joined("a")]  # a new start counts anew

@@ -1,5 +1,7 @@
 """The round engine: who starts, who is invited, when a phase closes. The test owns the clock."""
 
+from typing import Any
+
 import pytest
 
 from coordinator.rounds import (
@@ -130,10 +132,11 @@ def test_a_phase_whose_agents_all_left_is_planned_again_a_second_later() -> None
     assert engine.handle(Tick(), 6.0) == [Plan(View(0, 1, 0, ("a", "b")))]
 
 
-def test_a_round_that_can_no_longer_reach_its_quorum_is_not_opened() -> None:
+@pytest.mark.parametrize("cohort", ["sample", "all", ("a", "b", "c")])
+def test_a_round_that_can_no_longer_reach_its_quorum_is_not_opened(cohort: Any) -> None:
     engine = gathered("a", "b", "c", quorum=3)
     engine.handle(Left("b"), 0.0)
-    assert engine.handle(Planned(TRAIN), 0.0) == []
+    assert engine.handle(Planned(Phase(cohort=cohort)), 0.0) == []
     assert engine.handle(Tick(), 1.0) == []  # and it is not even planned
     assert engine.handle(Joined("b"), 2.0) == [Plan(View(0, 1, 0, ("a", "b", "c")))]
 
@@ -251,8 +254,8 @@ def test_over_selection_invites_more_and_closes_when_m_have_reported() -> None:
 
 
 def test_over_selection_of_a_fraction_is_not_rounded_up_by_float_dust() -> None:
-    engine = opened(*(f"{i:02d}" for i in range(20)), agents=10, over_select=1.1)
-    assert len(cohort(engine)) == 11  # 10 * 1.1 = 11.000000000000002
+    engine = opened(*(f"{i:03d}" for i in range(120)), agents=100, over_select=1.1)
+    assert len(cohort(engine)) == 110  # 100 * 1.1 = 110.00000000000001
 
 
 def test_the_slot_of_an_agent_that_vanished_is_refilled() -> None:
@@ -268,6 +271,20 @@ def test_the_slot_of_an_agent_that_failed_is_refilled() -> None:
     order = walk("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     assert engine.handle(Failed(order[1], 1, "no space left"), 1.0) == [Invite(1, order[2])]
+
+
+def test_a_refill_keeps_up_the_over_selection() -> None:
+    order = walk("abcdef", 0, 0, 0, "train")
+    engine = opened(*"abcdef", agents=2, over_select=2.0)
+    assert engine.handle(Left(order[0]), 1.0) == [Invite(1, order[4])]
+
+
+def test_an_agent_that_failed_and_reported_after_all_fills_its_slot_again() -> None:
+    first, second, third, fourth = walk("abcd", 0, 0, 0, "train")
+    engine = opened(*"abcd", agents=2)
+    assert feed(engine, 1.0, Failed(first, 1, "busy")) == [Invite(1, third)]
+    assert feed(engine, 2.0, Reported(first, 1), Left(third)) == []
+    assert feed(engine, 3.0, Left(second)) == [Invite(1, fourth)]
 
 
 def test_no_slot_is_refilled_in_the_second_half_of_the_deadline() -> None:

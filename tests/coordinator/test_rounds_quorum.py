@@ -1,5 +1,7 @@
 """The round engine: quorum, grace period, void attempts."""
 
+import pytest
+
 from coordinator.rounds import (
     Close,
     Failed,
@@ -106,13 +108,13 @@ def test_a_folded_phase_ends_the_row_of_void_attempts() -> None:
 
 
 def test_the_grace_period_begins_with_the_quorum() -> None:
-    engine = opened("a", "b", "c", quorum=2, grace_s=5.0)
+    engine = opened("a", "b", "c", "d", quorum=2, grace_s=5.0)
     engine.handle(Reported("a", 1), 1.0)
     assert engine.wake_at == 30.0
     assert engine.handle(Reported("b", 1), 4.0) == []
     assert engine.wake_at == 9.0
-    assert engine.handle(Tick(), 8.9) == []
-    assert engine.handle(Tick(), 9.0) == [Close(1, ("a", "b"), ("c",))]
+    assert feed(engine, 8.9, Tick(), Reported("c", 1)) == []  # a further report does not lengthen it
+    assert engine.handle(Tick(), 9.0) == [Close(1, ("a", "b", "c"), ("d",))]
 
 
 def test_the_grace_period_ends_at_the_deadline_at_the_latest() -> None:
@@ -125,8 +127,13 @@ def test_the_grace_period_ends_at_the_deadline_at_the_latest() -> None:
 def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
     engine = opened(*"abcde", phase=Phase("moments", "all", ends_round=False, quorum=0.6))
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
-    (void,) = engine.handle(Tick(), 30.0)
-    assert void == Void(1, "2 reports of 5 invited, the quorum is 3", tuple("abcde"))
+    assert engine.handle(Tick(), 30.0) == [Void(1, "2 reports of 5 invited, the quorum is 3", tuple("abcde"))]
+
+
+@pytest.mark.parametrize(("share", "agents", "quorum"), [(0.5, 5, 3), (0.01, 5, 1), (0.0, 5, 1), (0.55, 100, 55)])
+def test_a_share_is_rounded_up_but_not_by_float_dust(share: float, agents: int, quorum: int) -> None:
+    phase = Phase("moments", "all", ends_round=False, quorum=share)
+    assert _quorum(opened(*(f"{i:03d}" for i in range(agents)), phase=phase)) == quorum
 
 
 def test_the_larger_of_both_quorums_counts_where_a_phase_ends_the_round() -> None:

@@ -28,6 +28,26 @@ from coordinator.sampling import walk
 from shared.strategy import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted
 
+# -- an agent's short absence ----------------------------------------------------------------------
+
+
+def test_an_agent_that_is_back_in_time_has_not_left() -> None:
+    engine = opened("a", "b", absence_s=1.0)
+    assert feed(engine, 5.0, Reported("a", 1), Left("b")) == []
+    assert engine.wake_at == 6.0
+    assert feed(engine, 5.9, Joined("b")) == []
+    assert feed(engine, 6.0, Tick()) == []
+    assert feed(engine, 7.0, Reported("b", 1)) == [Close(1, ("a", "b"), ())]
+
+
+def test_the_step_closes_when_an_absence_has_lasted_too_long() -> None:
+    engine = opened("a", "b", absence_s=1.0)
+    assert feed(engine, 5.0, Reported("a", 1), Left("b")) == []
+    assert feed(engine, 5.5, Left("b")) == []  # a second last will does not start the time anew
+    assert feed(engine, 6.0, Tick()) == [Close(1, ("a",), ("b",))]
+    assert engine.wake_at is None
+
+
 # -- the operator, the link, the roll call ---------------------------------------------------------
 
 
@@ -134,6 +154,19 @@ def test_the_deadline_of_an_open_step_begins_anew_after_a_restart() -> None:
     feed(engine, 101.0, Joined("a"))
     assert feed(engine, 110.0, Tick()) == []
     assert engine.wake_at == 130.0
+
+
+def test_the_grace_period_begins_anew_after_a_restart_that_found_the_quorum() -> None:
+    engine = opened("a", "b", "c", grace_s=5.0)
+    engine.handle(Reported("a", 1), 1.0)
+    assert restarted(engine, "a", now=100.0)[0].wake_at == 105.0
+    assert restarted(engine, now=100.0)[0].wake_at == 110.0  # no report, no quorum: the roll call
+
+
+def test_a_restart_without_a_report_gives_no_grace_to_a_phase_that_may_be_empty() -> None:
+    phase = Phase("evaluate", "all", ends_round=False, may_be_empty=True)
+    engine, _ = restarted(opened("a", phase=phase, grace_s=5.0), now=100.0)
+    assert engine.wake_at == 110.0
 
 
 def test_a_step_that_had_all_its_reports_closes_at_once_after_a_restart() -> None:

@@ -1,0 +1,106 @@
+"""A whole fleet in one event loop: the real coordinator service and the real agent services over a pretend broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from agent import wire
+from agent.service import Agent, Identity
+from agent.worker import load_memory, save_memory
+from broker.memory import MemoryBroker
+from coordinator.rounds import Rules
+from coordinator.run import Run
+from coordinator.service import Service, last_will
+from shared.client import decode_model, perform
+from shared.messages import OrderMessage, digest
+from shared.scenario import Scenario
+from shared.strategy import ClientId
+from shared.topics import Topics
+from shared.vectors import Layout
+from tests.bowl import Softmax
+from tests.small_run import local_for, setup
+
+
+class Numpy:
+    """The pool's jobs in numpy, in this process; `takes_s` of virtual time each."""
+
+    def __init__(self, people: Mapping[ClientId, Softmax], takes_s: float = 0.5) -> None:
+        self.people, self.takes_s = people, takes_s
+        self.worked: list[tuple[ClientId, int]] = []  # (client, step)
+
+    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+        await asyncio.sleep(self.takes_s)
+        if job["job"] == "inspect":
+            local = self.people[job["source"]["client"]]
+            labels = sorted({str(label) for label in local.y.tolist()})
+            return {"samples": local.examples, "test_samples": local.examples, "labels": labels, "problem": None}
+        return self._perform(job)
+
+    def _perform(self, job: wire.Job) -> wire.Job:
+        order, client = OrderMessage.from_bytes(job["order"]), job["client"]
+        assert order.work is not None
+        self.worked.append((client, order.step))
+        layout = Layout.from_wire(order.work.layout)
+        models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
+        memory = load_memory(Path(job["memory"])) if job["memory"] else {}
+        report, kept = perform(order, models, local_for(self.people)(client, order), memory, client=client)
+        content = report.to_bytes()
+        Path(job["report_out"]).write_bytes(content)
+        save_memory(Path(job["memory_out"]), kept, durable=False)
+        return {"digest": digest(content), "size": len(content), "fresh": True, "failed": None}
+
+
+class Fleet:
+    """Open it as a context; `serve` runs the coordinator until it is over or stopped."""
+
+    def __init__(
+        self, folder: Path, scene: Scenario, rules: Rules, broker: MemoryBroker, people: Mapping[ClientId, Softmax]
+    ) -> None:
+        self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
+        self.jobs = Numpy(people)
+        self.agents: dict[ClientId, Agent] = {}
+        self.rows: list[Mapping[str, Any]] = []
+        self.service: Service | None = None
+        self._stack = AsyncExitStack()
+        self._lives: dict[ClientId, asyncio.Task[None]] = {}
+
+    async def __aenter__(self) -> Fleet:
+        for client in self.jobs.people:
+            self.join(client)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for agent in self.agents.values():
+            agent.stop()
+        await asyncio.gather(*self._lives.values(), return_exceptions=True)
+
+    def join(self, client: ClientId) -> None:
+        """Start an agent, for the first time or again with what it has on disk."""
+        state = self.folder / "agents" / client
+        state.mkdir(parents=True, exist_ok=True)
+        identity = Identity(client, self.scene.federation, {"client": client}, state, durable=False)
+        agent = self.agents[client] = Agent(identity, self.jobs, session_id=f"{client}-{len(self._lives)}")
+        self._lives[client] = asyncio.create_task(self._live(client, agent))
+
+    async def _live(self, client: ClientId, agent: Agent) -> None:
+        async with self.broker.link(client, agent.will) as link:
+            await agent.run(link)
+
+    async def vanish(self, client: ClientId) -> None:
+        """A power cut."""
+        await self.agents[client].vanish()
+        await self._lives[client]
+
+    async def serve(self, run: Run | None = None, watch: Callable[[Mapping[str, Any]], None] | None = None) -> Run:
+        """A coordinator's life: a new run, or the one given, until it is over or stopped."""
+        now = asyncio.get_running_loop().time()
+        this = run or Run.start(self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now)
+        async with self.broker.link("coordinator", last_will(Topics(self.scene.federation))) as link:
+            self.service = Service(this, link, watch=watch or self.rows.append)
+            why = await self.service.serve()
+        assert not why, why
+        return this
