@@ -1,0 +1,42 @@
+# Every target does its own set-up: Python 3.11 or newer, a C compiler, and the package indexes are enough.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check format clean mosquitto
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both side by side: runs/
+	rm -rf runs/digits runs/digits-fedavg
+	$(BIN)/coordinator run scenarios/digits.yaml --out runs/digits
+	$(BIN)/coordinator run scenarios/digits.yaml --set strategy.name=fedavg --out runs/digits-fedavg
+	$(BIN)/coordinator report runs/digits runs/digits-fedavg
+
+test: $(READY) mosquitto ## everything: format, lint, types, then all tests
+	@$(MAKE) --no-print-directory check
+	$(BIN)/python -m pytest
+
+check: $(READY) ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY) ## put the code into its format, mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove all that was made here but the runs
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+mosquitto: # the tests that need it skip without it
+	@command -v mosquitto || test -x /usr/sbin/mosquitto || scripts/apt-install mosquitto || \
+		echo "mosquitto is not installed and could not be: the tests that need it are skipped" >&2
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv || \
+		{ scripts/apt-install python3-venv && $(PYTHON) -m venv --clear .venv; }
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
