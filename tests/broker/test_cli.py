@@ -1,0 +1,108 @@
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from broker.cli import app
+from broker.start import FALLBACK, start_broker
+from tests.brokers import free_ports
+
+ROOT = Path(__file__).resolve().parents[2]
+doctor = CliRunner().invoke
+
+
+@contextmanager
+def up(*options: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
+    """`broker up` on a free port, and what it says about itself."""
+    command = [sys.executable, "-m", "broker.cli", "up", "--port", "0", "--json", *options]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def test_the_doctor_passes_the_embedded_broker_and_measures_it(broker_url: Callable[[str], str]) -> None:
+    result = doctor(app, ["doctor", broker_url("embedded"), "--json"])
+    assert result.exit_code == 0, result.output
+    findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
+    assert len(findings) == 11
+    assert {finding["state"] for finding in findings.values()} == {"ok"}
+    assert findings["largest payload"]["value"] == 8 << 20
+    assert findings["throughput"]["value"] > 1
+
+
+def test_the_doctor_ends_with_1_where_nobody_listens() -> None:
+    (port,) = free_ports(1)
+    result = doctor(app, ["doctor", f"mqtt://127.0.0.1:{port}"])
+    assert result.exit_code == 1
+    assert "missing" in result.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["doctor", "http://localhost"],
+        ["doctor", "mqtt://localhost", "--insecure"],
+        ["up", "--user", "ann"],
+        ["up", "--tls-cert", "nowhere.pem"],
+        ["up", "--password-file", "nowhere"],
+        ["up", "--embedded", "--data", "somewhere"],
+    ],
+)
+def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]) -> None:
+    result = doctor(app, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("broker: ")
+    assert "Traceback" not in result.output
+
+
+def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.start.find", lambda: None)
+    said: list[str] = []
+    assert start_broker("auto", say=said.append).name.startswith("embedded")
+    assert said == [FALLBACK]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("options", [["--embedded"], pytest.param([], marks=pytest.mark.broker)])
+def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
+    with up("--until-stdin-closes", *options) as (process, said):
+        assert set(said) == {"url", "broker", "pid"}
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+        assert not Path(f"/proc/{said['pid']}").exists()
+
+
+@pytest.mark.processes
+def test_broker_up_ends_in_peace_when_terminated() -> None:
+    with up("--embedded") as (process, _):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+@pytest.mark.parametrize("options", [["--embedded"], pytest.param([], marks=pytest.mark.broker)])
+async def test_no_broker_outlives_a_killed_broker_up(options: list[str]) -> None:
+    with up(*options) as (process, said):
+        process.kill()
+        async with asyncio.timeout(20):
+            while _alive(str(said["pid"])):  # noqa: ASYNC110  not our child: only looking tells
+                await asyncio.sleep(0.05)
+
+
+def _alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

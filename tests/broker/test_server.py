@@ -1,0 +1,264 @@
+"""The embedded broker's connections over a fake transport, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from amqtt.mqtt.connect import ConnectPacket, ConnectPayload, ConnectVariableHeader
+from amqtt.mqtt.subscribe import SubscribePacket
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker import passwords, sessions
+from broker.packets import PacketReader, ProtocolError, answer, decode_publish, publish_head
+from broker.server import STALL_S, Connection, Hub
+from tests.clock import run
+
+PUBLISH, PUBACK, PUBREC, PUBREL, SUBACK, CONNACK = 3, 4, 5, 6, 9, 2
+
+
+class Wire(asyncio.Transport):
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closed = False
+        self.paused = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+
+class Client:
+    """The other end of a connection."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.wire = Wire()
+        self.connection = Connection(hub)
+        self.connection.connection_made(self.wire)
+
+    def connect(self, client_id: str, *, clean: bool = True, keepalive_s: int = 0, **extra: str) -> Client:
+        header = ConnectVariableHeader(keep_alive=keepalive_s)
+        header.clean_session_flag = clean
+        header.username_flag = "username" in extra
+        header.password_flag = "password" in extra
+        header.will_flag = "will_topic" in extra
+        payload = ConnectPayload(client_id, will_message=b"gone", **extra)
+        self.send(ConnectPacket(variable_header=header, payload=payload).to_bytes())
+        return self
+
+    def send(self, data: bytes) -> None:
+        self.connection.data_received(data)
+
+    def subscribe(self, topic: str, qos: int = 1) -> None:
+        self.send(SubscribePacket.build([(topic, qos)], 1).to_bytes())
+
+    def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 7) -> None:
+        head = publish_head(
+            topic, len(payload), qos=qos, retain=False, packet_id=packet_id if qos else None, again=False
+        )
+        self.send(head + payload)
+
+    def heard(self) -> list[tuple[int, int, bytes]]:
+        packets = PacketReader(1 << 28).feed(bytes(self.wire.written))
+        self.wire.written.clear()
+        return packets
+
+    def payloads(self) -> list[bytes]:
+        return [decode_publish(flags, body).payload for kind, flags, body in self.heard() if kind == PUBLISH]
+
+
+def on_a_loop(test: Callable[[], None]) -> Callable[[], None]:
+    async def program() -> None:
+        test()
+
+    def wrapped() -> None:
+        run(program())
+
+    wrapped.__name__ = test.__name__
+    return wrapped
+
+
+@given(st.lists(st.binary(max_size=300), max_size=6), st.data())
+def test_packets_are_the_same_however_the_stream_is_cut(bodies: list[bytes], data: st.DataObject) -> None:
+    heads = [publish_head("t", len(body), qos=1, retain=False, packet_id=9, again=False) for body in bodies]
+    stream = b"".join(head + body for head, body in zip(heads, bodies, strict=True))
+    reader, got, position = PacketReader(1 << 20), [], 0
+    while position < len(stream):
+        size = data.draw(st.integers(1, len(stream) - position))
+        got += reader.feed(stream[position : position + size])
+        position += size
+    assert [decode_publish(flags, body).payload for _, flags, body in got] == bodies
+
+
+@given(st.binary(max_size=60))
+def test_random_bytes_end_a_connection_and_raise_nothing(data: bytes) -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        client.send(data)
+        known = Client(Hub()).connect("a")
+        known.send(data)
+
+    run(program())
+
+
+def test_a_packet_larger_than_allowed_is_refused_before_it_arrived() -> None:
+    with pytest.raises(ProtocolError, match="at most 1000"):
+        PacketReader(1000).feed(bytes([0x30, 0xFF, 0xFF, 0x7F]))
+
+
+@on_a_loop
+def test_the_first_packet_must_be_connect_and_a_second_connect_ends_it() -> None:
+    early = Client(Hub())
+    early.publish("t")
+    assert early.wire.closed
+    twice = Client(Hub()).connect("a")
+    twice.connect("a")
+    assert twice.wire.closed
+
+
+def test_a_silent_client_is_gone_after_one_and_a_half_keepalives_and_its_will_is_published() -> None:
+    async def program() -> None:
+        hub = Hub()
+        reader = Client(hub).connect("r")
+        reader.subscribe("w")
+        silent = Client(hub).connect("a", keepalive_s=10, will_topic="w")
+        await asyncio.sleep(14)
+        assert not silent.wire.closed
+        silent.send(bytes([0xC0, 0]))  # PINGREQ
+        await asyncio.sleep(14)
+        assert not silent.wire.closed
+        await asyncio.sleep(2)
+        assert silent.wire.closed
+        assert reader.payloads() == [b"gone"]
+
+    run(program())
+
+
+def test_who_connects_and_says_nothing_is_cut_off() -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        await asyncio.sleep(11)
+        assert client.wire.closed
+
+    run(program())
+
+
+@on_a_loop
+def test_a_qos_2_message_sent_twice_is_delivered_once() -> None:
+    hub = Hub()
+    reader, sender = Client(hub).connect("r"), Client(hub).connect("s")
+    reader.subscribe("t", qos=2)
+    assert (SUBACK, 0, b"\0\1\1") in reader.heard()
+    sender.publish("t", qos=2)
+    sender.publish("t", qos=2)
+    assert [kind for kind, _, _ in sender.heard()] == [CONNACK, PUBREC, PUBREC]
+    sender.send(answer(PUBREL, 7, flags=2))
+    sender.publish("t", b"next", qos=2)
+    assert reader.payloads() == [b"x", b"next"]
+
+
+@on_a_loop
+def test_a_persistent_session_gets_what_it_missed_and_again_what_it_did_not_acknowledge() -> None:
+    hub = Hub()
+    sleeper, sender = Client(hub).connect("p", clean=False), Client(hub).connect("s")
+    sleeper.subscribe("t")
+    sender.publish("t", b"unacknowledged")
+    sleeper.connection.connection_lost(None)
+    sender.publish("t", b"missed")
+    sender.publish("t", b"missed at qos 0", qos=0)
+    again = Client(hub).connect("p", clean=False)
+    connack, first, second = again.heard()
+    assert connack[2] == b"\1\0"  # session present
+    assert decode_publish(*first[1:]).payload == b"unacknowledged"
+    assert first[1] & 8  # marked as a duplicate
+    assert decode_publish(*second[1:]).payload == b"missed"
+    clean = Client(hub).connect("p")
+    assert clean.heard()[0][2] == b"\0\0"
+    sender.publish("t", b"unheard")
+    assert clean.payloads() == []
+
+
+@on_a_loop
+def test_messages_in_flight_are_bounded_and_follow_acknowledgements() -> None:
+    hub = Hub()
+    reader, sender = Client(hub).connect("r"), Client(hub).connect("s")
+    reader.subscribe("t")
+    for number in range(sessions.IN_FLIGHT + 5):
+        sender.publish("t", str(number).encode())
+    got = [packet for packet in reader.heard() if packet[0] == PUBLISH]
+    assert len(got) == sessions.IN_FLIGHT
+    reader.send(answer(PUBACK, decode_publish(*got[0][1:]).packet_id or 0))
+    assert reader.payloads() == [str(sessions.IN_FLIGHT).encode()]
+
+
+def test_a_publisher_waits_for_a_slow_reader_but_not_for_ever() -> None:
+    async def program() -> None:
+        hub = Hub()
+        reader, sender = Client(hub).connect("r"), Client(hub).connect("s")
+        reader.subscribe("t")
+        reader.connection.pause_writing()
+        for _ in range(9):
+            sender.publish("t", bytes(sessions.PLENTY_BYTES // 8))
+        assert sender.wire.paused
+        await asyncio.sleep(STALL_S + 1)
+        assert not sender.wire.paused
+        sender.publish("t")
+        assert sender.wire.paused
+        reader.connection.resume_writing()
+        assert not sender.wire.paused
+
+    run(program())
+
+
+def test_a_session_that_is_never_read_drops_its_oldest_messages_and_counts_them() -> None:
+    session = sessions.Session("a", clean=False)
+    session.online = False
+    for number in range(sessions.OFFLINE_MESSAGES + 3):
+        session.add(sessions.Waiting("t", str(number).encode(), 1, retain=False))
+    assert session.dropped == 3
+    first = session.next()
+    assert first is not None
+    assert first.message.payload == b"3"
+
+
+@on_a_loop
+def test_a_wrong_password_is_refused_with_the_reason() -> None:
+    users = dict(line.split(":", 1) for line in [passwords.entry("ann", "secret")])
+    wrong = Client(Hub(users=users)).connect("a", username="ann", password="guess")
+    assert wrong.heard() == [(CONNACK, 0, b"\0\5")]
+    assert wrong.wire.closed
+    right = Client(Hub(users=users)).connect("a", username="ann", password="secret")
+    assert right.heard() == [(CONNACK, 0, b"\0\0")]
+    nobody = Client(Hub(users=users)).connect("a")
+    assert nobody.wire.closed
+
+
+@on_a_loop
+def test_another_version_of_mqtt_is_refused() -> None:
+    client = Client(Hub())
+    header = ConnectVariableHeader(proto_level=5)
+    header.clean_session_flag = True
+    client.send(ConnectPacket(variable_header=header, payload=ConnectPayload("a")).to_bytes())
+    assert client.heard() == [(CONNACK, 0, b"\0\1")]

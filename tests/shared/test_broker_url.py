@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import pytest
+
+from shared.broker_url import BrokerUrl
+from shared.errors import UserError
+
+
+def test_an_address_says_where_and_who_and_hides_the_password() -> None:
+    url = BrokerUrl.parse("mqtts://ann:s%40cret@example.org")
+    assert (url.host, url.port, url.tls, url.user, url.password) == ("example.org", 8883, True, "ann", "s@cret")
+    assert str(url) == "mqtts://ann@example.org:8883"
+    assert "cret" not in repr(url)
+    assert BrokerUrl.parse(url.with_password()) == url
+
+
+def test_plain_mqtt_has_port_1883_and_ipv6_stands_in_brackets() -> None:
+    assert BrokerUrl.parse("mqtt://localhost") == BrokerUrl("localhost", 1883)
+    assert str(BrokerUrl.parse("mqtt://[::1]:1884")) == "mqtt://[::1]:1884"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "localhost",
+        "localhost:1883",
+        "http://localhost",
+        "mqtt://",
+        "mqtt://a b",
+        "mqtt://host:port",
+        "mqtt://host:0",
+        "mqtt://host:70000",
+        "mqtt://host/path",
+        "mqtt://host?x=1",
+        "mqtt://:secret@host",
+        "mqtt://[::1",
+    ],
+)
+def test_nonsense_is_refused_and_the_right_form_is_shown(text: str) -> None:
+    with pytest.raises(UserError, match=r"mqtt\[s\]://"):
+        BrokerUrl.parse(text)
+
+
+def test_a_refusal_does_not_show_the_password() -> None:
+    with pytest.raises(UserError) as error:
+        BrokerUrl.parse("mqtt://ann:secret@host/path")
+    assert "secret" not in str(error.value)
+
+
+def test_tls_files_that_cannot_be_read_are_named() -> None:
+    with pytest.raises(UserError, match=r"nowhere\.pem"):
+        BrokerUrl.parse("mqtts://host", ca=Path("nowhere.pem")).tls_context()

@@ -1,0 +1,126 @@
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from shared.link import Down, Message, Up
+from shared.link_tools import Backoff, Inbox
+from shared.mqtt_link import MqttLink
+from tests.brokers import free_ports
+from tests.clock import run
+from tests.conformance.test_links import message, up
+
+
+def test_waits_double_up_to_a_bound_and_start_afresh_after_a_calm_connection() -> None:
+    backoff = Backoff(first_s=1, most_s=8, calm_s=60, uniform=lambda low, high: 1.0)
+    assert [backoff.delay() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
+    assert backoff.delay(lasted_s=59) == 8
+    assert backoff.delay(lasted_s=60) == 1
+
+
+def test_chance_spreads_the_waits_by_half() -> None:
+    waits = [Backoff(first_s=1).delay() for _ in range(200)]
+    assert 0.5 <= min(waits) < 0.7 < 1.3 < max(waits) <= 1.5
+
+
+def test_an_inbox_loses_nothing_to_a_reader_that_gives_up_waiting() -> None:
+    async def program() -> None:
+        inbox = Inbox()
+        for _ in range(3):
+            try:
+                await asyncio.wait_for(anext(inbox), 1)
+            except TimeoutError:
+                continue
+        inbox.put(Message("t", b"x"))
+        inbox.close()
+        inbox.put(Message("t", b"too late"))
+        assert [item async for item in inbox] == [Message("t", b"x")]
+
+    run(program())
+
+
+def test_a_long_inbox_lets_other_tasks_have_their_turn() -> None:
+    async def program() -> int:
+        inbox, turns, over = Inbox(), 0, False
+
+        async def other() -> None:
+            nonlocal turns
+            while not over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        for _ in range(1000):
+            inbox.put(Up())
+        for _ in range(1000):
+            await anext(inbox)
+        over = True
+        await task
+        return turns
+
+    assert run(program()) >= 10
+
+
+async def test_a_broker_that_is_not_there_is_said_once() -> None:
+    (port,) = free_ports(1)
+    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)) as link:
+        first = await anext(link.incoming())
+        assert isinstance(first, Down)
+        assert "refused" in first.why
+        await asyncio.sleep(0.5)
+        assert not await link.publish("t", b"x")
+    assert [item async for item in link.incoming()] == []
+
+
+async def test_a_link_with_too_much_to_read_hangs_up_and_comes_back_when_it_was_read(
+    broker_url: Callable[[str], str],
+) -> None:
+    url = broker_url("embedded")
+    async with (
+        MqttLink(url, client_id="slow", inbox_bytes=10_000, backoff=Backoff(most_s=0.1)) as slow,
+        MqttLink(url, client_id="fast") as fast,
+    ):
+        await up(slow, fast)
+        await slow.subscribe(["slow/t"])
+        for number in range(30):
+            await fast.publish("slow/t", bytes([number]) * 1000)
+        got = []
+        async with asyncio.timeout(10):
+            while isinstance(item := await anext(slow.incoming()), Message):
+                got.append(item.payload[0])
+            assert isinstance(item, Down)
+            assert "wait to be read" in item.why
+        assert got == list(range(len(got)))
+        assert len(got) == 11
+        await up(slow)
+        assert await slow.subscribe(["slow/t"])
+        await fast.publish("slow/t", b"again")
+        assert (await message(slow)).payload == b"again"
+
+
+async def test_a_publish_that_waits_when_the_connection_breaks_is_false_at_once() -> None:
+    """Against a broker that accepts and then answers nothing: a plain server."""
+
+    async def half_a_broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(bytes([0x20, 2, 0, 0]))
+        await reader.read(100)
+        await asyncio.sleep(0.05)
+        writer.close()
+
+    server = await asyncio.start_server(half_a_broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a") as link:
+        await up(link)
+        began = time.monotonic()
+        assert not await link.publish("t", b"x")
+        assert time.monotonic() - began < 5
+    server.close()
+
+
+def test_the_link_imports_neither_numpy_nor_torch() -> None:
+    program = "import sys, shared.mqtt_link; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
+    root = Path(__file__).resolve().parents[2]
+    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0
