@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.seeds import generator
-from shared.vectors import Vector, mean, release, squared_distance
+from shared.vectors import Vector, mean, release
 
 Matrix = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -204,10 +204,8 @@ def sketch(rows: Sequence[Vector], size: int, seed: int) -> Vector:
 
 def euclidean(rows: Sequence[Vector]) -> Matrix:
     """Symmetric matrix (n, n) of Euclidean distances by direct differences: near-identical rows stay apart."""
-    matrix = np.zeros((len(rows), len(rows)))
-    for i, row in enumerate(rows):
-        for j in range(i):
-            matrix[i, j] = matrix[j, i] = math.sqrt(squared_distance(row, rows[j]))
+    half = np.tril(np.sqrt(distances(rows, rows)))
+    matrix: Matrix = half + half.T
     return matrix
 
 

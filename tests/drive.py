@@ -66,10 +66,11 @@ class Run:
         self.state = frozen(self.strategy.init(self.setup))
 
     def rounds(self, count: int) -> Run:
-        """Go on until so many rounds were folded in all; 20 void phases in a row are an AssertionError."""
+        """Go on until so many rounds were folded in all; a run that hangs is an AssertionError."""
         attempt = 0
         while self.round < count:
             assert attempt < 20, "the phase is void again and again"
+            assert len(self.phases) < 5 * (count + 2), "phases are folded, but no round ends"
             attempt = 0 if self._phase(attempt) else attempt + 1
         return self
 
