@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 Path = tuple[str | int, ...]
 MOST_KEYS = 100_000  # aliases can make a small file grow without end
@@ -47,8 +48,9 @@ def parse(text: str) -> Source:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise YamlError(f"{error.problem or error.context}{line}") from None
-    except yaml.YAMLError as error:
-        raise YamlError(str(error)) from None
+    except ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise YamlError(f"the character {chr(error.character)!r} has no place in YAML, line {line}") from None
     except RecursionError:
         raise YamlError("nested too deeply") from None
 

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator.plan import PhaseCost, Plan, plan
+from coordinator.scenario_file import methods
+from shared.codec import Codec, encode
+from shared.messages import ModelContent, ReportContent, digest
+from shared.parts import split
+from shared.scenario import Scenario
+from shared.strategy import Setup, Training
+from shared.topics import Topics
+from shared.vectors import Layout, Tensor
+
+LENET = Layout(
+    (
+        Tensor("conv1.weight", (6, 1, 5, 5)),
+        Tensor("conv1.bias", (6,)),
+        Tensor("conv2.weight", (16, 6, 5, 5)),
+        Tensor("conv2.bias", (16,)),
+        Tensor("fc1.weight", (120, 256)),
+        Tensor("fc1.bias", (120,)),
+        Tensor("fc2.weight", (84, 120)),
+        Tensor("fc2.bias", (84,)),
+        Tensor("fc3.weight", (10, 84)),
+        Tensor("fc3.bias", (10,)),
+    ),
+    10,
+)
+VALUES, HEAD = 44_426, 850  # algorithms.md section 8
+
+
+def scenario(strategy: dict[str, Any], agents: int = 100, **sections: Any) -> Scenario:
+    return Scenario.model_validate(
+        {
+            "name": "lenet",
+            "task": {"features": [1, 28, 28], "classes": 10, "model": {"name": "lenet5"}},
+            "strategy": strategy,
+            "fleet": {"agents": agents},
+            "rounds": {"count": 200, "participation": 0.1},
+        }
+        | sections
+    )
+
+
+def planned(given: Scenario, layout: Layout = LENET) -> Plan:
+    start = np.zeros(layout.size, np.float32)
+    starts = (start,) * given.strategy.starts
+    return plan(given, Setup(starts, layout, given.seed, given.rounds.count, given.rounds.participation, Training()))
+
+
+def phase(of: Plan, name: str) -> PhaseCost:
+    (found,) = [one for one in of.phases if one.name == name]
+    return found
+
+
+def packet(topic: str, payload: bytes) -> int:
+    """MQTT 3.1.1, section 3.3, written out for packets of 16 kB to 2 MB (remaining length in three bytes)."""
+    return 1 + 3 + 2 + len(topic) + 2 + len(payload)
+
+
+def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() -> None:
+    figures = planned(scenario({"name": "fedavg"}))
+    train = phase(figures, "train")
+    assert (figures.agents, figures.rounds, figures.models, figures.values) == (100, 200, 1, VALUES)
+    assert (train.times, train.invited, train.down_values, train.up_values) == (200, 10, VALUES, VALUES)
+    assert figures.mbit_per_agent == pytest.approx(200 * 0.1 * 2 * 1.421632)  # 1.4216 Mbit per vector
+
+
+def test_the_bytes_are_those_that_travel() -> None:
+    figures = planned(scenario({"name": "fedavg"}))
+    vector, _ = encode(np.zeros(VALUES, np.float32), Codec(), rng=np.random.default_rng(0))
+    model = ModelContent(layout=LENET.digest, vector=vector).to_bytes()
+    (part,) = split(io.BytesIO(model), digest=digest(model), size=len(model), part_bytes=1 << 19, about=1000)
+    assert phase(figures, "train").down_bytes == packet(Topics("default").model("0") + "/0", part.to_bytes())
+    report = ReportContent(
+        run="run-2026-11-20-1",
+        step=1000,
+        client="agent-0000",
+        examples=32,
+        steps=1,
+        loss=1.0,
+        numbers={},
+        seconds=1.0,
+        vectors={"model": vector},
+    ).to_bytes()
+    (part,) = split(io.BytesIO(report), digest=digest(report), size=len(report), part_bytes=1 << 19, about=1000)
+    topic = Topics("default").report("agent-0000", 0)
+    assert phase(figures, "train").up_bytes == packet(topic, part.to_bytes())
+
+
+def test_a_round_and_the_run_add_up() -> None:
+    figures = planned(scenario({"name": "fedavg"}))
+    train, last = phase(figures, "train"), phase(figures, "evaluate")
+    assert figures.round_down_bytes == 10 * train.down_bytes
+    assert figures.down_bytes == 200 * 10 * train.down_bytes + 100 * last.down_bytes
+    assert figures.up_bytes == 200 * 10 * train.up_bytes + 100 * last.up_bytes
+    assert (last.times, last.invited, last.down_values, last.up_values) == (1, 100, VALUES, 0)
+
+
+def test_fedclust_sends_the_start_to_all_and_final_layers_back_once() -> None:
+    figures = planned(scenario({"name": "fedclust", "n_clusters": 4}))
+    first, train = phase(figures, "signature"), phase(figures, "train")
+    assert (first.times, first.invited, first.down_values, first.up_values) == (1, 100, VALUES, HEAD)
+    assert (train.times, train.invited, train.down_values, train.up_values) == (200, 10, VALUES, VALUES)
+    assert figures.models == 4
+    regular = 200 * 0.1 * 2 * VALUES
+    assert figures.mbit_per_agent == pytest.approx((regular + VALUES + HEAD) * 32 / 1e6)
+
+
+def test_parts_cost_a_header_each() -> None:
+    one = planned(scenario({"name": "fedavg"}))
+    many = planned(scenario({"name": "fedavg"}, wire={"part_bytes": 1024}))
+    parts = -(-(4 * VALUES + 120) // 1024)
+    more = phase(many, "train").down_bytes - phase(one, "train").down_bytes
+    assert 80 * parts < more < 180 * parts
+
+
+def test_a_codec_makes_reports_smaller_and_topk_only_those_with_a_base() -> None:
+    plain = phase(planned(scenario({"name": "fedclust"})), "train").up_bytes
+    for codec, share in (("float16", 0.5), ("int8", 0.25 + 1 / 256), ("topk", 0.02)):
+        figures = planned(scenario({"name": "fedclust"}, wire={"codec": codec, "delta": True}))
+        assert phase(figures, "train").up_bytes == pytest.approx(share * plain, abs=400)
+        assert phase(figures, "train").down_bytes == pytest.approx(plain, abs=200)
+    assert phase(figures, "signature").up_bytes == pytest.approx(4 * HEAD, abs=400)
+
+
+def test_delivery_to_all_costs_a_model_for_everybody_in_every_round() -> None:
+    some = planned(scenario({"name": "fedavg"}))
+    everybody = planned(scenario({"name": "fedavg"}, wire={"delivery": "all"}))
+    assert everybody.round_down_bytes == 10 * some.round_down_bytes
+    assert everybody.round_up_bytes == some.round_up_bytes
+
+
+def test_over_selection_is_paid_for() -> None:
+    rounds = {"count": 5, "agents": 10, "over_select": 1.3}
+    assert phase(planned(scenario({"name": "fedavg"}, rounds=rounds)), "train").invited == 13
+
+
+def test_evaluations_come_every_so_many_rounds_and_once_at_the_end() -> None:
+    assert phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 50})), "evaluate").times == 4
+    assert phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 60})), "evaluate").times == 4
+
+
+def test_federated_standardisation_is_a_phase_of_all_without_vectors() -> None:
+    task = {"features": [1, 28, 28], "classes": 10, "standardise": "federated"}
+    moments = phase(planned(scenario({"name": "fedavg"}, task=task)), "moments")
+    assert (moments.times, moments.invited, moments.down_bytes, moments.up_values) == (1, 100, 0, 0)
+
+
+def test_memory_is_for_the_clusters_models_and_not_for_the_agents() -> None:
+    few, many = (planned(scenario({"name": "fedclust", "n_clusters": 2}, agents=n)) for n in (20, 2000))
+    assert few.memory_bytes == many.memory_bytes == 3 * 4 * VALUES + (4 << 20)
+
+
+def test_disk_holds_the_reports_of_the_largest_phase_and_what_is_kept_per_agent() -> None:
+    fedavg, fesem = (planned(scenario({"name": name})) for name in ("fedavg", "fesem"))
+    vector = 4 * VALUES
+    assert 20 * vector < fedavg.disk_bytes < 26 * vector  # ten reports twice, two checkpoints, outgoing, exported
+    assert (
+        fesem.disk_bytes > 100 * vector * 4
+    )  # the warm-up's reports twice, everybody's latest model in two checkpoints
+
+
+def test_a_fleet_that_is_not_simulated_counts_those_who_must_be_there() -> None:
+    given = scenario({"name": "fedavg"}, fleet=None, rounds={"count": 3, "start_agents": 7})
+    assert phase(planned(given), "train").invited == 7
+
+
+@pytest.mark.parametrize("method", [method["name"] for method in methods()])
+@pytest.mark.parametrize("agents", [1, 3, 50])
+def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agents: int) -> None:
+    figures = planned(scenario({"name": method}, agents=agents, rounds={"count": 6, "participation": 0.2}))
+    again = json.loads(json.dumps(figures.to_json()))
+    assert again["down_bytes"] == figures.down_bytes > 0
+    assert all(len(row) == 2 and all(isinstance(text, str) for text in row) for row in figures.rows())
+    assert all(one.invited <= agents for one in figures.phases)
+
+
+def test_rows_show_sizes_as_people_read_them() -> None:
+    rows = dict(planned(scenario({"name": "fedavg"})).rows())
+    assert rows["model"] == "44426 values, 178 kB; 1 kept"
+    assert rows["agents, rounds"] == "100, 200"
+    assert rows["train, 200 times"] == "10 agents, each 178 kB down, 178 kB up"
+    assert rows["as papers count it"] == "56.87 Mbit of float32 values per agent"

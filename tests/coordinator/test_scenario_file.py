@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from coordinator.scenario_file import dump, load, methods, schema
+from coordinator.scenario_mistakes import members
+from shared.errors import UserError
+from shared.scenario import Dirichlet, Iid, LabelSkew, Scenario
+from shared.strategies import AnyStrategy
+
+WHOLE = """\
+name: lenet
+task:
+  features: [1, 28, 28]
+  classes: 10
+strategy:
+  name: fedclust
+  n_clusters: 2
+rounds:
+  count: 3
+fleet:
+  agents: 4
+  partition: {name: dirichlet, alpha: 0.5}
+  timeline:
+    - {agents: [1], joins: 2}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return write(tmp_path / "scenario.yaml", WHOLE)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+def mistakes(path: Path, *overrides: str) -> list[str]:
+    """What is said about the file, without its name; the count of several mistakes left out."""
+    with pytest.raises(UserError) as error:
+        load(path, overrides)
+    first, *rest = str(error.value).split("\n  ")
+    assert first.startswith(f"{path}: ")
+    return rest or [first.removeprefix(f"{path}: ")]
+
+
+def changed(path: Path, old: str, new: str) -> Path:
+    assert old in WHOLE
+    return write(path, WHOLE.replace(old, new))
+
+
+def test_a_scenario_is_read(file: Path) -> None:
+    scenario = load(file)
+    assert (scenario.name, scenario.strategy.name, scenario.rounds.count) == ("lenet", "fedclust", 3)
+    assert scenario.fleet is not None
+    assert scenario.fleet.partition == Dirichlet(alpha=0.5)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("n_clusters", "cluster", "strategy.cluster: unknown key, line 7; did you mean n_clusters?"),
+        ("alpha", "alhpa", "fleet.partition.alhpa: unknown key, line 12; did you mean alpha?"),
+        ("joins", "joined", "fleet.timeline.0.joined: unknown key, line 14; did you mean joins?"),
+        ("  classes", "  klasses", "task.klasses: unknown key, line 4; did you mean classes?"),
+        (
+            "count: 3",
+            "count: many",
+            "rounds.count: 'many', line 9; should be a valid integer, unable to parse string as an integer",
+        ),
+        ("count: 3", "count: 0", "rounds.count: 0, line 9; should be greater than or equal to 1"),
+        ("alpha: 0.5", "alpha: -1", "fleet.partition.alpha: -1, line 12; should be greater than 0"),
+        ("fedclust", "fedclst", "strategy.name: 'fedclst', line 6; did you mean fedclust?"),
+        ("dirichlet", "dirichle", "fleet.partition.name: 'dirichle', line 12; did you mean dirichlet?"),
+        ("  agents: 4", "  workers: 4", "fleet.agents: missing, line 10; it has no default"),
+        (
+            "  features: [1, 28, 28]\n",
+            "",
+            "task.features: missing, line 2; wanted: shape of one example, channels first: [1, 28, 28], [9, 128], [12]",
+        ),
+        (
+            "joins: 2",
+            "joins: 2, leaves: 1",
+            "fleet.timeline.0: line 14; joins, leaves, returns must be ascending rounds, not [2, 1]",
+        ),
+        ("  count: 3", "  agents: 2\n  quorum: 3", "rounds: line 8; quorum 3 is more than the 2 agents of a round"),
+    ],
+)
+def test_a_mistake_is_named_with_key_line_what_was_seen_and_what_is_wanted(
+    file: Path, old: str, new: str, said: str
+) -> None:
+    assert mistakes(changed(file, old, new)) == [said]
+
+
+def test_a_key_that_resembles_nothing_is_answered_with_all_that_there_are(file: Path) -> None:
+    assert mistakes(changed(file, "count", "zzz")) == [
+        "rounds.zzz: unknown key, line 9; known: "
+        + ", ".join(sorted(type(load(write(file, WHOLE)).rounds).model_fields))
+    ]
+
+
+def test_a_union_without_a_name_says_which_there_are(file: Path) -> None:
+    (said,) = mistakes(changed(file, "  name: fedclust\n", ""))
+    assert said.startswith("strategy.name: missing, line 5; known: ")
+    assert {"fedavg", "fedclust"} <= set(said.partition("known: ")[2].split(", "))
+
+
+def test_bare_yes_and_no_as_class_names_are_explained(file: Path) -> None:
+    first, second = mistakes(changed(file, "classes: 10", "classes: [no, yes]"))
+    assert first.startswith("task.classes.0: False, line 4; should be a valid string")
+    assert second.endswith("put it in quotes")
+
+
+def test_all_mistakes_are_told_at_once(file: Path) -> None:
+    write(file, WHOLE.replace("n_clusters", "cluster").replace("count: 3", "count: 0").replace("alpha", "beta"))
+    assert [said.partition(":")[0] for said in mistakes(file)] == [
+        "strategy.cluster",
+        "rounds.count",
+        "fleet.partition.beta",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: a\nseed: 1\nname: b\n", "name: given twice, line 1 and line 3"),
+        ("task: {}\nfleet:\n  agents: 1\n  agents: 2\n", "fleet.agents: given twice, line 3 and line 4"),
+        ("name: [a\ntask: 1\n", "line 2"),
+        ("name: !!python/object/apply:os.system [true]\n", "line 1"),
+        ("", "holds nothing"),
+        ("- a\n- b\n", "holds a list"),
+        ("? [a, b]\n: c\n", "a key must be a plain word, line 1"),
+        ("seed: 1\nname: \x00\n", "no place in YAML, line 2"),
+        ("a: " + "[" * 1_000, "nested too deeply"),
+    ],
+)
+def test_a_text_that_is_no_scenario_is_refused_with_its_line(file: Path, text: str, said: str) -> None:
+    assert said in mistakes(write(file, text))[0]
+
+
+def test_aliases_cannot_make_a_small_file_grow_without_end(file: Path) -> None:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    assert "more than 100000 keys" in mistakes(write(file, "\n".join(lines)))[0]
+    assert "nested too deeply" in mistakes(write(file, "a: &a\n  b: *a\n"))[0]
+
+
+def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
+    assert mistakes(tmp_path / "none.yaml") == ["there is no such file; a scenario (YAML) is wanted"]
+    (tmp_path / "image.yaml").write_bytes(b"\xff\xfe\x00")
+    assert mistakes(tmp_path / "image.yaml")[0].startswith("cannot be read as text")
+
+
+# -- overrides ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_override_wins_over_the_file_and_over_defaults(file: Path) -> None:
+    scenario = load(
+        file, ["rounds.count=5", "training.lr=1e-3", "wire.codec=int8", "fleet.timeline.0.joins=3", "broker=null"]
+    )
+    assert (scenario.rounds.count, scenario.training.lr, scenario.wire.codec, scenario.broker) == (
+        5,
+        0.001,
+        "int8",
+        None,
+    )
+    assert scenario.fleet is not None
+    assert scenario.fleet.timeline[0].joins == 3
+
+
+def test_another_name_in_a_union_leaves_none_of_the_old_ones_fields(file: Path) -> None:
+    scenario = load(file, ["strategy.name=fedavg", "fleet.partition.name=label_skew"])
+    assert scenario.strategy.name == "fedavg"
+    assert scenario.fleet is not None
+    assert scenario.fleet.partition == LabelSkew()
+
+
+def test_the_same_name_keeps_the_fields(file: Path) -> None:
+    assert load(file, ["strategy.name=fedclust"]).strategy == load(file).strategy
+
+
+def test_the_order_of_overrides_does_not_matter_for_a_union(file: Path) -> None:
+    one, two = "strategy.name=fesem", "strategy.mu=0.25"
+    assert load(file, [one, two]).strategy == load(file, [two, one]).strategy
+    assert load(file, [two, one]).strategy.model_dump()["mu"] == 0.25
+
+
+def test_the_name_of_a_section_that_is_no_union_drops_nothing(file: Path) -> None:
+    changed(file, "  classes: 10", "  classes: 10\n  model: {name: mlp, options: {hidden: 9}}")
+    assert load(file, ["task.model.name=linear"]).task.model.options == {"hidden": 9}
+
+
+def test_a_whole_list_or_section_may_be_given(file: Path) -> None:
+    scenario = load(file, ["task.classes=[a, b]", "fleet.partition={name: iid}"])
+    assert scenario.task.classes == ("a", "b")
+    assert scenario.fleet is not None
+    assert scenario.fleet.partition == Iid()
+
+
+def test_a_mistake_in_an_override_names_the_override_and_not_a_line(file: Path) -> None:
+    assert mistakes(file, "rounds.cuont=5") == [
+        "rounds.cuont: unknown key, override rounds.cuont=5; did you mean count?"
+    ]
+    assert mistakes(file, "rounds.count=x")[0].startswith("rounds.count: 'x', override rounds.count=x; ")
+
+
+@pytest.mark.parametrize(
+    "override", ["rounds.count", "=5", "rounds..count=5", "a=[1", "fleet.timeline.7.joins=1", "fleet.timeline.x=1"]
+)
+def test_an_override_that_cannot_be_read_is_quoted(file: Path, override: str) -> None:
+    with pytest.raises(UserError, match="override"):
+        load(file, [override])
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_relative_paths_start_at_the_scenarios_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (file.parent / "theta.npz").touch()
+    (file.parent / "elsewhere").mkdir()
+    monkeypatch.chdir(file.parent / "elsewhere")
+    scenario = load(
+        Path("../scenario.yaml"),
+        ["task.init=theta.npz", "fleet.partition=./theta.npz", "rounds.participants=theta.npz"],
+    )
+    theta = str(file.parent.resolve() / "theta.npz")
+    assert scenario.fleet is not None
+    assert (scenario.task.init, scenario.fleet.partition, scenario.rounds.participants) == (theta, theta, theta)
+
+
+def test_an_absolute_path_stays(file: Path, tmp_path: Path) -> None:
+    theta = write(tmp_path.resolve() / "theta.npz", "")
+    assert load(file, [f"task.init={theta}"]).task.init == str(theta)
+
+
+def test_a_file_that_is_not_there_is_a_mistake_like_others(file: Path) -> None:
+    changed(file, "classes: 10", "classes: 10\n  init: none.npz\n  scale: -1")
+    scale, init = mistakes(file)
+    assert scale.startswith("task.scale: -1, line 6")
+    assert init == f"task.init: 'none.npz', line 5; there is no file {file.parent.resolve() / 'none.npz'}"
+
+
+def test_a_rule_written_like_a_file_is_recognised(file: Path) -> None:
+    assert mistakes(changed(file, "{name: dirichlet, alpha: 0.5}", "iid"))[0].endswith(
+        "; for the rule write {name: iid}"
+    )
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dump_spells_out_every_default_in_the_order_of_the_fields(file: Path) -> None:
+    scenario = load(file)
+    data = yaml.safe_load(dump(scenario))
+    assert list(data) == list(Scenario.model_fields)
+    assert list(data["rounds"]) == list(type(scenario.rounds).model_fields)
+    assert data["strategy"]["linkage"] == "average"
+    assert "lambda" in data["strategy"]
+
+
+def test_a_dump_is_readable(file: Path) -> None:
+    text = dump(load(file))
+    assert "  features: [1, 28, 28]\n" in text
+    assert "\n\ntask:\n" in text
+    assert "\n\n\n" not in text
+    assert "    - agents: [1]\n      joins: 2\n" in text
+
+
+def test_a_dump_loads_back_to_an_equal_scenario(file: Path) -> None:
+    changed(file, "classes: 10", 'classes: ["no", "1", "null"]\n  standardise: {mean: [0.5], std: [1.0e-8]}')
+    scenario = load(file, ["strategy.n_clusters=null", "strategy.lambda=1e300"])
+    assert load(write(file, dump(scenario))) == scenario
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.text(max_size=8),
+    number=st.floats(allow_nan=False, allow_infinity=False),
+    kind=st.sampled_from(members(AnyStrategy)),
+)
+def test_any_options_and_any_method_survive_a_dump(file: Path, text: str, number: float, kind: Any) -> None:
+    options = {"text": text, "number": number, "many": [[1, 2], [], {}], text: {"": None}}
+    scenario = load(write(file, WHOLE)).model_copy(update={"strategy": kind()})
+    task = scenario.task.model_copy(update={"model": scenario.task.model.model_copy(update={"options": options})})
+    scenario = scenario.model_copy(update={"task": task})
+    assert load(write(file, dump(scenario))) == scenario
+
+
+# -- methods and schema ------------------------------------------------------------------------------------------------
+
+
+def test_every_method_is_listed_with_its_parameters() -> None:
+    listed = {method["name"]: method for method in methods()}
+    assert set(listed) == {kind.model_fields["name"].default for kind in members(AnyStrategy)}
+    assert all(method["summary"] and method["source"] for method in listed.values())
+    parameters = {one["name"]: one for one in listed["fedclust"]["parameters"]}
+    assert parameters["lambda"]["type"] == "float | null"
+    assert (parameters["linkage"]["type"], parameters["linkage"]["default"]) == (
+        "average | single | complete | weighted | ward",
+        "average",
+    )
+    assert parameters["n_clusters"]["description"]
+    json.dumps(methods())
+
+
+def test_every_parameter_has_a_description() -> None:
+    assert [(m["name"], p["name"]) for m in methods() for p in m["parameters"] if not p["description"]] == []
+
+
+def test_the_listed_names_are_those_that_a_file_uses(file: Path) -> None:
+    for method in methods():
+        given = {one["name"]: one["default"] for one in method["parameters"] if not one["required"]}
+        loaded = load(file, [f"strategy={json.dumps({'name': method['name'], **given})}"])
+        assert loaded.strategy.name == method["name"]
+
+
+def test_a_registry_of_a_single_method_has_one_member() -> None:
+    assert members(Iid) == [Iid]
+
+
+def test_the_schema_describes_a_scenario() -> None:
+    made = schema()
+    assert set(made["required"]) == {"name", "task", "strategy"}
+    assert "lambda" in made["$defs"]["FedClust"]["properties"]
+    json.dumps(made)
