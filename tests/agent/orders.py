@@ -1,0 +1,66 @@
+"""Orders, models and statuses as a coordinator would publish them, for tests of the agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shared.messages import CoordinatorStatus, ModelRef, OrderMessage, Work, digest
+from shared.parts import count_of
+from shared.scenario import Task
+from shared.strategies.fedavg import FedAvg
+from shared.strategy import Training
+from shared.vectors import Layout, Tensor
+
+TASK = Task(features=(4,), classes=2)
+LAYOUT = Layout((Tensor("fc.weight", (2, 4)), Tensor("fc.bias", (2,))), 2)
+MODEL = b"a model" * 100
+PART_BYTES = 1024
+
+
+def ref(key: str = "0", content: bytes = MODEL, part_bytes: int = PART_BYTES) -> ModelRef:
+    return ModelRef(key=key, digest=digest(content), parts=count_of(len(content), part_bytes), size=len(content))
+
+
+def work(*refs: ModelRef, phase: str = "train", round_: int = 0, **changes: Any) -> Work:
+    fields: dict[str, Any] = {
+        "phase": phase,
+        "round": round_,
+        "seed": 0,
+        "strategy": FedAvg().model_dump(mode="json"),
+        "training": Training().model_dump(mode="json"),
+        "task": TASK.model_dump(mode="json", exclude={"init"}),
+        "layout": LAYOUT.to_wire(),
+        "scaling": None,
+        "models": list(refs),
+        "numbers": {},
+        "cluster": None,
+        "sizes": {"model": LAYOUT.size},
+        "codec": {"name": "float32"},
+        "evaluation": {"tune_epochs": 1},
+        "part_bytes": PART_BYTES,
+    }
+    return Work(**{**fields, **changes})
+
+
+def order(
+    step: int, *refs: ModelRef, run: str = "run-1", accepted: int = 0, closed: int = -1, **changes: Any
+) -> OrderMessage:
+    """An order to work on `step`; everything before it is closed."""
+    again, serial = changes.pop("again", 0), changes.pop("serial", 0)
+    cluster = changes.pop("cluster", None)
+    closed = max(step - 1, 0) if closed < 0 else closed
+    wanted = work(*refs, **changes)
+    plain = {"accepted": accepted, "closed": closed, "again": again, "serial": serial}
+    return OrderMessage(run=run, step=step, cluster=cluster, work=wanted, **plain)
+
+
+def rest(*, run: str = "run-1", accepted: int = 0, closed: int = 0, **changes: Any) -> OrderMessage:
+    """Nothing to do."""
+    return OrderMessage(run=run, step=0, accepted=accepted, closed=closed, **changes)
+
+
+def status(epoch: str = "e1", *, task: bool = False, **changes: Any) -> CoordinatorStatus:
+    fields: dict[str, Any] = {"online": True, "epoch": epoch, "run": "run-1"}
+    if task:
+        fields |= {"task": TASK.model_dump(mode="json", exclude={"init"}), "task_digest": TASK.digest}
+    return CoordinatorStatus(**{**fields, **changes})

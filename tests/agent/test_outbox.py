@@ -1,0 +1,166 @@
+"""The outbox on disk: whatever instant the process dies at, the next one finds the old state or the new one."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from agent.events import Outboxed
+from agent.outbox import Outbox, State
+from shared.errors import UserError
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+def opened(folder: Path) -> Outbox:
+    return Outbox(folder, durable=False)
+
+
+def work(box: Outbox, step: int, text: str) -> None:
+    """What a worker leaves behind."""
+    report, memory = box.places(step)
+    report.write_text(f"report {text}")
+    memory.write_text(f"memory {text}")
+
+
+def put(box: Outbox, step: int, text: str = "", *, with_memory: bool = True) -> None:
+    work(box, step, text or str(step))
+    box.put(step, b"d" * 16, 8, part_bytes=1024, with_memory=with_memory)
+
+
+def seen(folder: Path) -> tuple[Outboxed, str | None, str | None]:
+    """What the next process finds: what waits, the report, the memory."""
+    with opened(folder) as box:
+        report = box.report.read_text() if box.report else None
+        memory = box.memory.read_text() if box.memory else None
+        return box.outboxed, report, memory
+
+
+def started(folder: Path) -> Outbox:
+    box = opened(folder)
+    box.forget("r")
+    put(box, 1)
+    box.commit(1)
+    return box
+
+
+def test_a_report_and_its_fate_survive_a_restart(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        assert (box.state.size, box.state.part_bytes, box.state.digest) == (8, 1024, (b"d" * 16).hex())
+    assert seen(tmp_path) == (Outboxed("r", 1, 2), "report 2", "memory 1")
+
+
+def test_memory_is_committed_on_acceptance_alone(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        box.drop(2)
+    assert seen(tmp_path) == (Outboxed("r", 1, 0), None, "memory 1")
+    with opened(tmp_path) as box:
+        put(box, 3)
+        box.commit(3)
+    assert seen(tmp_path) == (Outboxed("r", 3, 0), None, "memory 3")
+
+
+def test_accepted_work_that_left_the_memory_alone_keeps_it(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2, with_memory=False)
+        box.commit(2)
+    assert seen(tmp_path) == (Outboxed("r", 2, 0), None, "memory 1")
+
+
+def test_the_fate_of_another_step_changes_nothing(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        box.commit(1)
+        box.drop(3)
+    assert seen(tmp_path)[0] == Outboxed("r", 1, 2)
+
+
+def test_another_run_begins_with_nothing_and_leaves_no_files(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        box.forget("other")
+    assert seen(tmp_path) == (Outboxed("other", 0, 0), None, None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "state.json"]
+
+
+def test_files_that_were_given_up_half_way_are_swept_away(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        work(box, 7, "never named")
+    seen(tmp_path)
+    assert not list(tmp_path.glob("*-7"))
+
+
+CHANGES: list[Callable[[Outbox], None]] = [
+    lambda box: put(box, 3),
+    lambda box: box.commit(2),
+    lambda box: box.drop(2),
+    lambda box: box.forget("other"),
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=["put", "commit", "drop", "forget"])
+def test_a_kill_between_any_two_operations_on_files_leaves_the_old_state_or_the_new(
+    tmp_path: Path, change: Callable[[Outbox], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepared(name: str) -> Path:
+        with started(tmp_path / name) as box:
+            put(box, 2)
+        return tmp_path / name
+
+    before, folder = seen(prepared("before")), prepared("after")
+    with opened(folder) as box:
+        change(box)
+    after = seen(folder)
+    outcomes = set()
+    for fatal in range(1, 12):
+        folder = prepared(str(fatal))
+        with monkeypatch.context() as patch, opened(folder) as box:
+            alive = fatal
+
+            def dying(original: Callable[..., object]) -> Callable[..., object]:
+                def operation(self: Path, *args: object, **options: object) -> object:
+                    nonlocal alive
+                    alive -= 1
+                    if alive == 0:
+                        raise Killed
+                    return original(self, *args, **options)
+
+                return operation
+
+            for name in ("write_text", "open", "replace", "unlink"):
+                patch.setattr(Path, name, dying(getattr(Path, name)))
+            with contextlib.suppress(Killed):
+                change(box)
+        found = seen(folder)
+        assert found in (before, after)
+        outcomes.add(found)
+    assert outcomes == {before, after}
+
+
+def test_a_broken_state_file_is_set_aside_and_the_agent_starts_afresh(tmp_path: Path) -> None:
+    started(tmp_path).close()
+    (tmp_path / "state.json").write_bytes(b"\0\0\0")
+    assert seen(tmp_path) == (Outboxed(), None, None)
+    assert (tmp_path / "state.broken").read_bytes() == b"\0\0\0"
+
+
+def test_a_state_whose_files_are_gone_does_not_promise_them(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        assert box.report is not None
+        box.report.unlink()
+    with opened(tmp_path) as box:
+        assert box.state == State("r", 1, "memory-r-1")
+
+
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    with opened(tmp_path), pytest.raises(UserError, match="in use by another agent"):
+        opened(tmp_path)
+    opened(tmp_path).close()

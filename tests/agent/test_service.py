@@ -1,0 +1,277 @@
+"""One agent over the pretend broker, with a pretend pool and a clock that jumps."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent import wire
+from agent.pool import WorkerLost
+from agent.service import Agent, Identity
+from broker.memory import MemoryBroker
+from shared.link import Message, Up
+from shared.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
+from shared.parts import count_of
+from shared.topics import Topics
+from tests import clock
+from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
+
+TOPICS = Topics("default")
+REPORT_BYTES = 5000
+
+
+class FakePool:
+    """Answers after `takes_s`; a report is as many bytes as asked for."""
+
+    def __init__(self, takes_s: float = 1.0) -> None:
+        self.takes_s = takes_s
+        self.jobs: list[wire.Job] = []
+        self.given_up = 0
+        self.lost = False
+
+    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+        self.jobs.append(job)
+        try:
+            await asyncio.sleep(self.takes_s)
+        except asyncio.CancelledError:
+            self.given_up += 1
+            raise
+        if self.lost:
+            raise WorkerLost("out of memory")
+        if job["job"] == "inspect":
+            return {"samples": 80, "test_samples": 20, "labels": ["0", "1"], "problem": None}
+        return worked(job)
+
+    @property
+    def steps(self) -> list[int]:
+        return [OrderMessage.from_bytes(job["order"]).step for job in self.jobs if job["job"] == "perform"]
+
+
+def worked(job: wire.Job) -> wire.Job:
+    """What a worker leaves on disk, and its answer."""
+    assert [Path(path).read_bytes() for path in job["models"]] == [MODEL]
+    report = b"r" * REPORT_BYTES
+    Path(job["report_out"]).write_bytes(report)
+    Path(job["memory_out"]).write_bytes(b"memory")
+    return {"digest": digest(report), "size": len(report), "fresh": True, "failed": None}
+
+
+class World:
+    """A broker, an agent `pi`, and a hand that publishes like a coordinator and keeps what it hears."""
+
+    def __init__(self, folder: Path, broker: MemoryBroker, pool: FakePool) -> None:
+        self.folder, self.broker, self.pool = folder, broker, pool
+        self.told: list[dict[str, Any]] = []
+        self.statuses: list[AgentStatus] = []
+        self.parts: list[Part] = []
+        self.hand = broker.link("hand")
+
+    def agent(self, **options: Any) -> Agent:
+        identity = Identity("pi", "default", {"data": "x"}, self.folder / "pi", durable=False)
+        return Agent(identity, self.pool, tell=lambda event: self.told.append(dict(event)), **options)
+
+    async def live(self, agent: Agent) -> None:
+        async with self.broker.link("pi", agent.will) as link:
+            await agent.run(link)
+
+    async def listen(self) -> None:
+        async for incoming in self.hand.incoming():
+            if isinstance(incoming, Up):
+                await self.hand.subscribe([TOPICS.every_status, TOPICS.every_report])
+            elif isinstance(incoming, Message) and incoming.topic.endswith("/status"):
+                self.statuses.append(AgentStatus.from_bytes(incoming.payload))
+            elif isinstance(incoming, Message):
+                self.parts.append(Part.from_bytes(incoming.payload))
+
+    async def order(self, message: OrderMessage) -> None:
+        await self.publish(TOPICS.order("pi"), message.to_bytes())
+
+    async def model(self) -> None:
+        part = Part(digest=digest(MODEL), index=0, count=1, size=len(MODEL), about=1, data=MODEL)
+        await self.publish(f"{TOPICS.model('0')}/0", part.to_bytes())
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        """Retained, and again until the broker has it."""
+        for _ in range(20):
+            if await self.hand.publish(topic, payload, retain=True):
+                return
+            await asyncio.sleep(1)
+        raise AssertionError("the broker does not take it")
+
+    def reports(self) -> int:
+        """How often a whole report has arrived."""
+        return len(self.parts) // count_of(REPORT_BYTES, PART_BYTES)
+
+
+Story = Callable[[World], Awaitable[None]]
+
+
+def play(folder: Path, story: Story, *, broker: MemoryBroker | None = None, pool: FakePool | None = None) -> World:
+    async def program() -> World:
+        world = World(folder, broker or MemoryBroker(), pool or FakePool())
+        async with world.hand, asyncio.TaskGroup() as group:
+            listener = group.create_task(world.listen())
+            await asyncio.sleep(0.1)
+            await story(world)
+            listener.cancel()
+        return world
+
+    return clock.run(program(), within_s=3600)
+
+
+def alive(story: Callable[[World, Agent], Awaitable[None]], **options: Any) -> Story:
+    """A story about an agent that lives from its beginning to its end."""
+
+    async def told(world: World) -> None:
+        agent = world.agent(**options)
+        life = asyncio.create_task(world.live(agent))
+        await asyncio.sleep(0.1)
+        await story(world, agent)
+        agent.stop()
+        await life
+        await asyncio.sleep(0.1)
+
+    return told
+
+
+def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
+        assert world.reports() == 1
+        await world.order(rest(accepted=1))
+        await asyncio.sleep(1)
+        assert agent.outbox.memory is not None
+        assert agent.outbox.memory.read_bytes() == b"memory"
+        assert agent.outbox.report is None
+
+    world = play(tmp_path, alive(story))
+    assert world.pool.steps == [1]
+    assert [(part.index, part.about, part.count) for part in world.parts] == [(i, 1, 5) for i in range(5)]
+    assert b"".join(part.data for part in world.parts) == b"r" * REPORT_BYTES
+    assert not world.statuses[-1].online
+
+
+def test_a_report_is_sent_by_the_next_life_without_working_again(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        agent = world.agent()
+        life = asyncio.create_task(world.live(agent))
+        await asyncio.sleep(1.5)
+        await agent.vanish()
+        await life
+        assert world.reports() == 1
+        life = asyncio.create_task(world.live(second := world.agent()))
+        await asyncio.sleep(0.5)
+        assert world.reports() == 2
+        second.stop()
+        await life
+
+    assert play(tmp_path, story).pool.steps == [1]
+
+
+def test_an_agent_that_vanishes_is_announced_by_its_last_will(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        agent = world.agent()
+        life = asyncio.create_task(world.live(agent))
+        await asyncio.sleep(1)
+        assert world.statuses[-1].online
+        await agent.vanish()
+        await life
+        await asyncio.sleep(0.1)
+        assert not world.statuses[-1].online
+
+    play(tmp_path, story)
+
+
+def test_a_broker_that_restarts_gets_status_and_report_again(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(1.2)
+        before = len(world.statuses)
+        world.broker.restart(away_s=1.0)
+        await asyncio.sleep(8)
+        assert world.reports() >= 2
+        assert len(world.statuses) > before
+
+    assert play(tmp_path, alive(story)).pool.steps == [1]
+
+
+def test_a_new_order_gives_the_old_job_up(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(0.5)
+        await world.order(order(2, ref()))
+        await asyncio.sleep(2)
+
+    world = play(tmp_path, alive(story))
+    assert world.pool.steps == [1, 2]
+    assert world.pool.given_up == 1
+    assert {part.about for part in world.parts} == {2}
+
+
+def test_a_lost_worker_becomes_a_report_that_says_so(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(1.5)
+
+    pool = FakePool()
+    pool.lost = True
+    world = play(tmp_path, alive(story), pool=pool)
+    content = ReportContent.from_bytes(world.parts[0].data)
+    assert content.failure == "out of memory"
+    assert (content.step, content.client, content.run) == (1, "pi", "run-1")
+
+
+def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.hand.publish(TOPICS.coordinator_status, status(task=True).to_bytes(), retain=True)
+        await asyncio.sleep(3)
+
+    world = play(tmp_path, alive(story))
+    said = world.statuses[-2]
+    assert (said.epoch, said.task, said.samples, said.test_samples) == ("e1", TASK.digest, 80, 20)
+
+
+def test_a_report_waits_for_what_comes_before_it(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(5)
+        assert world.reports() == 0
+        await asyncio.sleep(2)
+        assert world.reports() == 1
+
+    play(tmp_path, alive(story, before_report=lambda order: asyncio.sleep(5)))
+
+
+def test_messages_that_make_no_sense_are_counted_and_shown(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.hand.publish(TOPICS.order("pi"), b"\xff nonsense", retain=True)
+        await world.hand.publish(TOPICS.order("pi"), b"", retain=True)
+        await world.order(rest(cluster=1))
+        await asyncio.sleep(1)
+
+    world = play(tmp_path, alive(story))
+    assert world.statuses[-2].dropped == {"version": 1}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_bad_habits_of_a_broker_change_neither_work_nor_report(tmp_path: Path, seed: int) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.order(order(1, ref()))
+        await world.model()
+        await asyncio.sleep(600)
+        assert {part.index for part in world.parts} == set(range(5))
+
+    broker = MemoryBroker(seed, duplicate=0.2, reorder=0.2, drop_session=0.05)
+    assert play(tmp_path, alive(story), broker=broker).pool.steps == [1]

@@ -1,0 +1,457 @@
+"""The agent's session, with exact actions and a clock that the test owns."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from agent import events as e
+from agent.session import NUDGE_S, RETRY_S, ROLL_SPREAD_S, STALL_S, Phase, Session
+from shared.link import Down, Up
+from shared.messages import OrderMessage
+from shared.topics import Topics
+from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
+
+TOPICS = Topics("default")
+REF = ref()
+PART = "covey/default/clusters/0/model/0"
+SUBSCRIPTIONS = e.Subscribe(
+    ("covey/default/coordinator/status", "covey/default/agents/pi/order", "covey/default/agents/pi/status")
+)
+
+
+def fresh(**changes: object) -> Session:
+    return Session("pi", TOPICS, session="s1", **changes)  # type: ignore[arg-type]
+
+
+def up(at: float = 0.0, **changes: object) -> Session:
+    session = fresh(**changes)
+    session.handle(Up(), at)
+    return session
+
+
+def without_status(actions: list[e.Action]) -> list[e.Action]:
+    return [action for action in actions if not isinstance(action, e.PublishStatus)]
+
+
+def react(session: Session, event: e.Event, now: float = 0.0) -> list[e.Action]:
+    return without_status(session.handle(event, now))
+
+
+def reported(step: int = 1, at: float = 0.0) -> Session:
+    """Has worked on a step and sent its report."""
+    session = up(at, models=[REF.digest])
+    session.handle(e.OrderSeen(order(step, REF)), at)
+    session.handle(e.WorkDone(step), at)
+    session.handle(e.Sent(step), at)
+    return session
+
+
+def test_a_session_that_comes_up_subscribes_to_its_exact_topics_and_says_who_it_is() -> None:
+    session = fresh()
+    assert session.handle(Up(), 0.0) == [SUBSCRIPTIONS, e.PublishStatus(session.status)]
+    assert session.status.online
+    assert not session.will.online
+    assert session.will.session == session.status.session
+
+
+def test_a_session_that_reads_of_its_own_death_says_that_it_lives() -> None:
+    session = up()
+    assert session.handle(e.OwnStatusSeen(session.status), 0.0) == []
+    assert session.handle(e.OwnStatusSeen(session.will), 0.0) == [e.PublishStatus(session.status)]
+
+
+def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> None:
+    session = up()
+    assert react(session, e.OrderSeen(order(1, REF))) == [
+        e.Forget("run-1"),
+        e.KeepModels(frozenset({REF.digest})),
+        e.Subscribe((PART,)),
+    ]
+    assert session.status.busy
+    assert react(session, e.ModelReady("0", REF.digest)) == [e.StartWork(order(1, REF)), e.Unsubscribe((PART,))]
+    assert react(session, e.WorkDone(1)) == [e.SendReport(1)]
+    assert not session.status.busy
+
+
+def test_busy_and_cluster_are_told_when_they_change_and_not_otherwise() -> None:
+    session = up(models=[REF.digest])
+    assert [a for a in session.handle(e.OrderSeen(rest(cluster=3)), 0.0) if isinstance(a, e.PublishStatus)]
+    assert session.handle(e.OrderSeen(rest(cluster=3, closed=1)), 0.0) == []
+    actions = session.handle(e.OrderSeen(order(2, REF, cluster=3)), 0.0)
+    assert actions[-1] == e.PublishStatus(session.status)
+    assert session.status.step == 2
+
+
+def test_a_model_of_many_parts_is_subscribed_to_part_by_part() -> None:
+    large = ref("@pi", MODEL * 4)
+    session = up()
+    topics = tuple(f"covey/default/agents/pi/model/{i}" for i in range(large.parts))
+    assert large.parts == -(-len(MODEL) * 4 // PART_BYTES) > 1
+    assert react(session, e.OrderSeen(order(1, large)))[-1] == e.Subscribe(topics)
+
+
+def test_a_redelivered_order_is_not_worked_on_twice() -> None:
+    session = up(models=[REF.digest])
+    assert e.StartWork(order(1, REF)) in session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert session.handle(e.OrderSeen(order(1, REF)), 0.0) == []
+
+
+def test_a_redelivered_order_is_answered_from_the_outbox() -> None:
+    session = reported()
+    assert session.handle(e.OrderSeen(order(1, REF)), 1.0) == [e.SendReport(1)]
+
+
+def test_an_order_that_does_not_ask_for_the_report_waits_for_the_timer() -> None:
+    session = reported()
+    assert session.handle(e.OrderSeen(rest(closed=0)), 1.0) == []
+    assert session.wake_at is not None
+
+
+def test_an_accepted_step_commits_its_memory() -> None:
+    session = reported()
+    assert session.handle(e.OrderSeen(rest(accepted=1)), 1.0) == [e.CommitMemory(1)]
+    assert session.wake_at is None
+    assert session.handle(e.OrderSeen(order(1, REF, accepted=1)), 1.0) == []
+
+
+def test_a_step_that_was_closed_without_it_is_dropped() -> None:
+    session = reported()
+    assert session.handle(e.OrderSeen(rest(closed=1)), 1.0) == [e.DropReport(1)]
+
+
+def test_an_accepted_step_is_committed_even_when_it_is_closed_too() -> None:
+    assert react(reported(), e.OrderSeen(order(2, REF, accepted=1))) == [
+        e.CommitMemory(1),
+        e.KeepModels(frozenset({REF.digest})),
+        e.StartWork(order(2, REF, accepted=1)),
+    ]
+
+
+def test_a_new_order_cancels_the_old_work() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert react(session, e.OrderSeen(order(2, REF))) == [
+        e.CancelWork(),
+        e.KeepModels(frozenset({REF.digest})),
+        e.StartWork(order(2, REF)),
+    ]
+    assert react(session, e.WorkDone(1)) == [e.DropReport(1)]
+
+
+def test_an_order_to_rest_cancels_the_work() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert react(session, e.OrderSeen(rest(closed=1))) == [e.CancelWork()]
+    assert session.phase is Phase.IDLE
+
+
+def test_a_lost_worker_is_reported_as_a_failure() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert session.handle(e.WorkFailed(1, "killed"), 0.0) == [e.ReportFailure(order(1, REF), "killed")]
+    assert react(session, e.WorkDone(1)) == [e.SendReport(1)]
+
+
+@pytest.mark.parametrize("late", [order(6, REF, serial=4), order(7, REF, serial=4), rest(closed=7, serial=4)])
+def test_an_order_that_was_overtaken_is_ignored(late: OrderMessage) -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(7, REF, serial=5)), 0.0)
+    assert session.handle(e.OrderSeen(late), 0.0) == []
+    assert session.phase is Phase.WORKING
+
+
+def test_an_order_after_a_restart_of_the_coordinator_counts_from_the_beginning() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(7, REF, serial=5)), 0.0)
+    assert react(session, e.OrderSeen(rest(closed=7, again=1, serial=0))) == [e.CancelWork()]
+
+
+def test_a_broker_that_came_back_with_an_old_order_does_not_make_accepted_work_again() -> None:
+    session = reported(5)
+    session.handle(e.OrderSeen(rest(accepted=5, closed=5)), 0.0)
+    session.handle(Down("gone"), 1.0)
+    session.handle(Up(), 2.0)
+    assert session.handle(e.OrderSeen(order(3, REF, accepted=2)), 2.0) == []
+
+
+def test_what_was_accepted_before_a_restart_is_not_worked_on_again() -> None:
+    session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
+    assert session.handle(e.OrderSeen(order(5, REF, accepted=4)), 0.0) == []
+
+
+def test_a_report_on_disk_is_sent_after_a_restart() -> None:
+    session = up(outboxed=e.Outboxed("run-1", accepted=0, step=1))
+    assert session.wake_at == NUDGE_S
+    assert session.handle(e.Tick(), NUDGE_S) == [e.SendReport(1)]
+
+
+def test_a_report_on_disk_is_sent_at_the_sight_of_its_order_and_not_once_more_by_the_timer() -> None:
+    session = up(outboxed=e.Outboxed("run-1", accepted=0, step=1))
+    assert react(session, e.OrderSeen(order(1, REF)), 0.1) == [e.SendReport(1)]
+    assert session.wake_at is None
+
+
+def test_a_report_that_broke_off_is_sent_after_the_next_up() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(e.WorkDone(1), 0.0)
+    assert session.handle(Down("gone"), 1.0) == [e.StopSending()]
+    session.handle(Up(), 5.0)
+    assert session.handle(e.Tick(), 5.0 + NUDGE_S) == [e.SendReport(1)]
+
+
+def test_a_report_without_an_answer_is_sent_again_after_waits_that_double_up_to_a_minute() -> None:
+    session, now, waits = reported(), 0.0, []
+    for _ in range(8):
+        assert session.wake_at is not None
+        waits.append(session.wake_at - now)
+        now = session.wake_at
+        assert session.handle(e.Tick(), now) == [e.SendReport(1)]
+        assert session.handle(e.Sent(1), now) == []
+    assert all(0.75 * RETRY_S * 2**i <= wait <= 1.25 * RETRY_S * 2**i for i, wait in enumerate(waits[:5]))
+    assert all(45 <= wait <= 75 for wait in waits[5:])
+
+
+def test_a_report_that_took_long_to_send_is_not_sent_again_at_once() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(e.WorkDone(1), 0.0)
+    session.handle(e.Sent(1), 40.0)
+    assert session.wake_at == 80.0
+
+
+def test_a_report_on_its_way_is_sent_once_more_when_the_coordinator_asks_again() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(e.WorkDone(1), 0.0)
+    assert session.handle(e.OrderSeen(order(1, REF, again=1)), 1.0) == []
+    assert session.handle(e.Sent(1), 2.0) == [e.SendReport(1)]
+
+
+def test_a_report_waits_while_the_coordinator_is_away() -> None:
+    session = reported()
+    session.handle(e.CoordinatorSeen(status(online=False)), 0.0)
+    assert session.wake_at is not None
+    assert session.handle(e.Tick(), session.wake_at) == []
+    assert session.wake_at is None
+    session.handle(e.CoordinatorSeen(status("e2")), 100.0)
+    assert e.SendReport(1) in session.handle(e.Tick(), 100.0 + NUDGE_S)
+
+
+def test_another_run_forgets_report_and_work_of_the_old_one() -> None:
+    actions = react(reported(), e.OrderSeen(order(1, REF, run="run-2")))
+    assert actions == [
+        e.Forget("run-2"),
+        e.KeepModels(frozenset({REF.digest})),
+        e.StartWork(order(1, REF, run="run-2")),
+    ]
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert react(session, e.OrderSeen(rest(run="run-2"))) == [e.CancelWork(), e.Forget("run-2")]
+
+
+def test_a_model_that_does_not_come_is_subscribed_to_again_with_waits_that_double() -> None:
+    session = up()
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert session.wake_at == STALL_S
+    assert session.handle(e.Tick(), STALL_S) == [e.Subscribe((PART,))]
+    assert session.wake_at == STALL_S + 2 * STALL_S
+    session.handle(e.PartSeen(), 5.0)
+    assert session.wake_at == 5.0 + STALL_S
+
+
+def test_a_link_that_comes_back_in_mid_fetch_subscribes_to_the_model_as_well() -> None:
+    session = up()
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(Down("gone"), 1.0)
+    assert react(session, Up(), 2.0) == [e.Subscribe((*SUBSCRIPTIONS.topics, PART))]
+
+
+def test_delivery_all_stays_subscribed_and_holds_the_newest_model_ahead_of_its_order() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.CoordinatorSeen(status(delivery="all")), 0.0)
+    assert react(session, e.OrderSeen(order(1, REF)))[-1] == e.Subscribe((PART,))
+    session.handle(e.WorkDone(1), 0.0)
+    assert react(session, e.OrderSeen(rest(accepted=1))) == [e.StopSending(), e.CommitMemory(1)]
+    newer = ref("0", b"newer" * 100)
+    assert react(session, e.ModelReady("0", newer.digest)) == [e.KeepModels(frozenset({newer.digest}))]
+    assert e.StartWork(order(2, newer, accepted=1)) in session.handle(e.OrderSeen(order(2, newer, accepted=1)), 0.0)
+
+
+def test_delivery_all_follows_its_agent_to_another_cluster() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.CoordinatorSeen(status(delivery="all")), 0.0)
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    other = ref("1", b"other" * 100)
+    actions = react(session, e.OrderSeen(order(2, other)))
+    assert actions[-2:] == [e.Unsubscribe((PART,)), e.Subscribe(("covey/default/clusters/1/model/0",))]
+
+
+def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
+    session = up()
+    assert session.handle(e.CoordinatorSeen(status("e1")), 10.0) == []
+    assert session.wake_at is not None
+    assert 10.0 <= session.wake_at <= 10.0 + ROLL_SPREAD_S
+    assert session.handle(e.Tick(), session.wake_at) == [e.PublishStatus(session.status)]
+    assert session.status.epoch == "e1"
+    assert session.handle(e.CoordinatorSeen(status("e1")), 20.0) == []
+    other = Session("other", TOPICS, session="s")
+    other.handle(Up(), 0.0)
+    other.handle(e.CoordinatorSeen(status("e1")), 10.0)
+    session.handle(e.CoordinatorSeen(status("e2")), 10.0)
+    assert other.wake_at != session.wake_at
+
+
+def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
+    session = up()
+    task = TASK.model_dump(mode="json", exclude={"init"})
+    assert session.handle(e.CoordinatorSeen(status(task=True)), 0.0) == [e.Inspect(task, TASK.digest)]
+    assert session.handle(e.CoordinatorSeen(status(task=True, round=1)), 0.0) == []
+    actions = session.handle(e.Inspected(TASK.digest, 80, 20, ("0", "1")), 1.0)
+    assert actions == [e.PublishStatus(session.status)]
+    said = session.status
+    assert (said.task, said.samples, said.test_samples, said.labels) == (TASK.digest, 80, 20, ["0", "1"])
+
+
+def test_data_that_does_not_fit_is_said_once() -> None:
+    session = up()
+    session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
+    assert react(session, e.Inspected(TASK.digest, problem="no column y")) == [e.Say("no column y")]
+    assert session.status.problem == "no column y"
+    assert react(session, e.Inspected(TASK.digest, problem="no column y")) == []
+
+
+def test_what_was_found_for_an_older_task_is_not_told() -> None:
+    session = up()
+    session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
+    assert session.handle(e.Inspected("older", 1, 1), 0.0) == []
+
+
+def test_a_session_that_is_down_publishes_and_sends_nothing() -> None:
+    session = fresh(models=[REF.digest])
+    assert session.handle(e.OrderSeen(order(1, REF)), 0.0)[-1] == e.StartWork(order(1, REF))
+    assert session.handle(e.WorkDone(1), 0.0) == []
+    assert session.wake_at is None
+
+
+STEPS = st.integers(1, 4)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Any events in any order; the machine keeps the outbox that the actions describe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session, self.now = fresh(), 0.0
+        self.working: int | None = None
+        self.outbox = 0
+        self.run = ""
+        self.sending = False
+        self.is_up = False
+        self.done: set[tuple[str, int]] = set()  # accepted
+
+    def feed(self, event: e.Event) -> None:
+        for action in self.session.handle(event, self.now):
+            match action:
+                case e.StartWork(wanted):
+                    assert self.working is None, "one order at a time"
+                    assert (wanted.run, wanted.step) not in self.done, "accepted work is never done again"
+                    assert wanted.step != self.outbox, "what lies in the outbox is never worked on again"
+                    self.working = wanted.step
+                case e.CancelWork():
+                    assert self.working is not None
+                    self.working = None
+                case e.SendReport(step):
+                    assert self.is_up
+                    assert step == self.outbox != 0
+                    assert not self.sending
+                    self.sending = True
+                case e.StopSending():
+                    assert self.sending
+                    self.sending = False
+                case e.CommitMemory(step):
+                    assert step == self.outbox
+                    self.outbox = 0
+                    self.done.add((self.run, step))
+                case e.DropReport(step):
+                    assert step == self.outbox
+                    self.outbox = 0
+                case e.Forget(run):
+                    assert self.working is None
+                    self.outbox, self.run, self.done = 0, run, set()
+                case e.Subscribe() | e.Unsubscribe() | e.PublishStatus():
+                    assert self.is_up
+
+    @rule()
+    def link_up(self) -> None:
+        if not self.is_up:
+            self.is_up = True
+            self.feed(Up())
+
+    @rule()
+    def link_down(self) -> None:
+        if self.is_up:
+            self.feed(Down("gone"))
+            self.is_up = self.sending = False
+
+    @rule(
+        step=STEPS,
+        accepted=st.integers(0, 4),
+        run=st.sampled_from(["run-1", "run-1", "run-2"]),
+        again=st.integers(0, 1),
+        serial=st.integers(0, 3),
+    )
+    def ordered(self, step: int, accepted: int, run: str, again: int, serial: int) -> None:
+        self.feed(e.OrderSeen(order(step, REF, run=run, accepted=min(accepted, step), again=again, serial=serial)))
+
+    @rule(accepted=st.integers(0, 4), closed=st.integers(0, 4))
+    def told_to_rest(self, accepted: int, closed: int) -> None:
+        self.feed(e.OrderSeen(rest(accepted=accepted, closed=max(closed, accepted - 1))))
+
+    @rule(step=STEPS)
+    def fetched(self, step: int) -> None:
+        self.feed(e.ModelReady("0", REF.digest))
+
+    @precondition(lambda self: self.working is not None)
+    @rule()
+    def worked(self) -> None:
+        assert self.working is not None
+        self.outbox, self.working = self.working, None
+        self.feed(e.WorkDone(self.outbox))
+
+    @precondition(lambda self: self.sending)
+    @rule(whole=st.booleans())
+    def sent(self, whole: bool) -> None:
+        self.sending = False
+        self.feed(e.Sent(self.outbox, whole))
+
+    @rule(online=st.booleans(), epoch=st.sampled_from(["e1", "e2"]), everything=st.booleans())
+    def coordinator(self, online: bool, epoch: str, everything: bool) -> None:
+        self.feed(e.CoordinatorSeen(status(epoch, online=online, delivery="all" if everything else "participants")))
+
+    @rule(wait=st.floats(0.1, 100))
+    def time_passes(self, wait: float) -> None:
+        self.now += wait
+        self.feed(e.Tick())
+
+    @invariant()
+    def a_report_that_waits_has_a_way_out(self) -> None:
+        away = self.session._coordinator is not None and not self.session._coordinator.online
+        if self.outbox and self.is_up and not away:
+            assert self.sending or self.session.wake_at is not None
+
+    @invariant()
+    def a_model_that_is_awaited_has_a_timer(self) -> None:
+        if self.session.phase is Phase.FETCHING and self.is_up:
+            assert self.session.wake_at is not None
+
+    @invariant()
+    def work_and_status_agree(self) -> None:
+        assert (self.session.phase is Phase.WORKING) == (self.working is not None)
+
+
+AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyOrder = AnyOrder.TestCase
