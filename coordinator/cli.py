@@ -25,6 +25,8 @@ main = typer.Typer(
     pretty_exceptions_enable=False,
 )
 out, err = Console(), Console(stderr=True)
+if not out.is_terminal:
+    out.width = 120  # a pipe or a file has no width of its own
 
 ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable")]
@@ -92,7 +94,8 @@ def run(
         display.json_line({"event": "result", **result})
         return
     out.print(display.results_table([result]))
-    out.print(display.never_trained(result), highlight=False)
+    if remark := display.participation(result):
+        out.print(remark, highlight=False)
     out.print(f"models, records and the result are in {options.folder}", highlight=False)
 
 

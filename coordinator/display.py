@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last", "last_of_participants": "E-last, took part"}
+NONE = "–"
+MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
 
 
 class Progressing:
@@ -81,23 +82,20 @@ class Progressing:
 
 
 def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
-    """Methods side by side: accuracies by mode (micro / macro, in percent), recovery, rounds, traffic."""
+    """Methods side by side: accuracy by mode in percent, cluster recovery, rounds, bytes on the wire."""
     modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in results)]
-    table = Table(title=f"{results[0]['name']}, {results[0]['agents']} agents")
-    table.add_column("method")
-    for mode in modes:
-        table.add_column(f"{MODES[mode]}\nmicro / macro", justify="right")
-    for title in ("clusters", "ARI", "rounds", "MB down\nvectors / wire", "MB up\nvectors / wire", "seconds"):
-        table.add_column(title, justify="right")
+    table = Table(title=f"{results[0]['name']}, {results[0]['agents']} agents; accuracy in %, micro / macro")
+    table.add_column("method", no_wrap=True)
+    for title in (*(MODES[mode] for mode in modes), "clusters", "ARI", "rounds", "MB down / up", "s"):
+        table.add_column(title, justify="right", no_wrap=True)
     for one in results:
         table.add_row(
             one["method"],
             *(_figure(one["accuracy"].get(mode, {})) for mode in modes),
-            str(one["clusters"]),
-            "–" if one["ari"] is None else f"{one['ari']:.2f}",
+            str(one["clusters"] or NONE),
+            NONE if one["ari"] is None else f"{one['ari']:.2f}",
             str(one["rounds"]),
-            _megabytes(one["bytes"], "down"),
-            _megabytes(one["bytes"], "up"),
+            f"{one['bytes']['wire_down'] / 1e6:.2f} / {one['bytes']['wire_up'] / 1e6:.2f}",
             f"{one['seconds']:.1f}",
         )
     return table
@@ -111,15 +109,17 @@ def _figure(mode: Mapping[str, Any]) -> str:
     return "–"
 
 
-def _megabytes(counts: Mapping[str, int], way: str) -> str:
-    return f"{counts['vectors_' + way] / 1e6:.2f} / {counts['wire_' + way] / 1e6:.2f}"
-
-
-def never_trained(result: Mapping[str, Any]) -> str:
-    """One line that names the agents whose E-last is no local training's."""
+def participation(result: Mapping[str, Any]) -> str:
+    """E-last of those that trained in a round, and who never did; empty where everybody has trained."""
     names = result["never_trained"]
+    if not names:
+        return ""
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    return f"{len(names)} of {result['agents']} agents never trained in a round: {shown}" if names else ""
+    figure = _figure(result["accuracy"]["last_of_participants"])
+    return (
+        f"E-last over the {len(result['took_part'])} agents that took part: {figure}\n"
+        f"{len(names)} of {result['agents']} agents never trained in a round (their E-last is E-server): {shown}"
+    )
 
 
 def roster_table(roster: Mapping[str, Any]) -> Table:
@@ -133,7 +133,7 @@ def roster_table(roster: Mapping[str, Any]) -> Table:
         )
         seen = time.strftime("%H:%M:%S", time.localtime(row["seen"]))
         refusals = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
-        cluster = "–" if row["cluster"] is None else str(row["cluster"])
+        cluster = NONE if row["cluster"] is None else str(row["cluster"])
         counts = f"{row['samples']} / {row['test_samples']}"
         table.add_row(agent, state, cluster, seen, counts, str(row["labels"]), refusals, row["problem"] or "")
     return table

@@ -35,7 +35,7 @@ class StartedBroker:
 @asynccontextmanager
 async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker]:
     """A broker of our own on a free port of this machine, for as long as the block lasts."""
-    command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes", "--data", str(folder / "broker")]
+    command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes"]
     async with _child([*command, *(["--embedded"] if embedded else [])], folder / "broker.log", talks=True) as child:
         line = await _first_line(child, folder / "broker.log")
         told = json.loads(line)

@@ -124,7 +124,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "seed": scenario.seed,
         "rounds": run.engine.round,
         "agents": len(run.engine.known),
-        "clusters": len(set(assignment.values())) or 1,
+        "clusters": len(set(assignment.values())) or len(strategy.clusters(run.state)),
         "cluster_sizes": sizes(assignment),
         "assignment": assignment,
         "accuracy": accuracy,

@@ -49,8 +49,8 @@ def parse(text: str) -> Source:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise YamlError(f"{error.problem or error.context}{line}") from None
     except ReaderError as error:
-        line = text[: error.position].count("\n") + 1
-        raise YamlError(f"the character {chr(error.character)!r} has no place in YAML, line {line}") from None
+        number = text[: error.position].count("\n") + 1
+        raise YamlError(f"the character {chr(error.character)!r} has no place in YAML, line {number}") from None
     except RecursionError:
         raise YamlError("nested too deeply") from None
 
