@@ -11,10 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import yaml
 
-from agent.check import load_local
+from agent.check import inspect, load_local
 from agent.data import Dataset, fit
 from agent.partition import Split, client_dataset, fleet_data
 from shared.scenario import Scenario, Task
@@ -64,13 +63,7 @@ def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
 
 def found(data: Dataset, task: Task) -> dict[str, Any]:
     """What an agent tells about its data: counts, and the labels that occur in the training part."""
-    labels: list[str] = []
-    if task.classes is not None:
-        names = task.classes if isinstance(task.classes, tuple) else None
-        seen = np.unique(data.targets).tolist()
-        labels = [names[index] if names else str(index) for index in seen]
-    counts = {"samples": len(data.targets), "test_samples": len(data.test_targets)}
-    return {**counts, "labels": labels, "problem": None}
+    return dict(inspect(data, task).told)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,254 @@
+"""The worker over real pipes, with a small .npz; and its jobs in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent import wire
+from agent.models import initial
+from agent.pool import Pool, WorkerLost
+from agent.worker import answer, load_memory, save_memory
+from shared.client import HELD, encode_model
+from shared.codec import Codec, decode
+from shared.messages import ModelRef, ReportContent, digest
+from shared.seeds import generator
+from tests.agent.orders import TASK, order
+
+ECHO = (
+    sys.executable,
+    "-u",
+    "-c",
+    "import agent.wire as w, sys, time, os\n"
+    + """
+while (job := w.read(sys.stdin.buffer)) is not None:
+    if job.get("die"): os._exit(3)
+    time.sleep(job.get("s", 0))
+    sys.stdout.buffer.write(w.pack({"pid": os.getpid(), **job})); sys.stdout.buffer.flush()
+""",
+)
+
+
+def data(folder: Path, rows: int = 40) -> Path:
+    """Two classes that a line tells apart."""
+    draw = generator(0, "data")
+    y = np.arange(rows) % 2
+    np.savez(folder / "data.npz", x=(draw.normal(0, 1, (rows, 4)) + 3 * y[:, None]).astype(np.float32), y=y)
+    return folder / "data.npz"
+
+
+def job(folder: Path, **changes: Any) -> wire.Job:
+    """A whole order on disk: train a linear model from its initial weights."""
+    task = TASK.model_copy(update={"model": TASK.model.model_copy(update={"name": "linear"})})
+    vector, layout = initial(task, 0)
+    content = encode_model(vector, layout.digest, Codec(), generator(0, "down"))
+    (folder / "model").write_bytes(content)
+    reference = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
+    plain = {"task": task.model_dump(mode="json", exclude={"init"}), "layout": layout.to_wire()}
+    message = order(1, reference, **{**plain, "sizes": {"model": layout.size}, **changes})
+    places = {"report_out": str(folder / "report"), "memory_out": str(folder / "memory")}
+    source = {"data": str(data(folder)), "label": None}
+    return {
+        "job": "perform",
+        "source": source,
+        "client": "pi",
+        "order": message.to_bytes(),
+        "models": [str(folder / "model")],
+        "memory": "",
+        "durable": False,
+        **places,
+    }
+
+
+def report(folder: Path) -> ReportContent:
+    return ReportContent.from_bytes((folder / "report").read_bytes())
+
+
+def lives(pid: int) -> bool:
+    """Is there such a process, other than as a zombie?"""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+async def until(reached: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Look until it is so: another process has no event to wait for."""
+    async with asyncio.timeout(within_s):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def pool(workers: int = 1, **options: Any) -> AsyncIterator[Pool]:
+    async with Pool(workers, command=ECHO, **options) as it:
+        yield it
+
+
+@pytest.mark.processes
+async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> None:
+    wanted = job(tmp_path)
+    async with Pool(1) as it:
+        task = TASK.model_dump(mode="json", exclude={"init"})
+        found = await it.run({"job": "inspect", "source": wanted["source"], "task": task})
+        assert found == {"samples": 32, "test_samples": 8, "labels": ["0", "1"], "problem": None}
+        done = await it.run(wanted)
+        wrong = await it.run({"job": "inspect", "source": {"data": "nowhere.npz"}, "task": task})
+        assert "nowhere.npz" in wrong["problem"]
+        (pid,) = it.processes
+    assert done == {
+        "digest": digest((tmp_path / "report").read_bytes()),
+        "size": (tmp_path / "report").stat().st_size,
+        "fresh": True,
+        "failed": None,
+    }
+    assert (report(tmp_path).examples, report(tmp_path).steps) == (32, 4)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_the_report_holds_the_trained_model_and_the_memory_too(tmp_path: Path) -> None:
+    assert answer(job(tmp_path))["failed"] is None
+    content = report(tmp_path)
+    held = load_memory(tmp_path / "memory")[HELD]
+    assert np.array_equal(decode(content.vectors["model"], length=10), held)
+
+
+def test_the_same_job_twice_makes_the_same_vectors(tmp_path: Path) -> None:
+    answer(job(tmp_path))
+    first = report(tmp_path).vectors
+    answer(job(tmp_path))
+    assert report(tmp_path).vectors == first
+
+
+def test_an_evaluation_tells_all_modes_and_leaves_the_memory_alone(tmp_path: Path) -> None:
+    answer(job(tmp_path))
+    (tmp_path / "memory").rename(tmp_path / "kept")
+    done = answer({**job(tmp_path, phase="evaluate", sizes={}), "memory": str(tmp_path / "kept")})
+    assert done["failed"] is None
+    assert not done["fresh"]
+    assert not (tmp_path / "memory").exists()
+    numbers = report(tmp_path).numbers
+    assert set(numbers) == {"server", "tuned", "last"}
+    assert numbers["last"]["n"] == 8
+    assert numbers["last"]["accuracy"] >= numbers["server"]["accuracy"]
+
+
+def test_moments_are_summed_per_channel(tmp_path: Path) -> None:
+    done = answer({**job(tmp_path, phase="moments", sizes={}), "models": []})
+    assert done["failed"] is None
+    assert {name: len(values) for name, values in report(tmp_path).numbers.items()} == {
+        "count": 4,
+        "sum": 4,
+        "square": 4,
+    }
+
+
+def test_what_goes_wrong_in_the_work_is_reported_in_one_line(tmp_path: Path) -> None:
+    done = answer({**job(tmp_path), "source": {"data": str(tmp_path / "none.npz"), "label": None}})
+    assert "none.npz" in done["failed"]
+    assert "\n" not in done["failed"]
+    assert report(tmp_path).failure == done["failed"]
+    assert report(tmp_path).vectors == {}
+
+
+def test_a_training_that_diverges_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    done = answer(job(tmp_path, training={"epochs": 200, "batch": 4, "lr": 3e38}))
+    assert "diverged" in done["failed"]
+
+
+def test_a_job_that_makes_no_sense_is_an_answer(tmp_path: Path) -> None:
+    assert answer({"job": "dance"}) == {"failure": "ValueError: unknown job 'dance'"}
+
+
+def test_memory_comes_back_as_it_went(tmp_path: Path) -> None:
+    memory = {"held": np.ones(3, np.float32), "codec/model": np.zeros(2, np.float32), "n": np.array(3)}
+    save_memory(tmp_path / "memory", memory)
+    back = load_memory(tmp_path / "memory")
+    assert {name: (value.dtype, value.tolist()) for name, value in back.items()} == {
+        name: (value.dtype, value.tolist()) for name, value in memory.items()
+    }
+
+
+@pytest.mark.processes
+async def test_a_pool_starts_no_more_workers_than_it_may_and_uses_them_again() -> None:
+    async with pool(2) as it:
+        answers = await asyncio.gather(*(it.run({"s": 0.01}) for _ in range(6)))
+        assert len({answer["pid"] for answer in answers}) <= 2
+        assert len(it.processes) <= 2
+
+
+@pytest.mark.processes
+async def test_heavier_jobs_go_first() -> None:
+    async with pool(1) as it:
+        finished: list[float] = []
+
+        async def run(weight: float) -> None:
+            await it.run({"s": 0.01}, weight=weight)
+            finished.append(weight)
+
+        await asyncio.gather(*map(run, [1.0, 3.0, 2.0]))
+        assert finished == [3.0, 2.0, 1.0]
+
+
+@pytest.mark.processes
+async def test_a_worker_that_ends_in_mid_job_is_replaced() -> None:
+    async with pool(1) as it:
+        with pytest.raises(WorkerLost, match="exit code 3"):
+            await it.run({"die": True})
+        assert (await it.run({"s": 0}))["s"] == 0
+
+
+@pytest.mark.processes
+async def test_a_job_that_is_given_up_frees_its_worker_by_force_after_a_while() -> None:
+    async with pool(1, mercy_s=0.05) as it:
+        long = asyncio.create_task(it.run({"s": 60}))
+        await until(lambda: bool(it.processes))
+        await asyncio.sleep(0.1)
+        long.cancel()
+        assert (await asyncio.wait_for(it.run({"s": 0}), 30))["s"] == 0
+
+
+@pytest.mark.processes
+async def test_a_job_that_is_given_up_and_soon_done_keeps_its_worker() -> None:
+    async with pool(1, mercy_s=30) as it:
+        first = (await it.run({"s": 0}))["pid"]
+        short = asyncio.create_task(it.run({"s": 0.1}))
+        await asyncio.sleep(0.02)
+        short.cancel()
+        assert (await it.run({"s": 0}))["pid"] == first
+
+
+@pytest.mark.processes
+async def test_an_idle_worker_goes_away() -> None:
+    async with pool(1, keep_warm_s=0.05) as it:
+        pid = (await it.run({"s": 0}))["pid"]
+        await until(lambda: not it.processes and not lives(pid))
+
+
+@pytest.mark.processes
+async def test_a_worker_ends_with_its_parent() -> None:
+    program = (
+        "import asyncio, sys\nfrom agent.pool import Pool\n"
+        "async def main():\n"
+        "    pool = Pool(1)\n"
+        "    await pool.run({'job': 'nothing'})\n"
+        "    print(*pool.processes, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(main())\n"
+    )
+    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    assert parent.stdout is not None
+    pid = int(await asyncio.wait_for(parent.stdout.readline(), 60))
+    parent.send_signal(signal.SIGKILL)
+    await parent.wait()
+    await until(lambda: not lives(pid))
