@@ -95,14 +95,17 @@ class TorchLocal:
             parts = list(self._outputs(model, split))
         return torch.cat(parts).numpy() if parts else np.empty((0, self._task.outputs), np.float32)
 
-    def gradient(self, model: Vector) -> Vector:
-        """Full-batch gradient of F_i at the model (d,), evaluation mode; zero in the buffers."""
+    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
+        """Gradient of F_i at the model (d,), evaluation mode, over all samples or `batch` drawn ones; 0 in the buffers."""
         net = self._net
         net.load(model)
         net.module.eval()
         net.gradient.zero_()
-        for x, y in zip(self._chunks("train"), _cut(self._wanted["train"], CHUNK), strict=True):
-            (self._sample_losses(net.module(x), y).sum() / self.examples).backward()  # type: ignore[no-untyped-call]
+        count = self.examples if batch is None else min(batch, self.examples)
+        order = np.arange(self.examples) if count == self.examples else self._rng.permutation(self.examples)[:count]
+        for chunk in _cut(torch.from_numpy(order), CHUNK):
+            x, y = self._gathered(chunk)
+            (self._sample_losses(net.module(x), y).sum() / count).backward()  # type: ignore[no-untyped-call]
         result = np.zeros(self._layout.size, np.float32)
         result[: self._layout.parameters] = net.gradient.numpy()
         return result
@@ -147,12 +150,14 @@ class TorchLocal:
         w = None if weights is None else torch.from_numpy(np.ascontiguousarray(weights, np.float32))
         order = torch.from_numpy(self._rng.permutation(self.examples))
         for block in _cut(order, size * GATHERED):
-            x = _cut(self._scaled(self._inputs["train"].index_select(0, block)), size)
-            y = _cut(self._wanted["train"].index_select(0, block), size)
+            x, y = (_cut(tensor, size) for tensor in self._gathered(block))
             each = [None] * len(x) if w is None else _cut(w.index_select(0, block), size)
             for batch in zip(x, y, each, strict=True):
                 if not (self._net.batch_norm and len(batch[1]) == 1):
                     yield batch
+
+    def _gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        return self._scaled(self._inputs["train"].index_select(0, rows)), self._wanted["train"].index_select(0, rows)
 
     def _chunks(self, split: Split) -> Iterator[Tensor]:
         return map(self._scaled, _cut(self._inputs[split], CHUNK))

@@ -80,8 +80,8 @@ def dataset(
     for each in (groups, populations):
         if each is not None and len(each) != len(y):
             raise DataError(f"{source}: {len(each)} group entries for {len(y)} samples; one per sample is wanted")
-    if len(test_y) and test_y.dtype.kind != y.dtype.kind:
-        raise DataError(f"{source}: training targets are {y.dtype}, test targets {test_y.dtype}; one kind is wanted")
+    if len(test_y) and test_y.dtype.kind != y.dtype.kind:  # values that happen to be whole numbers in one part
+        y, test_y = y.astype(np.float32), test_y.astype(np.float32)
     return Dataset(x, y, test_x, test_y, labels, groups, source, ordered, test_groups, populations)
 
 

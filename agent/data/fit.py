@@ -61,7 +61,7 @@ def _targets(data: Dataset, task: Task) -> tuple[Array, Array]:
             )
         return data.targets.astype(np.float32), data.test_targets.astype(np.float32)
     if data.regression:
-        value = next(v for v in data.targets.tolist() if v != int(v))
+        value = next(v for part in (data.targets, data.test_targets) for v in part.tolist() if v != int(v))
         raise DataError(
             f"{data.source}: a target is {value:g}, the task has {task.outputs} classes; "
             "for regression leave task.classes out"

@@ -1,0 +1,79 @@
+"""What `agent check` finds, and what would be told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.check import inspect, load_local
+from agent.data import load
+from shared.errors import DataError
+from shared.scenario import Task
+
+ROWS = "\n".join(f"{i},{i * 2},{'cat' if i % 3 else 'dog'}" for i in range(30))
+TASK = Task(features=(2,), classes=("dog", "cat"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "pets.csv"
+    path.write_text(f"a,b,label\n{ROWS}\n")
+    return path
+
+
+def test_local_data_is_loaded_fitted_and_given_a_test_part(table: Path) -> None:
+    data = load_local(table, task=TASK)
+    assert (len(data.targets), len(data.test_targets)) == (24, 6)
+    assert data.labels == ("dog", "cat")
+    assert np.bincount([*data.targets, *data.test_targets]).tolist() == [10, 20]
+    assert np.array_equal(data.features, load_local(table, task=TASK).features)
+    assert not np.array_equal(data.features, load_local(table, task=TASK, seed=1).features)
+
+
+def test_local_data_without_a_task_is_loaded_as_it_is(table: Path) -> None:
+    assert load_local(table, label="label").labels == ("cat", "dog")
+
+
+def test_local_data_that_does_not_fit_raises(table: Path) -> None:
+    with pytest.raises(DataError, match="2 feature columns, 3 are wanted"):
+        load_local(table, task=Task(features=(3,), classes=("dog", "cat")))
+
+
+def test_a_finding_counts_classes_and_tells_no_samples(table: Path) -> None:
+    finding = inspect(load(table), TASK)
+    assert finding.problems == ()
+    assert finding.classes == (("dog", 10, 0), ("cat", 20, 0))
+    assert (finding.samples, finding.test_samples, finding.shape) == (30, 0, (2,))
+    assert finding.value_range == (0.0, 58.0)
+    assert finding.told == {"samples": 30, "test_samples": 0, "labels": ["dog", "cat"], "problem": None}
+    assert any("no test part" in note for note in finding.notes)
+
+
+def test_a_misfit_is_a_problem_in_the_finding_and_is_told(table: Path) -> None:
+    finding = inspect(load(table), Task(features=(2,), classes=("dog", "bird")))
+    assert len(finding.problems) == 1
+    assert "class 'cat' is unknown" in finding.problems[0]
+    assert finding.told == {"samples": 0, "test_samples": 0, "labels": [], "problem": finding.problems[0]}
+    assert finding.classes == (("cat", 20, 0), ("dog", 10, 0))
+
+
+def test_without_a_task_the_data_is_described_in_its_own_words(table: Path) -> None:
+    assert inspect(load_local(table)).samples == 24
+    assert {name for name, _, _ in inspect(load_local(table)).classes} == {"cat", "dog"}
+
+
+def test_notes_name_rare_classes_and_large_features(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    path.write_text("a,label\n1,0\n4000,0\n2,0\n")
+    notes = " ".join(inspect(load(path), Task(features=(1,), classes=2)).notes)
+    assert "class '0' has 3 training samples only" in notes
+    assert "one class only ('0')" in notes
+    assert "features reach 4000" in notes
+
+
+def test_a_regression_has_no_classes(tmp_path: Path) -> None:
+    path = tmp_path / "line.csv"
+    path.write_text("a,y\n1,2\n3,4\n")
+    assert inspect(load(path), Task(features=(1,))).classes == ()

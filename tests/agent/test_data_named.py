@@ -1,0 +1,90 @@
+"""The named data sets of simulated fleets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent.data import find_root, load_named
+from agent.data.named import in_time_order
+from shared.errors import DataError
+from tests.agent.real_data import data_root, real
+
+
+def test_digits_are_embedded() -> None:
+    data = load_named("digits")
+    assert data.features.shape == (1797, 1, 8, 8)
+    assert (data.features.min(), data.features.max()) == (0, 16)
+    assert np.bincount(data.targets).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "train", "test"),
+    [
+        ("fashion-mnist", (1, 28, 28), "uint8", 60000, 10000),
+        ("mnist-writer", (1, 28, 28), "uint8", 60000, 10000),
+        ("har", (9, 128), "int16", 10299, 0),
+    ],
+)
+def test_a_real_set_keeps_its_small_type(name: str, shape: tuple[int, ...], dtype: str, train: int, test: int) -> None:
+    data = real(name)
+    assert (data.shape, data.features.dtype.name) == (shape, dtype)
+    assert (len(data.targets), len(data.test_targets)) == (train, test)
+
+
+def test_cifar_10_ships_as_an_archive() -> None:
+    data = load_named("cifar10", data_root("cifar10"))
+    assert data.features.shape == (50000, 3, 32, 32)
+    assert np.bincount(data.targets).tolist() == [5000] * 10
+    assert data.labels[8] == "ship"
+
+
+def test_har_windows_of_one_recording_follow_one_another() -> None:
+    data = real("har")
+    overlap = (data.features[:-1, :, 64:] == data.features[1:, :, :64]).all(axis=(1, 2))
+    assert overlap.mean() > 0.9
+    assert data.groups is not None
+    assert len(np.unique(data.groups)) == 30
+
+
+def test_windows_come_back_in_time_order_from_any_order() -> None:
+    rng = np.random.default_rng(0)
+    signals = [rng.integers(0, 1000, (2 * (n + 1), 3)) for n in (5, 1, 8)]
+    windows = np.array([signal[2 * i : 2 * i + 4] for signal in signals for i in range(len(signal) // 2 - 1)])
+    shuffled = rng.permutation(len(windows))
+    order = shuffled[in_time_order(windows[shuffled])]
+    assert sorted(order) == list(range(14))
+    follows = set(zip(order[:-1].tolist(), order[1:].tolist(), strict=True))
+    assert {(i, i + 1) for i in range(13) if i not in (4, 5)} <= follows
+
+
+def test_equal_windows_in_a_row_do_not_trap_the_order() -> None:
+    still = np.zeros((4, 4, 1))
+    assert sorted(in_time_order(still).tolist()) == [0, 1, 2, 3]
+
+
+def test_a_missing_set_says_where_it_was_looked_for(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"cifar-10-binary.*--data-root or COVEY_DATA_ROOT"):
+        load_named("cifar10", tmp_path)
+
+
+def test_a_path_below_the_root_is_loaded_by_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "a.csv").write_text("f,label\n1,0\n2,1\n")
+    assert len(load_named("sub/a.csv", tmp_path).targets) == 2
+
+
+def test_the_root_is_the_option_then_the_variable_then_the_neighbour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.delenv("COVEY_DATA_ROOT", raising=False)
+    assert find_root() is None
+    (tmp_path / "shared" / "data").mkdir(parents=True)
+    assert find_root() == Path("../shared/data")
+    monkeypatch.setenv("COVEY_DATA_ROOT", "/elsewhere")
+    assert find_root() == Path("/elsewhere")
+    assert find_root("/chosen") == Path("/chosen")

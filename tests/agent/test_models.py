@@ -1,0 +1,161 @@
+"""Built-in models: exact counts, seeds, the user's own, and how a misfit is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from agent.models import build, initial, layout_of
+from shared.errors import UserError
+from shared.scenario import Model, Task
+
+
+def task(name: str, *features: int, classes: int | None = 10, init: str | None = None, **options: Any) -> Task:
+    return Task(features=features, classes=classes, model=Model(name=name, options=options), init=init)
+
+
+@pytest.mark.parametrize(
+    ("described", "parameters", "final"),
+    [
+        (task("lenet5", 1, 28, 28), 44_426, 850),
+        (task("lenet5", 3, 32, 32), 62_006, 850),
+        (task("mlp", 1, 28, 28), 159_010, 2_010),
+        (task("mlp", 64, hidden=[32, 16]), 64 * 32 + 32 + 32 * 16 + 16 + 170, 170),
+        (task("linear", 12, classes=3), 39, 39),
+        (task("cnn1d", 9, 128, classes=6), 44_998, 390),
+        (task("resnet9", 3, 32, 32), 6_575_370, 5_130),
+        (task("resnet9", 3, 32, 32, classes=100), 6_621_540, 51_300),
+        (task("femnist_cnn", 1, 28, 28, classes=62), 6_603_710, 127_038),
+        (task("femnist_cnn", 1, 28, 28, classes=62, hidden=248), 845_510, 15_438),
+        (task("celeba_cnn", 3, 84, 84, classes=2), 31_202, 2_306),
+        (task("vgg16", 3, 32, 32), 15_245_130, 5_130),
+    ],
+    ids=lambda value: value.model.name if isinstance(value, Task) else str(value),
+)
+def test_a_built_in_model_has_exactly_the_published_parameters(described: Task, parameters: int, final: int) -> None:
+    vector, layout = initial(described, seed=0)
+    assert layout.parameters == parameters
+    assert layout.final_layer == slice(parameters - final, parameters)
+    assert vector.dtype == np.float32
+    assert vector.shape == (layout.size,)
+
+
+def test_celeba_with_two_blocks_has_fesems_flat_width() -> None:
+    _, layout = initial(task("celeba_cnn", 3, 84, 84, classes=2, blocks=2), 0)
+    assert layout.tensors[layout.trainable - 2].shape == (2, 14_112)
+
+
+def test_float_buffers_follow_the_parameters_and_integer_buffers_are_left_out() -> None:
+    vector, layout = initial(task("celeba_cnn", 3, 84, 84, classes=2), 0)
+    assert layout.size - layout.parameters == 4 * 64
+    assert [tensor.name for tensor in layout.tensors[layout.trainable :]][:2] == ["bn1.running_mean", "bn1.running_var"]
+    assert not any("num_batches" in tensor.name for tensor in layout.tensors)
+    assert layout.named(vector)["bn4.running_var"].tolist() == [1.0] * 32
+
+
+def test_batch_mode_of_batch_norm_keeps_no_buffers() -> None:
+    _, layout = initial(task("celeba_cnn", 3, 84, 84, classes=2, bn_mode="batch"), 0)
+    assert layout.size == layout.parameters
+
+
+def test_weights_depend_on_the_seed_alone_and_the_global_generator_stays_as_it_was() -> None:
+    described = task("lenet5", 1, 28, 28)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first, _ = initial(described, seed=7)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert np.array_equal(initial(described, seed=7)[0], first)
+    assert not np.array_equal(initial(described, seed=8)[0], first)
+
+
+def test_regression_has_one_output() -> None:
+    assert initial(task("mlp", 12, classes=None, hidden=4), 0)[1].tensors[-1].shape == (1,)
+
+
+THEIRS = """
+import torch
+def good(features, outputs, *, width=3):
+    return torch.nn.Sequential(torch.nn.Linear(features[0], width), torch.nn.Linear(width, outputs))
+def not_a_module(features, outputs): return 3
+def wrong_width(features, outputs): return torch.nn.Linear(features[0], outputs + 1)
+def wrong_input(features, outputs): return torch.nn.Linear(features[0] + 1, outputs)
+def double(features, outputs): return torch.nn.Linear(features[0], outputs).double().float().half()
+def empty(features, outputs): return torch.nn.Identity()
+number = 3
+"""
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "their_models.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_model_of_the_users_own_is_called_with_features_outputs_and_options() -> None:
+    layout = layout_of(build(task("their_models:good", 5, width=4), 0))
+    assert layout.parameters == 5 * 4 + 4 + 4 * 10 + 10
+
+
+@pytest.mark.usefixtures("theirs")
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        (task("resnet50", 3, 32, 32), "'resnet50' is unknown; lenet5"),
+        (task("absent_module:f", 3), "install the module"),
+        (task("their_models:absent", 3), "no attribute 'absent'"),
+        (task("their_models:number", 3), "not callable"),
+        (task("their_models:not_a_module", 3), r"returned int; a torch\.nn\.Module"),
+        (task("their_models:wrong_width", 3), r"gives shape \(2, 11\) for 2 samples, the task wants \(2, 10\)"),
+        (task("their_models:wrong_input", 3), r"does not take features \[3\]"),
+        (task("their_models:good", 3, depth=9), r"depth.*it takes \(features, outputs, \*, width=3\)"),
+        (task("mlp", 3, hiden=9), r"hiden.*it takes \(features"),
+        (task("lenet5", 64), "images"),
+        (task("lenet5", 1, 8, 8), "at least 16x16"),
+        (task("cnn1d", 64), r"\[channels, length"),
+        (task("celeba_cnn", 3, 84, 84, bn_mode="x"), "running or batch"),
+    ],
+    ids=str,
+)
+def test_a_model_that_does_not_fit_is_told_exactly(described: Task, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build(described, 0)
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_model_without_float32_parameters_is_refused() -> None:
+    with pytest.raises(UserError, match=r"does not take|float16"):
+        initial(task("their_models:double", 3), 0)
+    with pytest.raises(UserError, match="no parameters"):
+        initial(task("their_models:empty", 10), 0)
+
+
+def test_stored_initial_weights_replace_the_drawn_ones(tmp_path: Path) -> None:
+    path = tmp_path / "start.npz"
+    theta = np.arange(33, dtype=np.float32)
+    np.savez(path, theta0=theta)
+    assert np.array_equal(initial(task("linear", 10, classes=3, init=str(path)), 0)[0], theta)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"theta0": np.zeros(32, np.float32)}, r"\(32,\); the model has 33 parameters"),
+        ({"theta0": np.zeros(33)}, "float64"),
+        ({"theta0": np.full(33, np.nan, np.float32)}, "NaN"),
+        ({"theta": np.zeros(33, np.float32)}, "no array theta0; it holds theta"),
+        ({"theta0": np.array([None] * 33)}, "pickle"),
+    ],
+)
+def test_faulty_initial_weights_are_refused(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+    path = tmp_path / "start.npz"
+    np.savez(path, **arrays)
+    with pytest.raises(UserError, match=words):
+        initial(task("linear", 10, classes=3, init=str(path)), 0)
+    with pytest.raises(UserError, match=r"absent\.npz"):
+        initial(task("linear", 10, classes=3, init=str(tmp_path / "absent.npz")), 0)

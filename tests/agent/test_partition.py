@@ -1,0 +1,378 @@
+"""Who holds which samples: what every rule promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent.data import Dataset, load_named
+from agent.data.dataset import dataset
+from agent.partition import Split, client_dataset, fleet_data, limited, load_split, partition
+from shared.errors import UserError
+from shared.scenario import (
+    ByGroup,
+    Dirichlet,
+    Fleet,
+    GroupedLabels,
+    Iid,
+    LabelSkew,
+    Partition,
+    Quantity,
+    Rotation,
+    Scenario,
+    SuperclassMixture,
+    Task,
+)
+from shared.strategies.fedavg import FedAvg
+from tests.agent.real_data import real
+
+TARGETS = np.arange(2000) % 10
+TESTS = np.arange(500) % 10
+
+RULES: list[Partition] = [
+    Iid(),
+    LabelSkew(share=0.2),
+    LabelSkew(share=0.3),
+    Dirichlet(alpha=0.5),
+    GroupedLabels(groups=2),
+    GroupedLabels(groups=3),
+    Rotation(groups=2),
+    Rotation(groups=4),
+    SuperclassMixture(),
+    Quantity(alpha=0.5),
+]
+
+
+def split_of(cfg: Partition, agents: int = 20, seed: int = 0, tests: bool = True) -> Split:
+    return partition(cfg, TARGETS, agents, np.random.default_rng(seed), test_targets=TESTS if tests else None)
+
+
+def labels_of(split: Split, agent: int) -> set[int]:
+    return set(TARGETS[split.train(agent)].tolist())
+
+
+@pytest.mark.parametrize("tests", [True, False])
+@pytest.mark.parametrize("cfg", RULES, ids=str)
+def test_training_shares_are_disjoint_and_nobody_is_left_without(cfg: Partition, tests: bool) -> None:
+    split = split_of(cfg, tests=tests)
+    assert split.agents == 20
+    assert len(np.unique(split.train_idx)) == len(split.train_idx)
+    assert min(len(split.train(agent)) for agent in range(20)) > 0
+    assert min(len(split.test(agent)) for agent in range(20)) > 0
+
+
+@pytest.mark.parametrize("cfg", [rule for rule in RULES if rule.name != "superclass_mixture"], ids=str)
+def test_training_shares_cover_the_set(cfg: Partition) -> None:
+    assert sorted(split_of(cfg).train_idx) == list(range(2000))
+
+
+@pytest.mark.parametrize("cfg", RULES, ids=str)
+def test_the_same_seed_gives_the_same_partition_and_another_seed_another(cfg: Partition) -> None:
+    assert np.array_equal(split_of(cfg).train_idx, split_of(cfg).train_idx)
+    assert not np.array_equal(split_of(cfg).train_idx, split_of(cfg, seed=1).train_idx)
+
+
+@pytest.mark.parametrize("cfg", RULES, ids=str)
+def test_without_a_test_part_a_fifth_of_the_pool_is_held_back(cfg: Partition) -> None:
+    split = split_of(cfg, tests=False)
+    assert split.test_of == "train"
+    assert not set(split.train_idx) & set(split.test_idx)
+    assert len(np.unique(split.test_idx)) <= 400
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3])
+def test_label_skew_gives_everyone_q_labels_and_every_label_an_owner(share: float) -> None:
+    split = split_of(LabelSkew(share=share))
+    owned = [labels_of(split, agent) for agent in range(20)]
+    assert {len(labels) for labels in owned} == {round(share * 10)}
+    assert all(agent % 10 in labels for agent, labels in enumerate(owned))
+
+
+def test_label_skew_shares_a_label_evenly_among_its_owners() -> None:
+    split = split_of(LabelSkew(share=0.2))
+    for label in range(10):
+        counts = [int((TARGETS[split.train(agent)] == label).sum()) for agent in range(20)]
+        held = [count for count in counts if count]
+        assert max(held) - min(held) <= 1
+
+
+@pytest.mark.parametrize("cfg", [LabelSkew(), Dirichlet(alpha=0.3), GroupedLabels()], ids=str)
+def test_the_local_view_holds_all_test_samples_of_the_labels_owned(cfg: Partition) -> None:
+    split = split_of(cfg)
+    for agent in range(20):
+        assert sorted(split.test(agent)) == [i for i in range(500) if TESTS[i] in labels_of(split, agent)]
+
+
+@settings(max_examples=20, deadline=None)
+@given(alpha=st.floats(0.05, 5), agents=st.integers(2, 30), seed=st.integers(0, 100))
+def test_dirichlet_and_quantity_leave_nobody_below_the_minimum(alpha: float, agents: int, seed: int) -> None:
+    for cfg in (Dirichlet(alpha=alpha, min_samples=10), Quantity(alpha=alpha, min_samples=10)):
+        split = split_of(cfg, agents=agents, seed=seed)
+        assert np.diff(split.train_ptr).min() >= 10
+        assert sorted(split.train_idx) == list(range(2000))
+
+
+def test_dirichlet_that_cannot_be_drawn_is_topped_up() -> None:
+    split = split_of(Dirichlet(alpha=0.001, min_samples=80), agents=20)
+    assert np.diff(split.train_ptr).min() >= 80
+
+
+def test_a_smaller_alpha_skews_more() -> None:
+    def spread(alpha: float) -> float:
+        split = split_of(Dirichlet(alpha=alpha, min_samples=1), agents=10)
+        return float(np.mean([len(labels_of(split, agent)) for agent in range(10)]))
+
+    assert spread(0.1) < spread(1) < spread(100) == 10
+
+
+def test_grouped_labels_gives_groups_disjoint_labels_and_says_which() -> None:
+    split = split_of(GroupedLabels(groups=2), agents=10)
+    assert split.truth is not None
+    assert split.truth.tolist() == [0] * 5 + [1] * 5
+    assert all(labels_of(split, agent) == ({0, 1, 2, 3, 4} if agent < 5 else {5, 6, 7, 8, 9}) for agent in range(10))
+    assert set(np.diff(split.train_ptr).tolist()) == {200}
+
+
+def test_rotation_turns_the_images_of_a_group_and_of_its_test_set() -> None:
+    split = split_of(Rotation(groups=4), agents=8)
+    assert split.truth is not None
+    assert split.turns is not None
+    assert split.truth.tolist() == split.turns.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    halves = split_of(Rotation(groups=2), agents=2).turns
+    assert halves is not None
+    assert halves.tolist() == [0, 2]
+    images = np.arange(2000 * 4, dtype=np.int16).reshape(-1, 1, 2, 2)
+    data = dataset(images, TARGETS, (images[:500], TESTS), source="x")
+    for agent in range(8):
+        own = client_dataset(data, split, agent)
+        turned = np.rot90(images[split.train(agent)], agent // 2, axes=(2, 3))
+        assert np.array_equal(own.features, turned)
+        assert np.array_equal(own.test_features, np.rot90(images[split.test(agent)], agent // 2, axes=(2, 3)))
+
+
+def test_rotation_refuses_what_is_no_square_image() -> None:
+    data = dataset(np.zeros((2000, 1, 2, 3)), TARGETS, source="x")
+    with pytest.raises(UserError, match="square images"):
+        client_dataset(data, split_of(Rotation(groups=4), tests=False), 19)
+
+
+def test_superclass_mixture_draws_the_larger_share_from_ones_own_superclass() -> None:
+    split = split_of(SuperclassMixture(major=0.7, first=(0, 1, 8, 9)), agents=20)
+    assert split.truth is not None
+    assert np.allclose(split.truth[0], [0.7, 0.3])
+    assert np.allclose(split.truth[19], [0.3, 0.7])
+    assert set(np.diff(split.train_ptr).tolist()) == {80}  # 2 * 800 / 20: the smaller super-class suffices
+    assert set(np.diff(split.test_ptr).tolist()) == {16}
+    firsts = [int(np.isin(TARGETS[split.train(agent)], (0, 1, 8, 9)).sum()) for agent in range(20)]
+    assert firsts == [56] * 10 + [24] * 10
+    assert len(np.unique(split.test_idx)) == len(split.test_idx)
+
+
+@pytest.mark.parametrize("agents", [3, 7, 11])
+def test_superclass_mixture_suffices_for_an_odd_number_of_agents(agents: int) -> None:
+    split = split_of(SuperclassMixture(major=0.9), agents=agents)
+    assert len(set(np.diff(split.train_ptr).tolist())) == 1
+    assert len(np.unique(split.train_idx)) == len(split.train_idx)
+
+
+GROUPS = np.repeat(np.arange(10), 20)  # ten natural clients with 20 samples each, in time order
+CLASSES = np.tile(np.repeat([0, 1], 10), 10)
+POPULATIONS = np.where(GROUPS < 6, "home", "work")
+
+
+def grouped(cfg: ByGroup, agents: int, tests: np.ndarray | None = None, seed: int = 0) -> Split:
+    return partition(
+        cfg,
+        CLASSES,
+        agents,
+        np.random.default_rng(seed),
+        groups=GROUPS,
+        populations=POPULATIONS,
+        test_targets=None if tests is None else np.zeros(len(tests), np.int64),
+        test_groups=tests,
+    )
+
+
+def test_by_group_gives_an_agent_one_natural_client_split_within() -> None:
+    split = grouped(ByGroup(), 10)
+    assert split.test_of == "train"
+    for agent in range(10):
+        own = [*split.train(agent), *split.test(agent)]
+        assert sorted(own) == list(range(20 * agent, 20 * agent + 20))
+        assert len(split.test(agent)) == 4
+
+
+def test_by_group_chooses_clients_and_not_samples_where_there_are_more() -> None:
+    split = grouped(ByGroup(), 4)
+    owners = [set(GROUPS[split.train(agent)].tolist()) for agent in range(4)]
+    assert all(len(owner) == 1 for owner in owners)
+    assert len(set.union(*owners)) == 4
+    assert not np.array_equal(split.train_idx, grouped(ByGroup(), 4, seed=1).train_idx)
+
+
+def test_by_group_in_time_order_holds_back_the_end_of_each_class() -> None:
+    split = grouped(ByGroup(split="time"), 10)
+    assert split.train(0).tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17]
+    assert split.test(0).tolist() == [8, 9, 18, 19]
+
+
+def test_by_group_takes_so_many_of_each_population_and_knows_the_truth() -> None:
+    split = grouped(ByGroup(populations={"work": 2, "home": 3}), 5)
+    assert split.populations == ("work", "home")
+    assert split.truth is not None
+    assert split.truth.tolist() == [0, 0, 1, 1, 1]
+    seen = [str(POPULATIONS[split.train(agent)[0]]) for agent in range(5)]
+    assert seen == ["work", "work", "home", "home", "home"]
+
+
+def test_by_group_uses_the_test_part_where_the_same_clients_are_there() -> None:
+    assert grouped(ByGroup(), 10, tests=np.arange(10)).test_of == "test"
+    assert grouped(ByGroup(), 10, tests=np.arange(100, 110)).test_of == "train"
+
+
+@pytest.mark.parametrize(
+    ("cfg", "agents", "words"),
+    [
+        (ByGroup(), 11, "11 agents are wanted, there are 10"),
+        (ByGroup(min_samples=21), 1, "there are 0"),
+        (ByGroup(populations={"home": 2}), 3, "2 agents in all, fleet.agents is 3"),
+        (ByGroup(populations={"moon": 2}), 2, "no population 'moon'; the data set has home, work"),
+        (ByGroup(populations={"work": 5}), 5, "there are 4 natural clients of work"),
+    ],
+)
+def test_by_group_says_what_is_lacking(cfg: ByGroup, agents: int, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        grouped(cfg, agents)
+
+
+def test_a_rule_that_cannot_be_kept_says_so() -> None:
+    with pytest.raises(UserError, match="natural clients"):
+        split_of(ByGroup())
+    with pytest.raises(UserError, match="100 agents with 30 samples each need 3000, there are 2000"):
+        split_of(Quantity(min_samples=30), agents=100)
+    with pytest.raises(UserError, match="11 groups"):
+        split_of(GroupedLabels(groups=11))
+    with pytest.raises(UserError, match=r"labels \[77\] do not occur"):
+        split_of(SuperclassMixture(first=(0, 77)))
+    with pytest.raises(UserError, match="gets no training sample"):
+        split_of(Iid(), agents=2001)
+    with pytest.raises(UserError, match="values, this rule needs classes"):
+        partition(LabelSkew(), np.linspace(0, 1, 50, dtype=np.float32), 5, np.random.default_rng(0))
+
+
+POOL = dataset(np.zeros((2000, 1)), TARGETS, source="pool")
+TESTED = replace(POOL, test_features=np.zeros((500, 1), np.float32), test_targets=TESTS)
+
+
+@pytest.mark.parametrize("cfg", RULES, ids=str)
+def test_a_stored_partition_comes_back_the_same(cfg: Partition, tmp_path: Path) -> None:
+    for tests, data in ((True, TESTED), (False, POOL)):
+        split = split_of(cfg, tests=tests)
+        split.save(tmp_path / "p.npz")
+        back = load_split(tmp_path / "p.npz", data, 20)
+        for name in ("train_idx", "train_ptr", "test_idx", "test_ptr", "test_of", "truth", "turns", "populations"):
+            assert np.array_equal(getattr(split, name), getattr(back, name)), name
+
+
+def stored(path: Path, **changed: object) -> Path:
+    arrays = {"train_idx": [0, 1, 2], "train_ptr": [0, 2, 3], "test_idx": [3, 4], "test_ptr": [0, 1, 2]} | changed
+    np.savez(path, **{name: np.asarray(value) for name, value in arrays.items() if value is not None})  # type: ignore[arg-type]
+    return path
+
+
+def test_a_users_partition_needs_the_four_arrays_only(tmp_path: Path) -> None:
+    path = stored(tmp_path / "p.npz")
+    assert load_split(path, POOL, 2).test_of == "train"
+    assert load_split(path, TESTED, 2).test_of == "test"
+    assert load_split(path, TESTED, 2).train(0).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"train_ptr": None}, "no array train_ptr"),
+        ({"train_idx": [0, 1, 2000]}, "train_idx runs from 0 to 2000; the data set has 0 to 1999"),
+        ({"train_idx": [0.0, 1.0, 2.0]}, "integers"),
+        ({"train_ptr": [0, 3]}, r"2 agents need \(3,\)"),
+        ({"train_ptr": [0, 2, 2]}, "rise from 0 to 3"),
+        ({"train_ptr": [0, 0, 3]}, "agent 0 of 2 gets no training sample"),
+        ({"truth": [1]}, "truth has shape"),
+        ({"test_of": "dev"}, "test_of is 'dev'"),
+    ],
+)
+def test_a_faulty_stored_partition_names_the_array(tmp_path: Path, changed: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        load_split(stored(tmp_path / "p.npz", **changed), POOL, 2)
+
+
+def scenario(**fleet: object) -> Scenario:
+    task = Task(features=(1, 8, 8), classes=10)
+    return Scenario(name="t", task=task, strategy=FedAvg(), fleet=Fleet.model_validate({"agents": 10, **fleet}))
+
+
+def test_a_fleet_on_digits_gets_its_data_by_the_scenario_alone() -> None:
+    data, split = fleet_data(scenario(partition={"name": "grouped_labels", "groups": 2}))
+    own = client_dataset(data, split, 9)
+    assert set(own.targets.tolist()) == set(own.test_targets.tolist()) == {5, 6, 7, 8, 9}
+    again = fleet_data(scenario(partition={"name": "grouped_labels", "groups": 2}))[1]
+    assert np.array_equal(split.train_idx, again.train_idx)
+
+
+def test_the_limit_draws_on_the_seed_and_does_not_go_with_a_stored_partition(tmp_path: Path) -> None:
+    data, split = fleet_data(scenario(limit=300))
+    assert len(data.targets) == 300
+    assert len(split.train_idx) + len(np.unique(split.test_idx)) == 300
+    with pytest.raises(UserError, match="exclude each other"):
+        fleet_data(scenario(limit=300, partition=str(tmp_path / "p.npz")))
+
+
+def test_the_limit_shrinks_the_test_part_alike() -> None:
+    less = limited(TESTED, 200, np.random.default_rng(0))
+    assert (len(less.targets), len(less.test_targets)) == (200, 50)
+
+
+def test_a_fleet_reads_a_stored_partition(tmp_path: Path) -> None:
+    data: Dataset = load_named("digits")
+    split = partition(Iid(), data.targets, 10, np.random.default_rng(5))
+    split.save(tmp_path / "p.npz")
+    assert np.array_equal(fleet_data(scenario(partition=str(tmp_path / "p.npz")))[1].train_idx, split.train_idx)
+    with pytest.raises(UserError, match="does not exist"):
+        fleet_data(scenario(partition=str(tmp_path / "absent.npz")))
+
+
+def test_two_hundred_writers_of_two_populations() -> None:
+    data = real("mnist-writer")
+    cfg = ByGroup(min_samples=100, populations={"hsf0": 100, "hsf4": 100})
+    split = partition(
+        cfg,
+        data.targets,
+        200,
+        np.random.default_rng(0),
+        groups=data.groups,
+        populations=data.populations,
+        test_targets=data.test_targets,
+        test_groups=data.test_groups,
+    )
+    assert split.test_of == "train"
+    assert split.truth is not None
+    assert split.truth.tolist() == [0] * 100 + [1] * 100
+    sizes = np.diff(split.train_ptr) + np.diff(split.test_ptr)
+    assert sizes.min() >= 100
+    assert not set(split.train_idx) & set(split.test_idx)
+
+
+def test_thirty_people_keep_every_activity_in_both_parts_and_leak_next_to_nothing() -> None:
+    data = real("har")
+    split = partition(ByGroup(split="time"), data.targets, 30, np.random.default_rng(0), groups=data.groups)
+    leaks = 0
+    for agent in range(30):
+        own = client_dataset(data, split, agent)
+        assert set(own.targets.tolist()) == set(own.test_targets.tolist()) == set(range(6))
+        firsts = {window[:, :64].tobytes() for window in own.test_features}
+        leaks += sum(window[:, 64:].tobytes() in firsts for window in own.features)
+    assert leaks <= 30 * 6  # one window at each cut
