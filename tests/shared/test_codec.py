@@ -94,6 +94,11 @@ def test_values_beyond_the_range_of_a_short_float_become_its_largest() -> None:
     assert there_and_back(largest, Codec("bfloat16")).tolist() == [LARGEST_BFLOAT16, -LARGEST_BFLOAT16]
 
 
+def test_the_largest_floats_there_are_do_not_overflow_in_int8() -> None:
+    values = vector(3.4028235e38, -3.4028235e38, 3.4028233e38)
+    np.testing.assert_allclose(there_and_back(values, Codec("int8")), values, rtol=0.01)
+
+
 def test_int8_is_right_on_average() -> None:
     values = np.concatenate([vector(1.27), np.full(200_000, 0.0033, np.float32)])  # a third of a step of 0.01
     back = there_and_back(values, Codec("int8", block=1 << 20))
