@@ -1,0 +1,176 @@
+"""What the documentation tells people to type exists, and every command is told of.
+
+Fenced blocks marked `sh` or `console` are read: a line that starts with `$ ` is a command. Those marked `console run`
+are run as well, one after the other in an empty folder that has the scenarios.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PROGRAMS = {"agent": "app", "broker": "app", "coordinator": "main"}
+FENCE = re.compile(r"^( *)```(sh|console)( run)?[ ]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+LIMIT_S = 120.0  # for all commands of one block that is run
+
+
+@dataclass(frozen=True)
+class Block:
+    """The commands of one fenced block, in order."""
+
+    where: str
+    run: bool
+    commands: tuple[str, ...]
+
+
+def blocks(text: str, name: str) -> Iterator[Block]:
+    for match in FENCE.finditer(text):
+        lines = match[4].replace("\\\n", " ").splitlines()
+        commands = tuple(line.strip()[2:] for line in lines if line.strip().startswith("$ "))
+        if commands:
+            yield Block(f"{name}:{text[: match.start()].count(chr(10)) + 1}", bool(match[3]), commands)
+
+
+BLOCKS = [
+    block
+    for page in PAGES
+    if page.exists()
+    for block in blocks(page.read_text("utf-8"), page.relative_to(ROOT).as_posix())
+]
+
+
+def simple_commands(line: str) -> Iterator[list[str]]:
+    """The words of each program call on a line: pipes, lists and redirections taken apart."""
+    words = shlex.shlex(line, posix=True, punctuation_chars=True)
+    words.whitespace_split = True
+    call: list[str] = []
+    for word in words:
+        if set(word) <= set("&|;()"):
+            yield call
+            call = []
+        else:
+            call.append(word)
+    yield call
+
+
+def program(name: str) -> Any:
+    """The command tree behind one of our programs."""
+    return get_command(getattr(importlib.import_module(f"{name}.cli"), PROGRAMS[name]))
+
+
+def mistake(line: str) -> str:
+    """What is wrong with a documented command line; empty where nothing is."""
+    for words in simple_commands(line):
+        while words and re.fullmatch(r"[A-Z_]+=.*|sudo", words[0]):
+            words = words[1:]
+        name = Path(words[0]).name if words else ""
+        if name in PROGRAMS:
+            why = wrong_call(name, program(name), words[1:])
+        else:
+            why = wrong_target(words[1:]) if name == "make" else ""
+        if why:
+            return f"{line}: {why}"
+    return ""
+
+
+def wrong_call(taken: str, command: Any, words: list[str]) -> str:
+    """The first subcommand, option or file of a call that does not exist."""
+    while words and hasattr(command, "commands") and not words[0].startswith("-"):
+        if words[0] not in command.commands:
+            return f"{taken} has no command {words[0]}"
+        command, taken, words = command.commands[words[0]], f"{taken} {words[0]}", words[1:]
+    known = {"--help", *(option for parameter in command.params for option in spellings(parameter))}
+    for word in words:
+        if word.startswith("-") and len(word) > 1 and word.split("=")[0] not in known:
+            return f"{taken} has no option {word}"
+        if word.startswith("scenarios/") and not (ROOT / word).exists():
+            return f"{word} does not exist"
+    return ""
+
+
+def spellings(parameter: Any) -> list[str]:
+    return [*parameter.opts, *parameter.secondary_opts]
+
+
+def wrong_target(words: list[str]) -> str:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    return next((f"no target {word}" for word in words if word.isalpha() and word not in targets), "")
+
+
+def every_command() -> list[str]:
+    """All commands of all programs, as they are typed."""
+    found = []
+    for name in PROGRAMS:
+        tree = program(name)
+        assert tree.commands, name
+        found += [f"{name} {sub}" for sub, command in tree.commands.items() if not command.hidden]
+    return sorted(found)
+
+
+def test_there_is_documentation_to_check() -> None:
+    assert any(block.where.startswith("README.md") for block in BLOCKS)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block.where)
+def test_documented_commands_exist_with_all_their_options(block: Block) -> None:
+    assert [why for why in map(mistake, block.commands) if why] == []
+
+
+@pytest.mark.parametrize("command", every_command())
+def test_every_command_is_documented(command: str) -> None:
+    text = "\n".join(page.read_text("utf-8") for page in PAGES if page.exists())
+    told_of = re.search(rf"\b{command}\b", text) is not None
+    assert told_of, f"`{command}` stands neither in README.md nor in docs/"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.run], ids=lambda block: block.where)
+def test_documented_sessions_run(block: Block, tmp_path: Path) -> None:
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
+    script = "set -euo pipefail\n" + "\n".join(block.commands)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("coordinator run scenarios/digits.yaml --out runs/a --set rounds.count=2", ""),
+        ("COVEY_BROKER=mqtt://pi agent start --data ./local  # on each device", ""),
+        ("broker up --port 1883 & agent check --help | less", ""),
+        ("mosquitto_sub -t 'covey/#'", ""),
+        ("make test", ""),
+        ("make tset", "no target tset"),
+        ("coordinator walk", "coordinator has no command walk"),
+        ("coordinator run scenarios/digits.yaml --quick", "coordinator run has no option --quick"),
+        ("coordinator run scenarios/nothing.yaml", "scenarios/nothing.yaml does not exist"),
+        ("true && .venv/bin/broker up --prot=1883", "broker up has no option --prot=1883"),
+    ],
+)
+def test_a_wrong_command_is_seen(line: str, why: str) -> None:
+    assert mistake(line) == (f"{line}: {why}" if why else "")
+
+
+def test_commands_are_found_in_their_blocks() -> None:
+    page = "text\n\n```console run\n$ one \\\n    two\noutput\n$ three\n```\n```python\n$ no\n```\n  ```sh\n  $ four\n  ```\n"
+    assert list(blocks(page, "x.md")) == [
+        Block("x.md:3", True, ("one      two", "three")),
+        Block("x.md:12", False, ("four",)),
+    ]
