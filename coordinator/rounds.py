@@ -375,7 +375,7 @@ class RoundEngine:
         quorum = self._quorum(phase, most, len(cohort))
         if len(cohort) < quorum:
             return None
-        return Step(self.number + 1, phase, cohort, spare, min(most, len(cohort)), quorum)
+        return Step(self.number + 1, phase, cohort, spare, most, quorum)
 
     def _quorum(self, phase: Phase, most: int, invited: int) -> int:
         """The run's quorum binds the phases that end a round, as far as `most` reports can meet it."""

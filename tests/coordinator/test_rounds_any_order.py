@@ -61,6 +61,7 @@ RULES = st.builds(
     start_agents=st.integers(1, 5),
     start_wait_s=st.sampled_from([None, 0.0, 7.0]),
     rollcall_s=st.just(3.0),
+    absence_s=st.sampled_from([0.0, 2.0]),
     void_limit=st.sampled_from([2, 50]),
     participants=st.one_of(
         st.none(), st.tuples(*[st.sets(CLIENTS, min_size=1).map(lambda names: tuple(sorted(names)))] * 3)
