@@ -217,6 +217,16 @@ def test_fesem_uses_the_latest_model_of_clients_that_were_not_invited() -> None:
     assert aged.models[0] == pytest.approx([3.5, 3.5])
 
 
+def test_fesem_leaves_a_client_whose_model_is_too_old_where_it_is() -> None:
+    locals_, absent = two_groups(), "c00"
+    drop = lambda phase, round_, client: phase == "train" and client == absent  # noqa: E731
+    for max_age, expected in ((0, 1), (None, 0)):
+        at = Run(Fesem(mu=0.0, max_age=max_age), setup(locals_), locals_, drop=drop).rounds(2)
+        at.state = replace(at.state, assign={**at.state.assign, absent: 1})
+        assert at.rounds(3).state.assign[absent] == expected
+        assert at.state.assign["c03"] == 1
+
+
 def test_fesem_participants_and_all_agree_when_everybody_takes_part() -> None:
     ends = [run(Fesem(m_step=m), two_groups(), rounds=4).state for m in ("all", "participants")]
     assert fingerprint(ends[0]) == fingerprint(ends[1])
@@ -353,6 +363,15 @@ def test_fedclust_newcomers_join_their_group_by_their_final_layer(reference: Any
     assert [name for name, _ in names] == ["signature", "train", "train", "train", "entry", "train", "train", "train"]
 
 
+def test_fedclust_reference_is_the_first_uploads_or_the_current_model() -> None:
+    grown = (flat(0, 40), flat(0, 2.6))  # after many rounds: by now a newcomer's 2.4 is nearest to the other cluster
+    newcomer = [("new", Report({"signature": flat(2.4)}, 10))]
+    for reference, expected in (("round0", 0), ("current", 1)):
+        end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=1)
+        state = replace(end.state, models=grown)
+        assert end.strategy.fold(state, Phase("entry", ("new",)), newcomer).assign["new"] == expected
+
+
 def test_fedclust_newcomers_do_not_move_the_reference_of_their_cluster() -> None:
     before = run(FedClust(n_clusters=2), two_groups(), rounds=2, joins={"c05": 3})
     centroids = fingerprint(before.state.centroids)
@@ -458,8 +477,10 @@ def test_fesem_with_one_cluster_and_no_pull_is_fedavg_from_the_warm_up_mean() ->
 
 
 def test_fedclust_with_an_endless_lambda_is_fedavg() -> None:
-    clustered = run(FedClust(threshold=1e300), softmaxes(), LOCAL_SGD, participation=0.5).state
-    average = run(FedAvg(), softmaxes(), LOCAL_SGD, participation=0.5).state
+    locals_ = softmaxes()
+    told = setup(locals_, LOCAL_SGD, participation=0.5)
+    told = replace(told, starts=(generator(1, "start").normal(0, 1, told.layout.size).astype(np.float32),))
+    clustered, average = (Run(s, told, locals_).rounds(3).state for s in (FedClust(threshold=1e300), FedAvg()))
     assert fingerprint(clustered.models) == fingerprint((average.model,))
 
 
