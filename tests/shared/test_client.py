@@ -1,0 +1,220 @@
+"""The client half around a strategy, on bowls and softmax regression: no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from shared.client import HELD, OWED, decode_model, encode_model, perform, shuffle
+from shared.codec import Codec, decode
+from shared.errors import DecodeError, UserError
+from shared.messages import ModelRef, OrderMessage, ReportContent, Work
+from shared.seeds import generator
+from shared.strategies.fedavg import FedAvg
+from shared.strategies.local import LocalOnly
+from shared.strategy import Job, Local, Memory, Report, Training
+from shared.vectors import Vector
+from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
+
+START = flat(0, 0)
+BASE = b"b" * 16
+FLOAT32 = Codec()
+TRAINING = Training(epochs=2, batch=5, lr=0.1)
+
+
+def order(local: Any = None, *, phase: str = "train", codec: Codec = FLOAT32, **changes: Any) -> OrderMessage:
+    layout = local.layout if isinstance(local, Softmax) else bowl_layout()
+    fields: dict[str, Any] = {
+        "phase": phase,
+        "round": 3,
+        "seed": 7,
+        "strategy": FedAvg().model_dump(mode="json"),
+        "training": TRAINING.model_dump(mode="json"),
+        "task": {},
+        "layout": layout.to_wire(),
+        "scaling": None,
+        "models": [ModelRef(key="0", digest=BASE, parts=1, size=8)],
+        "numbers": {},
+        "cluster": None,
+        "sizes": {},
+        "codec": codec.to_wire(),
+        "evaluation": {"tune_epochs": 1, "track": False},
+        "part_bytes": 1024,
+    }
+    return OrderMessage(run="r", step=9, accepted=8, closed=8, work=Work(**{**fields, **changes}))
+
+
+def bowl(*minimum: float) -> Bowl:
+    return Bowl(flat(*(minimum or (1, 2))), training=TRAINING)
+
+
+def done(
+    local: Any, wanted: OrderMessage | None = None, memory: Memory | None = None, start: Vector = START
+) -> tuple[ReportContent, Memory]:
+    return perform(wanted or order(), [start], local, memory or {}, client="pi", clock=iter((1.0, 3.5)).__next__)
+
+
+def same(a: Memory, b: Memory) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
+
+
+def test_a_report_says_whose_it_is_and_carries_the_trained_model() -> None:
+    local = bowl()
+    content, memory = done(local)
+    assert (content.run, content.step, content.client, content.examples) == ("r", 9, "pi", 10)
+    assert (content.steps, content.seconds, content.failure) == (4, 2.5, None)
+    trained = decode(content.vectors["model"], length=2)
+    assert np.array_equal(trained, local.descend(START).end)
+    assert same(memory, {HELD: trained})
+
+
+def test_the_same_order_makes_the_same_bytes() -> None:
+    wanted = order(codec=Codec("int8"))
+    assert done(bowl(), wanted)[0].to_bytes() == done(bowl(), wanted)[0].to_bytes()
+
+
+def test_rounding_at_random_differs_from_round_to_round_and_client_to_client() -> None:
+    def sent(round_: int, client: str) -> bytes:
+        wanted = order(codec=Codec("int8", block=8), round=round_)
+        content, _ = perform(wanted, [START], bowl(0.337, 0.771), {}, client=client)
+        return content.vectors["model"].data
+
+    assert len({sent(round_, client) for round_ in range(8) for client in ("a", "b")}) > 1
+
+
+def test_a_difference_names_the_model_of_the_order_as_its_base() -> None:
+    content, _ = done(bowl(), order(codec=Codec(delta=True)), start=flat(5, 5))
+    encoded = content.vectors["model"]
+    assert encoded.base == BASE
+    assert np.allclose(decode(encoded, length=2, bases=lambda _: flat(5, 5)), bowl().descend(flat(5, 5)).end)
+
+
+def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
+    wanted = order(codec=Codec("topk", delta=True, keep=0.5))
+    content, memory = done(bowl(), wanted)
+    trained = bowl().descend(START).end
+    assert np.allclose(decode(content.vectors["model"], length=2, bases=lambda _: START), [0, trained[1]])
+    assert np.allclose(memory[OWED + "model"], [trained[0], 0])
+    again, _ = done(bowl(), wanted, memory)
+    late = decode(again.vectors["model"], length=2, bases=lambda _: START)
+    assert np.allclose(late, [2 * trained[0], 0])
+
+
+def test_another_phase_leaves_what_topk_owes_alone() -> None:
+    owed = {OWED + "model": flat(1, 1), HELD: START}
+    content, memory = done(bowl(), order(phase="evaluate"), owed)
+    assert content.vectors == {}
+    assert memory is owed
+
+
+def test_a_strategy_never_sees_what_a_codec_owes(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[set[str]] = []
+    original = FedAvg.work
+
+    def spy(self: FedAvg, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        seen.append(set(memory))
+        return original(self, job, local, memory)
+
+    monkeypatch.setattr(FedAvg, "work", spy)
+    _, kept = done(bowl(), memory={OWED + "other": flat(1, 1), "mine": START})
+    assert seen == [{"mine"}]
+    assert set(kept) == {OWED + "other", "mine", HELD}
+
+
+def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
+    local_only = LocalOnly(epochs=1).model_dump(mode="json")
+    wanted = order(strategy=local_only, numbers={"epochs": 1}, evaluation={"track": True})
+    content, memory = done(bowl(), wanted)
+    assert content.vectors == {}
+    assert np.array_equal(memory[HELD], bowl().descend(START, epochs=1).end)
+    assert content.numbers["track"]["n"] == 10
+
+
+def test_a_phase_that_does_not_train_holds_nothing_new() -> None:
+    assert done(bowl(), order(phase="warmup"))[1] == {}
+
+
+def test_an_evaluation_has_three_modes_the_last_only_after_training() -> None:
+    local = softmax_client((0, 1), seed=1)
+    local = replace(local, training=TRAINING)
+    start = np.zeros(local.layout.size, np.float32)
+    wanted = order(local, phase="evaluate")
+    content, _ = done(local, wanted, start=start)
+    assert set(content.numbers) == {"server", "tuned"}
+    assert content.numbers["server"] == {
+        "n": 24,
+        "correct": int(np.sum(local.y == 0)),
+        "accuracy": pytest.approx(np.mean(local.y == 0)),
+        "f1": pytest.approx(content.numbers["server"]["f1"]),
+        "loss": pytest.approx(np.log(4)),
+    }
+    assert content.numbers["tuned"]["accuracy"] > content.numbers["server"]["accuracy"]
+    tuned = local.descend(start, epochs=1).end
+    content, _ = done(local, wanted, {HELD: tuned}, start)
+    assert content.numbers["last"] == content.numbers["tuned"]
+
+
+def test_without_tuning_epochs_that_mode_is_left_out() -> None:
+    content, _ = done(bowl(), order(phase="evaluate", evaluation={"tune_epochs": 0}))
+    assert set(content.numbers) == {"server"}
+
+
+def test_a_regression_is_measured_by_its_squared_error() -> None:
+    content, _ = done(bowl(3, 0), order(phase="evaluate"))
+    assert content.numbers["server"] == {"n": 10, "mse": 9.0, "loss": 9.0}
+
+
+def test_tracking_measures_the_model_right_after_training() -> None:
+    local = replace(softmax_client((0, 1), seed=1), training=TRAINING)
+    wanted = order(local, evaluation={"track": True})
+    content, memory = done(local, wanted, start=np.zeros(local.layout.size, np.float32))
+    logits = local.predict(memory[HELD], "test")
+    assert content.numbers["track"]["accuracy"] == pytest.approx(np.mean(logits.argmax(1) == local.y))
+
+
+@dataclass(frozen=True)
+class Sums:
+    count: npt.NDArray[np.float64]
+    total: npt.NDArray[np.float64]
+    square: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Summed(Bowl):
+    def moments(self) -> Sums:
+        return Sums(np.array([10.0]), np.array([20.0]), np.array([90.0]))
+
+
+def test_moments_travel_as_numbers() -> None:
+    content, _ = done(Summed(flat(1, 2)), order(phase="moments", models=[]))
+    assert content.numbers == {"count": [10.0], "sum": [20.0], "square": [90.0]}
+    with pytest.raises(UserError, match="summed per channel"):
+        done(bowl(), order(phase="moments"))
+
+
+def test_a_training_that_diverges_is_refused_with_a_hint() -> None:
+    wild = Bowl(flat(1, 2), curvature=1e30, training=Training(epochs=40, lr=1.0))
+    with np.errstate(all="ignore"), pytest.raises(UserError, match=r"pi.*diverged.*lower training\.lr"):
+        done(wild)
+
+
+def test_an_order_without_work_is_a_mistake_of_ours() -> None:
+    with pytest.raises(ValueError, match="no work"):
+        perform(OrderMessage(run="r", step=1, accepted=0, closed=0), [], bowl(), {}, client="pi")
+
+
+def test_a_model_content_comes_back_and_another_layout_is_refused() -> None:
+    content = encode_model(flat(1, 2), bowl_layout().digest, Codec(), generator(0, "x"))
+    assert decode_model(content, bowl_layout()).tolist() == [1, 2]
+    with pytest.raises(DecodeError, match="layout"):
+        decode_model(content, bowl_layout(3))
+
+
+def test_shuffling_differs_by_client_round_and_phase() -> None:
+    works = [order(round=r, phase=p).work for r in (0, 1) for p in ("train", "warmup")]
+    draws = {int(shuffle(work, client).integers(2**62)) for work in works if work for client in ("a", "b")}
+    assert len(draws) == 8
