@@ -203,8 +203,10 @@ def test_a_header_that_claims_gigabytes_is_refused(header: bytes) -> None:
 
 
 def test_a_list_longer_than_any_of_ours_is_refused_before_memory_is_set_aside_for_it() -> None:
-    nested = b"\xdd" + (messages.LONGEST + 1).to_bytes(4, "big")
-    assert reason(Part, sealed(nested * 10 + b"\x00" * (messages.LONGEST + 1))) == "not msgpack"
+    report = SAMPLES["report"].model_dump()
+    longest, longer = ({"numbers": {"a": [0] * length}} for length in (messages.LONGEST, messages.LONGEST + 1))
+    assert isinstance(message_or_refusal(ReportContent, sealed(report | longest)), ReportContent)
+    assert reason(ReportContent, sealed(report | longer)) == "not msgpack"
 
 
 def test_text_that_is_not_utf8_is_refused() -> None:
@@ -213,7 +215,7 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_the_refusal_of_a_long_key_is_short() -> None:
-    assert len(str(message_or_refusal(Part, sealed({"k" * 100_000: 1})))) < 400
+    assert len(str(message_or_refusal(Part, sealed(SAMPLES["part"].model_dump() | {"k" * 100_000: 1})))) < 400
 
 
 def test_a_status_longer_than_the_limit_is_refused_unread() -> None:
