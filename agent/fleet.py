@@ -146,6 +146,7 @@ def load_scenario(path: Path) -> Scenario:
 
 async def host(path: Path, broker: str, folder: Path, data_root: Path | None, tell: Tell) -> None:
     """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process."""
+    parent = os.getppid()  # asked first: it may be gone before we are ready
     scenario = load_scenario(path)
     if scenario.fleet is None:
         raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
@@ -158,7 +159,7 @@ async def host(path: Path, broker: str, folder: Path, data_root: Path | None, te
         fleet = FleetRun(
             scenario, source, folder, lambda name, will: MqttLink(url, client_id=name, will=will), pool, tell
         )
-        async with _until_told_to_end() as told:
+        async with _until_told_to_end(parent) as told:
             running = asyncio.create_task(fleet.run())
             await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -176,13 +177,12 @@ async def write_partition(pool: Jobs, source: dict[str, Any], out: Path) -> None
 
 
 @contextlib.asynccontextmanager
-async def _until_told_to_end() -> AsyncIterator[asyncio.Task[None]]:
+async def _until_told_to_end(parent: int) -> AsyncIterator[asyncio.Task[None]]:
     """A task that ends when the process should."""
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
-    parent = os.getppid()
 
     async def wait() -> None:
         while not told.is_set() and os.getppid() == parent:

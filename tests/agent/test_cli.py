@@ -1,0 +1,242 @@
+"""The `agent` command, as its own process where that is the point."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from agent.cli import Lines, app, default_name
+from agent.models import initial
+from shared.errors import UserError
+from shared.link import Message, Up
+from shared.messages import AgentStatus
+from shared.mqtt_link import MqttLink
+from shared.scenario import Scenario
+from shared.seeds import entropy
+from shared.topics import Topics, is_name
+from shared.vectors import Layout
+from tests.agent.test_worker import data, until
+from tests.brokers import start
+
+MOST_PSS_BYTES = 40e6
+SCENARIO = {
+    "name": "s",
+    "seed": 5,
+    "task": {"features": [1, 8, 8], "classes": 10, "model": {"name": "linear"}},
+    "strategy": {"name": "fedavg"},
+    "fleet": {"agents": 3, "workers": 1, "limit": 120},
+}
+TOPICS = Topics("default")
+
+
+def run(*arguments: object) -> str:
+    """The output of a command that ends well."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def scenario(folder: Path, **changes: object) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(yaml.safe_dump({**SCENARIO, **changes}))
+    return path
+
+
+def test_a_host_name_becomes_an_agents_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    for host, wanted in {"pi-7": "pi-7", "büro.local": "b-ro.local", "_x y_": "x-y", "": "agent"}.items():
+        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        assert default_name() == wanted
+        assert is_name(default_name())
+
+
+def test_start_refuses_what_cannot_work_before_it_connects(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none\.csv: no such file"):
+        run("start", "--data", tmp_path / "none.csv")
+    with pytest.raises(UserError, match=r"--id 'a b'"):
+        run("start", "--data", data(tmp_path), "--id", "a b")
+    with pytest.raises(UserError, match="begins with 'http'"):
+        run("start", "--data", data(tmp_path), "--broker", "http://x")
+
+
+def test_trouble_with_the_broker_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines("pi", "mqtt://x")
+    for _ in range(3):
+        lines({"event": "down", "why": "mqtt://x: refused"})
+    lines({"event": "up"})
+    lines({"event": "down", "why": "mqtt://x: gone"})
+    assert capsys.readouterr().err.splitlines() == [
+        "no connection to mqtt://x: refused; trying again until it works",
+        "no connection to mqtt://x: gone; trying again until it works",
+    ]
+
+
+def test_check_shows_what_was_found_and_what_is_told(tmp_path: Path) -> None:
+    found = json.loads(run("check", "--data", data(tmp_path), "--json"))
+    assert (found["samples"], found["test_samples"], found["problems"]) == (32, 8, [])
+    assert found["told"]["labels"] == ["0", "1"]
+    assert "training samples" in run("check", "--data", data(tmp_path))
+
+
+def test_check_ends_with_2_where_the_data_does_not_fit(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["check", "--data", str(data(tmp_path)), "--scenario", str(scenario(tmp_path))])
+    assert result.exit_code == 2
+    assert "samples have shape [4]" in result.output
+    assert CliRunner().invoke(app, ["check", "--data", str(tmp_path / "none.npz")]).exit_code == 2
+
+
+def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_stream(tmp_path: Path) -> None:
+    path = scenario(tmp_path)
+    run("model", path, "--out", tmp_path / "deep" / "start.npz")
+    task = Scenario.model_validate(yaml.safe_load(path.read_text())).task
+    with np.load(tmp_path / "deep" / "start.npz", allow_pickle=False) as file:
+        starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+    assert starts.dtype == np.float32
+    for j, vector in enumerate(starts):
+        wanted, meant = initial(task, entropy(5, "init", j))
+        assert np.array_equal(vector, wanted)
+        assert layout == meant
+    assert len(starts) == Scenario.model_validate(yaml.safe_load(path.read_text())).strategy.starts
+
+
+def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
+    import subprocess
+
+    command = [sys.executable, "-m", "agent.cli", "start", "--data", str(tmp_path / "none.csv")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert done.stderr.startswith("agent: --data")
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+@asynccontextmanager
+async def program(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "agent.cli", *map(str, arguments), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def statuses(url: str, agents: int) -> dict[str, AgentStatus]:
+    """What so many agents say once all are online."""
+    said: dict[str, AgentStatus] = {}
+    async with asyncio.timeout(60), MqttLink(url, client_id="ear") as link:
+        async for incoming in link.incoming():
+            if isinstance(incoming, Up):
+                await link.subscribe([TOPICS.every_status])
+            elif isinstance(incoming, Message):
+                status = AgentStatus.from_bytes(incoming.payload)
+                said[status.agent] = status
+            if sum(status.online for status in said.values()) == agents:
+                return said
+    raise AssertionError("the link ended")
+
+
+def pss_bytes(pid: int) -> int:
+    """Memory of a process, shared pages divided among those who share them."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def maps(pid: int) -> str:
+    """The files that a process has mapped, libraries among them."""
+    return Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.fixture(params=["mosquitto", "embedded"])
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with start(request.param, tmp_path) as url:
+        yield url
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+@pytest.mark.skipif(sys.platform != "linux", reason="PSS is Linux's measure")
+async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(broker: str, tmp_path: Path) -> None:
+    options = ("--data", data(tmp_path), "--broker", broker, "--id", "pi", "--state", tmp_path / "state")
+    async with program("start", *options) as agent:
+        assert (await statuses(broker, 1))["pi"].online
+        used = pss_bytes(agent.pid)
+        loaded = maps(agent.pid)
+        assert used <= MOST_PSS_BYTES, f"{used / 1e6:.1f} MB"
+        assert "numpy" not in loaded
+        assert "torch" not in loaded
+        agent.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(agent.wait(), 30) == 0
+        assert not await online(broker)
+
+
+async def online(url: str) -> bool:
+    """Is agent `pi` online? Its status is retained."""
+    async with asyncio.timeout(30), MqttLink(url, client_id="ear") as link:
+        async for incoming in link.incoming():
+            if isinstance(incoming, Up):
+                await link.subscribe([TOPICS.status("pi")])
+            elif isinstance(incoming, Message):
+                return AgentStatus.from_bytes(incoming.payload).online
+    raise AssertionError("the link ended")
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sigterm(tmp_path: Path) -> None:
+    with start("mosquitto", tmp_path) as url:
+        options = ("--broker", url, "--run-dir", tmp_path / "run", "--json")
+        async with program("fleet", scenario(tmp_path), *options) as fleet:
+            assert fleet.stdout is not None
+            first = json.loads(await asyncio.wait_for(fleet.stdout.readline(), 60))
+            assert (first["event"], first["agents"], first["workers"]) == ("fleet", 3, 1)
+            with np.load(tmp_path / "run" / "partition.npz", allow_pickle=False) as file:
+                assert len(file["train_ptr"]) == 4
+            said = await statuses(url, 3)
+            assert sorted(said) == ["agent-0", "agent-1", "agent-2"]
+            fleet.send_signal(signal.SIGTERM)
+            await asyncio.wait_for(fleet.communicate(), 30)
+            assert fleet.returncode == 0
+
+
+@pytest.mark.processes
+async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "agent.cli", "fleet", str(scenario(tmp_path)), "--run-dir", str(tmp_path)]
+    shell = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL)\n"
+        "print(child.pid, flush=True)\ntime.sleep(600)",
+        *[*command, "--broker", "mqtt://127.0.0.1:1"],
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert shell.stdout is not None
+        pid = int(await shell.stdout.readline())
+        await until((tmp_path / "partition.npz").exists)
+    finally:
+        shell.kill()
+        await shell.wait()
+    await until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/status").read_text()[:200])
+
+
+def test_the_idle_agents_modules_are_light() -> None:
+    import subprocess
+
+    code = "import sys, agent.cli, agent.service, agent.pool, shared.mqtt_link; print(*sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert not {"numpy", "torch", "rich", "yaml", "sklearn", "scipy"} & set(done.stdout.split())

@@ -1,0 +1,177 @@
+"""A simulated fleet over the pretend broker: who is there when, who dies, who is slow."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.faults import Weather
+from agent.fleet import FleetRun, load_scenario, write_partition
+from broker.memory import MemoryBroker
+from shared.errors import UserError
+from shared.link import Message, Up
+from shared.messages import AgentStatus, OrderMessage
+from shared.scenario import Faults, Fleet, Scenario, Timeline
+from shared.topics import Topics
+from tests import clock
+from tests.agent.orders import TASK, order, ref, status
+from tests.agent.test_service import FakePool, World
+
+TOPICS = Topics("default")
+
+
+def scene(agents: int = 10, **changes: Any) -> Scenario:
+    fleet = Fleet(agents=agents, **changes)
+    return Scenario(name="s", seed=3, task=TASK, strategy={"name": "fedavg"}, fleet=fleet)
+
+
+def weather(agents: int = 10, *timeline: Timeline, **faults: Any) -> Weather:
+    return Weather(Fleet(agents=agents, timeline=timeline, faults=Faults(**faults)), 3)
+
+
+def there(sky: Weather, round_: int) -> list[int]:
+    return [index for index in range(10) if sky.present(index, round_)]
+
+
+def test_agents_join_leave_and_return_in_their_rounds() -> None:
+    sky = weather(
+        10, Timeline(agents=(1,), joins=2), Timeline(agents=(2, 3), leaves=1), Timeline(agents=(3,), leaves=1)
+    )
+    assert there(sky, 0) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert there(sky, 1) == [0, 4, 5, 6, 7, 8, 9]
+    assert there(sky, 2) == [0, 1, 4, 5, 6, 7, 8, 9]
+    returner = weather(10, Timeline(agents=(4,), leaves=1, returns=3))
+    assert [4 in there(returner, round_) for round_ in range(5)] == [True, False, False, True, True]
+
+
+def test_a_share_of_the_fleet_is_late_and_the_seed_says_who() -> None:
+    sky = weather(late=0.3, late_round=2)
+    assert len(there(sky, 1)) == 7
+    assert len(there(sky, 2)) == 10
+    assert there(sky, 1) == there(weather(late=0.3, late_round=2), 0)
+
+
+def test_a_share_of_the_fleet_is_slow() -> None:
+    sky = weather(slow=0.2, slow_s=4.0)
+    assert sorted(sky.delay_s(index) for index in range(10)) == [0.0] * 8 + [4.0] * 2
+
+
+def test_deaths_are_drawn_per_agent_and_step() -> None:
+    sky = weather(die=0.3)
+    deaths = [sky.dies(index, step) for index in range(10) for step in range(100)]
+    assert 0.25 < sum(deaths) / 1000 < 0.35
+    assert deaths == [weather(die=0.3).dies(index, step) for index in range(10) for step in range(100)]
+    assert not any(weather(die=0.0).dies(index, step) for index in range(10) for step in range(10))
+
+
+class Hall:
+    """A fleet over a pretend broker, and who of it is online."""
+
+    def __init__(self, folder: Path, scenario: Scenario) -> None:
+        self.broker = MemoryBroker()
+        self.pool = FakePool(0.5)
+        self.events: list[dict[str, Any]] = []
+        self.online: set[str] = set()
+        self.hand = self.broker.link("hand")
+        self.fleet = FleetRun(
+            scenario, {}, folder, self.broker.link, self.pool, lambda event: self.events.append(dict(event))
+        )
+
+    async def listen(self) -> None:
+        async for incoming in self.hand.incoming():
+            if isinstance(incoming, Up):
+                await self.hand.subscribe([TOPICS.every_status])
+            elif isinstance(incoming, Message):
+                said = AgentStatus.from_bytes(incoming.payload)
+                (self.online.add if said.online else self.online.discard)(said.agent)
+
+    async def round(self, round_: int) -> None:
+        await self.hand.publish(TOPICS.coordinator_status, status(round=round_).to_bytes(), retain=True)
+        await asyncio.sleep(1)
+
+    async def order(self, agent: str, message: OrderMessage) -> None:
+        await World.model(self)  # type: ignore[arg-type]
+        await self.hand.publish(TOPICS.order(agent), message.to_bytes(), retain=True)
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        await self.hand.publish(topic, payload, retain=True)
+
+
+def play(folder: Path, scenario: Scenario, story: Any) -> None:
+    async def program() -> None:
+        hall = Hall(folder, scenario)
+        async with hall.hand, asyncio.TaskGroup() as group:
+            tasks = [group.create_task(hall.listen()), group.create_task(hall.fleet.run())]
+            await asyncio.sleep(2)
+            await story(hall)
+            for task in tasks:
+                task.cancel()
+
+    clock.run(program(), within_s=3600)
+
+
+def test_the_fleet_follows_the_coordinators_rounds(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        assert hall.online == {"agent-0", "agent-2"}
+        await hall.round(1)
+        assert hall.online == {"agent-0", "agent-1", "agent-2"}
+        await hall.round(2)
+        assert hall.online == {"agent-0", "agent-1"}
+        await hall.round(3)
+        assert hall.online == {"agent-0", "agent-1", "agent-2"}
+
+    timeline = (Timeline(agents=(1,), joins=1), Timeline(agents=(2,), leaves=2, returns=3))
+    play(tmp_path, scene(3, timeline=timeline), story)
+
+
+def test_an_agent_that_dies_at_an_order_comes_back_and_does_the_work(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        await hall.order("agent-0", order(1, ref()))
+        await asyncio.sleep(1)
+        assert hall.online == set()
+        assert hall.pool.steps == []
+        await asyncio.sleep(5)
+        assert hall.online == {"agent-0"}
+        assert hall.pool.steps == [1]
+        assert [event["event"] for event in hall.events].count("dies") == 1
+
+    play(tmp_path, scene(1, faults=Faults(die=1.0, back_after_s=3.0)), story)
+
+
+def test_a_slow_agents_report_waits(tmp_path: Path) -> None:
+    async def story(hall: Hall) -> None:
+        await hall.order("agent-0", order(1, ref()))
+        await asyncio.sleep(10)
+        assert "sent" not in [event["event"] for event in hall.events]
+        await asyncio.sleep(11)
+        assert "sent" in [event["event"] for event in hall.events]
+
+    play(tmp_path, scene(1, faults=Faults(slow=1.0, slow_s=20.0)), story)
+
+
+async def test_the_partition_is_written_by_a_worker_and_its_mistakes_are_the_users(tmp_path: Path) -> None:
+    class Refusing(FakePool):
+        async def run(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
+            assert (job["job"], job["out"]) == ("partition", str(tmp_path / "deep" / "p.npz"))
+            return {"failure": "agent 3 gets no sample"}
+
+    with pytest.raises(UserError, match="agent 3"):
+        await write_partition(Refusing(), {}, tmp_path / "deep" / "p.npz")
+
+
+def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("name: s\ntask: {features: [4], clases: 2}\nstrategy: {name: fedavg}\n")
+    with pytest.raises(UserError, match=r"task\.clases: Extra inputs"):
+        load_scenario(path)
+    with pytest.raises(UserError, match="No such file"):
+        load_scenario(tmp_path / "none.yaml")
+
+
+def test_a_scenario_without_a_fleet_cannot_be_simulated(tmp_path: Path) -> None:
+    alone = scene().model_copy(update={"fleet": None})
+    with pytest.raises(UserError, match="no section 'fleet'"):
+        FleetRun(alone, {}, tmp_path, MemoryBroker().link, FakePool(), lambda event: None)
