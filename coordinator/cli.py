@@ -51,7 +51,7 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _fail(text: str) -> NoReturn:
-    err.print(f"error: {text}", style="red", highlight=False, markup=False)
+    err.print(f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(2)
 
 
@@ -88,15 +88,15 @@ def run(
         with display.Progressing(out, loaded.rounds.count) as watch:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
-        err.print(f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume", highlight=False)
+        err.print(f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume", highlight=False, soft_wrap=True)
         raise typer.Exit(130)
     if as_json:
         display.json_line({"event": "result", **result})
         return
     out.print(display.results_table([result]))
     if remark := display.participation(result):
-        out.print(remark, highlight=False)
-    out.print(f"models, records and the result are in {options.folder}", highlight=False)
+        out.print(remark, highlight=False, soft_wrap=True)
+    out.print(f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True)
 
 
 @main.command()
@@ -154,7 +154,7 @@ def status(
         )
     out.print(display.roster_table(seen["roster"]))
     refusals = ", ".join(f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items())
-    out.print(f"refused messages: {refusals or 'none'}", highlight=False)
+    out.print(f"refused messages: {refusals or 'none'}", highlight=False, soft_wrap=True)
 
 
 @main.command()
@@ -184,7 +184,7 @@ def methods(as_json: Json = False) -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        out.print(f"[bold]{row['name']}[/bold]  {row['summary']} ({row['source']})", highlight=False)
+        out.print(f"[bold]{row['name']}[/bold]  {row['summary']} ({row['source']})", highlight=False, soft_wrap=True)
         for parameter in row["parameters"]:
             text = f"    {parameter['name']}: {parameter['type']} = {json.dumps(parameter['default'])}"
             out.print(

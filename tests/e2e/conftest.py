@@ -1,0 +1,80 @@
+"""A small fleet as its own process, and what an undisturbed run of it ends with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.processes import Program, free_port, mosquitto, program, until
+
+
+def scenario(folder: Path, *, fleet: bool, **sections: Any) -> Path:
+    """Eight agents with planted clusters of digits; every job takes a third of a second, so a run takes seconds."""
+    agents = 8
+    data: dict[str, Any] = {
+        "name": "e2e",
+        "seed": 5,
+        "task": {
+            "features": [1, 8, 8],
+            "classes": 10,
+            "scale": 0.0625,
+            "model": {"name": "mlp", "options": {"hidden": 32}},
+        },
+        "training": {"epochs": 2, "batch": 10, "lr": 0.1},
+        "strategy": {"name": "fedclust", "n_clusters": 2},
+        "rounds": {"count": 8, "participation": 0.5, "start_agents": agents, "deadline_s": 120, "absence_s": 20},
+        "wire": {"part_bytes": 2048},
+    }
+    if fleet:
+        data["fleet"] = {
+            "agents": agents,
+            "data": "digits",
+            "partition": {"name": "grouped_labels", "groups": 2},
+            "faults": {"slow": 1.0, "slow_s": 0.3},
+        }
+    for section, values in sections.items():
+        data[section] = {**data.get(section, {}), **values} if isinstance(values, dict) else values
+    path = folder / ("fleet.yaml" if fleet else "scenario.yaml")
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+@contextlib.contextmanager
+def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
+    """The agents alone, ready to be ordered by any coordinator at this broker."""
+    path = scenario(folder, fleet=True, **sections)
+    url = f"mqtt://127.0.0.1:{port}"
+    with program("agent.cli", "fleet", str(path), "--broker", url, "--run-dir", str(folder), log=folder / "f.log") as f:
+        until(lambda: "agents" in f.output, of=f)
+        yield f
+
+
+def coordinator(folder: Path, port: int, *more: str, out: str = "run", **sections: Any) -> Program:
+    """`coordinator run` at this broker, without a fleet of its own. The caller ends it."""
+    path = scenario(folder, fleet=False, **sections)
+    url = f"mqtt://127.0.0.1:{port}"
+    command = ["coordinator.cli", "run", str(path), "--out", str(folder / out), "--broker", url, "--json", *more]
+    return Program(command, folder / f"{out}.log")
+
+
+def finish(this: Program, within_s: float = 120.0) -> None:
+    """Wait until a coordinator has come to a good end."""
+    try:
+        until(lambda: this.process.poll() is not None, within_s, of=this)
+        assert this.process.returncode == 0, this.output[-3000:]
+    finally:
+        this.stop()
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run folder of an undisturbed run on a stock Mosquitto."""
+    folder, port = tmp_path_factory.mktemp("undisturbed"), free_port()
+    with mosquitto(folder, port), fleet(folder, port):
+        finish(coordinator(folder, port))
+    return folder / "run"

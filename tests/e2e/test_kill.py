@@ -1,0 +1,105 @@
+"""kill -9 of the coordinator, of the broker, of agents: the final bytes are those of an undisturbed run."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import coordinator, finish, fleet, scenario
+from tests.processes import Program, free_port, model_bytes, mosquitto, needs_mosquitto, result, rows, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
+
+KILLS = 10
+
+
+def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(tmp_path: Path, undisturbed: Path) -> None:
+    port, dice = free_port(), random.Random(1)  # noqa: S311 - bad luck, no secrets
+    with mosquitto(tmp_path, port), fleet(tmp_path, port):
+        this, kills = coordinator(tmp_path, port), 0
+        while kills < KILLS and at_work(this):
+            time.sleep(dice.uniform(0.0, 0.9))  # the instant is random, that is the point
+            this.kill()
+            kills += 1
+            this = coordinator(tmp_path, port, "--resume")
+        finish(this)
+    assert kills >= KILLS - 3, f"only {kills} kills hit the run"
+    assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
+    assert result(tmp_path / "run")["assignment"] == result(undisturbed)["assignment"]
+    assert [row["reported"] for row in rows(tmp_path / "run")] == [row["reported"] for row in rows(undisturbed)]
+
+
+def at_work(this: Program) -> bool:
+    """Wait until a coordinator is connected, and so has a checkpoint; False where its run was over before."""
+    links = this.output.count('"event": "link"')
+    until(lambda: this.output.count('"event": "link"') > links or this.process.poll() is not None, of=this)
+    return this.process.poll() is None
+
+
+@pytest.mark.parametrize("persistence", [True, False], ids=["with persistence", "without persistence"])
+def test_a_broker_killed_in_mid_run_ends_with_the_same_bytes(
+    tmp_path: Path, undisturbed: Path, persistence: bool
+) -> None:
+    port = free_port()
+    config = f"persistence true\npersistence_location {tmp_path}/\nautosave_interval 1\n" if persistence else ""
+    with mosquitto(tmp_path, port, config) as first, fleet(tmp_path, port):
+        this = coordinator(tmp_path, port)
+        until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
+        first.kill()
+        with mosquitto(tmp_path, port, config):
+            finish(this)
+    assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
+
+
+def test_ctrl_c_stops_cleanly_and_the_run_goes_on(tmp_path: Path, undisturbed: Path) -> None:
+    port = free_port()
+    with mosquitto(tmp_path, port), fleet(tmp_path, port):
+        this = coordinator(tmp_path, port)
+        until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
+        this.process.send_signal(2)
+        assert this.process.wait(20) == 130
+        assert "--resume" in this.output
+        assert "Traceback" not in this.output
+        finish(coordinator(tmp_path, port, "--resume"))
+    assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
+
+
+def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Path) -> None:
+    path = scenario(tmp_path, fleet=True)
+    runs = []
+    for name in ("whole", "killed"):
+        command = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / name), "--json"]
+        this = Program(command, tmp_path / f"{name}.log")
+        if name == "killed":
+            until(lambda: len(rows(tmp_path / "killed")) >= 2, of=this)
+            this.kill()
+            this = Program([*command, "--resume"], tmp_path / f"{name}.log")
+        finish(this)
+        runs.append(model_bytes(tmp_path / name))
+    assert runs[0] == runs[1]
+
+
+def test_what_cannot_be_resumed_is_refused_and_left_alone(tmp_path: Path, undisturbed: Path) -> None:
+    folder, port = tmp_path / "run", free_port()
+    shutil.copytree(undisturbed, folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    refusals = {
+        "a run folder is already there": coordinator(tmp_path, port, out="run"),
+        "belongs to another scenario": coordinator(tmp_path, port, "--resume", out="run", seed=6),
+    }
+    for words, this in refusals.items():
+        assert this.process.wait(30) == 2, this.output
+        assert words in this.output
+    manifest = folder / "checkpoint" / "manifest.json"
+    whole = manifest.read_bytes()
+    manifest.write_bytes(whole[: len(whole) // 2])
+    cut = coordinator(tmp_path, port, "--resume")
+    assert cut.process.wait(30) == 2
+    assert "cut short" in cut.output
+    assert manifest.read_bytes() == whole[: len(whole) // 2]
+    manifest.write_bytes(whole)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before

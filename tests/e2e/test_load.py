@@ -1,0 +1,84 @@
+"""Stock limits, noise on every topic, and models that do not fit into memory a hundred times."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from shared.link import Message, Up
+from shared.mqtt_link import MqttLink
+from tests.e2e.conftest import coordinator, finish, fleet
+from tests.processes import free_port, model_bytes, mosquitto, needs_mosquitto, rows, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
+
+NOISE = 10_000
+
+
+def test_two_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path: Path) -> None:
+    port, agents = free_port(), 200
+    small = {"agents": agents, "data": "digits", "partition": {"name": "iid"}, "faults": {}}
+    sections = {
+        "training": {"epochs": 1},
+        "task": {"model": {"name": "mlp", "options": {"hidden": 66}}},  # 4 960 values: 20 parts of 1 KiB
+        "rounds": {"count": 2, "participation": 1.0, "start_agents": agents, "absence_s": 5},
+        "wire": {"part_bytes": 1024},
+    }
+    with mosquitto(tmp_path, port), fleet(tmp_path, port, **sections | {"fleet": small}):
+        finish(coordinator(tmp_path, port, "--set", "strategy.name=fedavg", **sections), 300)
+    trained = [row for row in rows(tmp_path / "run") if row["phase"] == "train"]
+    assert [len(row["reported"]) for row in trained] == [agents, agents]
+    assert all(row["missing"] == [] for row in rows(tmp_path / "run"))
+
+
+def test_noise_on_every_topic_changes_no_byte_and_is_counted(tmp_path: Path, undisturbed: Path) -> None:
+    port = free_port()
+    with mosquitto(tmp_path, port), fleet(tmp_path, port):
+        this = coordinator(tmp_path, port)
+        until(lambda: (tmp_path / "run" / "checkpoint").exists(), of=this)
+        topics = asyncio.run(make_noise(f"mqtt://127.0.0.1:{port}", NOISE))
+        assert this.process.poll() is None, "the noise came after the run"
+        finish(this)
+    assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
+    roster = json.loads((tmp_path / "run" / "roster.json").read_text())
+    assert sum(roster["refusals"].values()) > NOISE / 10
+    assert {"checksum", "version", "too long", "not msgpack", "fields"} & set(roster["refusals"])
+    assert {"order", "model", "report", "status"} <= {
+        topic.split("/")[4] for topic in topics if "/agents/" in topic or "/clusters/" in topic
+    }
+
+
+async def make_noise(url: str, count: int) -> set[str]:
+    """Listen to a run, and send what was heard back damaged, cut short, or replaced by random bytes."""
+    dice, heard = random.Random(7), {}  # noqa: S311 - noise
+    async with MqttLink(url, client_id="noise") as link:
+        sent = 0
+        async for incoming in link.incoming():
+            if isinstance(incoming, Up):
+                await link.subscribe(["covey/#"])
+            if not isinstance(incoming, Message) or not incoming.payload:
+                continue
+            heard.setdefault(incoming.topic, incoming.payload)
+            for _ in range(25):
+                topic = dice.choice(sorted(heard))
+                sent += await link.publish(topic, damaged(heard[topic], dice))
+            if sent >= count:
+                return set(heard)
+    raise AssertionError("the link ended")
+
+
+def damaged(payload: bytes, dice: random.Random) -> bytes:
+    """One of the payload's many wrong versions; never the payload itself."""
+    match dice.randrange(3):
+        case 0:
+            return dice.randbytes(dice.randrange(1, 200))
+        case 1:
+            return payload[: dice.randrange(1, max(len(payload), 2))] or b"\0"
+    changed = bytearray(payload)
+    for _ in range(dice.randrange(1, 4)):
+        changed[dice.randrange(len(changed))] ^= dice.randrange(1, 256)
+    return bytes(changed) if bytes(changed) != payload else payload[:-1]

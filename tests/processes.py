@@ -1,0 +1,112 @@
+"""Whole programs for end-to-end tests: started as a user would, killed as bad luck would, ended by pid."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+needs_mosquitto = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="no mosquitto is installed")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Program:
+    """`python -m command`, its output in a file."""
+
+    def __init__(self, command: Sequence[str], log: Path, *, module: bool = True) -> None:
+        self.log = log
+        arguments = [sys.executable, "-m", *command] if module else list(command)
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT, env=environment
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+@contextlib.contextmanager
+def program(*command: str, log: Path, module: bool = True) -> Iterator[Program]:
+    """A program for as long as the block lasts."""
+    this = Program(command, log, module=module)
+    try:
+        yield this
+    finally:
+        this.stop()
+
+
+@contextlib.contextmanager
+def mosquitto(folder: Path, port: int, config: str = "") -> Iterator[Program]:
+    """A stock Mosquitto: nothing but a listener, and what `config` adds."""
+    path = folder / "mosquitto.conf"
+    path.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n{config}")
+    with program("mosquitto", "-c", str(path), log=folder / "mosquitto.log", module=False) as this:
+        until(lambda: listens(port))
+        yield this
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def until(condition: Callable[[], Any], within_s: float = 60.0, of: Program | None = None) -> Any:
+    """Wait for something to become true and return it; AssertionError with the program's log otherwise."""
+    end = time.monotonic() + within_s
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        if of is not None and of.process.poll() is not None and not condition():
+            break
+        time.sleep(0.05)  # the pace of looking, not a guess at how long it takes
+    raise AssertionError(f"it did not come true within {within_s} s\n{of.output[-3000:] if of else ''}")
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The record of a run so far."""
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def result(folder: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return data
+
+
+def model_bytes(folder: Path) -> dict[str, bytes]:
+    """The final model files of a run."""
+    return {path.name: path.read_bytes() for path in sorted((folder / "models").iterdir())}
