@@ -74,6 +74,13 @@ def test_accepted_work_that_left_the_memory_alone_keeps_it(tmp_path: Path) -> No
     assert seen(tmp_path) == (Outboxed("r", 2, 0), None, "memory 1")
 
 
+def test_what_is_not_needed_any_more_leaves_the_disk_at_once(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        box.commit(2)
+        assert sorted(path.name for path in tmp_path.glob("*-r-*")) == ["memory-r-2"]
+
+
 def test_the_fate_of_another_step_changes_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)

@@ -180,6 +180,8 @@ def test_a_broker_that_came_back_with_an_old_order_does_not_make_accepted_work_a
 def test_what_was_accepted_before_a_restart_is_not_worked_on_again() -> None:
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
     assert session.handle(e.OrderSeen(order(5, REF, accepted=4)), 0.0) == []
+    assert session.handle(e.OrderSeen(rest(accepted=4, closed=9, cluster=3)), 0.0) == []
+    assert session.status.cluster is None
 
 
 def test_a_report_on_disk_is_sent_after_a_restart() -> None:
