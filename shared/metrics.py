@@ -1,7 +1,8 @@
 """What is measured (algorithms.md section 9), in numpy alone: agents compute their own accuracy and F1.
 
 Per client: `accuracy`, `macro_f1`. Over clients: `micro` and `macro` averages. Of clusters found against a
-truth: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels of equal length.
+truth: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels of equal length. Of soft
+memberships against true mixtures: `membership_mse`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,22 @@ def purity(found: Sequence[Hashable], truth: Sequence[Hashable]) -> float:
     for (cluster, _), count in _tables(found, truth)[0].items():
         best[cluster] = max(best.get(cluster, 0), count)
     return sum(best.values()) / len(found)
+
+
+def membership_mse(estimated: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Squared error of soft memberships, as (mean over clients of the sum over clusters, that divided by K).
+
+    Both are (N, K), rows sum to 1. Cluster ids are matched by the one permutation, the same for all clients, that
+    makes the error least (section 9.6). Needs scipy. Raises ValueError for shapes that differ or are empty.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    found, wanted = (np.asarray(shares, np.float64) for shares in (estimated, truth))
+    if found.shape != wanted.shape or found.ndim != 2 or found.size == 0:
+        raise ValueError(f"memberships of shape {found.shape} cannot be compared with a truth of {wanted.shape}")
+    errors = ((found[:, :, None] - wanted[:, None, :]) ** 2).mean(axis=0)  # of cluster j if it stood for k
+    total = float(errors[linear_sum_assignment(errors)].sum())
+    return total, total / found.shape[1]
 
 
 def _tables(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:

@@ -1,12 +1,24 @@
 """Metrics: by hand, and against scikit-learn where it defines the same thing."""
 
+from itertools import permutations
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from shared.metrics import accuracy, adjusted_rand, macro, macro_f1, micro, mutual_information, purity
+from shared.metrics import (
+    accuracy,
+    adjusted_rand,
+    macro,
+    macro_f1,
+    membership_mse,
+    micro,
+    mutual_information,
+    purity,
+)
 
 labels = st.integers(1, 30).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 4), min_size=n, max_size=n) for _ in range(2)])
@@ -78,3 +90,33 @@ def test_nothing_to_measure_is_refused() -> None:
         micro([1.0], [0])
     with pytest.raises(ValueError, match="nobody"):
         purity([], [])
+
+
+@pytest.mark.parametrize(
+    ("estimate", "at_7_3", "at_9_1"),
+    [
+        (lambda p: (0.5, 0.5), 0.08, 0.32),
+        (lambda p: (float(p[0] > p[1]), float(p[1] > p[0])), 0.18, 0.02),
+        (lambda p: (0.6, 0.4) if p[0] > p[1] else (0.4, 0.6), 0.02, 0.18),
+    ],
+    ids=["uniform", "hard majority", "always 0.6 to 0.4"],
+)
+def test_membership_error_has_the_reference_values(estimate: Any, at_7_3: float, at_9_1: float) -> None:
+    for major, expected in ((0.7, at_7_3), (0.9, at_9_1)):
+        truth = [(major, 1 - major)] * 3 + [(1 - major, major)] * 2
+        assert membership_mse([estimate(p) for p in truth], truth) == pytest.approx((expected, expected / 2))
+
+
+def test_membership_error_permutes_cluster_ids_once_for_all_clients() -> None:
+    truth = np.random.default_rng(0).dirichlet(np.ones(4), 9)
+    assert membership_mse(truth[:, [2, 0, 3, 1]], truth) == pytest.approx((0, 0))
+    noisy = np.random.default_rng(1).dirichlet(np.ones(4), 9)
+    best = min(float(np.mean(np.sum((noisy[:, list(o)] - truth) ** 2, axis=1))) for o in permutations(range(4)))
+    assert membership_mse(noisy, truth)[0] == pytest.approx(best)
+    turned = [truth[0], truth[1][::-1]]  # no single permutation mends both
+    assert membership_mse(turned, truth[:2])[0] > 0.01
+
+
+def test_memberships_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"\(1, 2\).*\(1, 3\)"):
+        membership_mse([(0.5, 0.5)], [(0.2, 0.3, 0.5)])
