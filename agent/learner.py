@@ -20,7 +20,7 @@ from agent.data import Dataset
 from agent.models import build, layout_of
 from shared.errors import DataError, UserError
 from shared.scenario import Standardise, Task
-from shared.strategy import Descent, Pull, Split, Training
+from shared.strategy import Descent, Pull, Rows, Split, Training
 from shared.vectors import Layout, Vector
 
 CHUNK = 256  # samples per forward pass outside of training
@@ -95,20 +95,28 @@ class TorchLocal:
             parts = list(self._outputs(model, split))
         return torch.cat(parts).numpy() if parts else np.empty((0, self._task.outputs), np.float32)
 
-    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
-        """Gradient of F_i at the model (d,), evaluation mode, over all samples or `batch` drawn ones; 0 in the buffers."""
+    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+        """Gradient of F_i at the model (d,), over all samples, `batch` drawn ones or those at `rows`; 0 in the buffers."""
         net = self._net
         net.load(model)
         net.module.eval()
         net.gradient.zero_()
-        count = self.examples if batch is None else min(batch, self.examples)
-        order = np.arange(self.examples) if count == self.examples else self._rng.permutation(self.examples)[:count]
-        for chunk in _cut(torch.from_numpy(order), CHUNK):
+        if rows is None:
+            drawn = batch is not None and batch < self.examples
+            rows = self._rng.permutation(self.examples)[:batch] if drawn else np.arange(self.examples)
+        for chunk in _cut(torch.from_numpy(rows), CHUNK):
             x, y = self._gathered(chunk)
-            (self._sample_losses(net.module(x), y).sum() / count).backward()  # type: ignore[no-untyped-call]
+            (self._sample_losses(net.module(x), y).sum() / len(rows)).backward()  # type: ignore[no-untyped-call]
         result = np.zeros(self._layout.size, np.float32)
         result[: self._layout.parameters] = net.gradient.numpy()
         return result
+
+    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+        """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
+        size = self._training.batch
+        for _ in range(self._training.epochs if epochs is None else epochs):
+            order = self._rng.permutation(self.examples)
+            yield [order[at : at + size] for at in range(0, self.examples, size)]
 
     def descend(
         self, start: Vector, pull: Pull = NO_PULL, *, epochs: int | None = None, weights: Float32 | None = None

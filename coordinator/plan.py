@@ -22,7 +22,7 @@ from shared.codec import Codec
 from shared.messages import DIGEST_BYTES, Encoded, ModelContent, Part, ReportContent
 from shared.parts import count_of, length_of
 from shared.scenario import Scenario, Wire
-from shared.strategy import ClientId, Descent, Job, Memory, Order, Phase, Pull, Report, Setup, Split, View
+from shared.strategy import ClientId, Descent, Job, Memory, Order, Phase, Pull, Report, Rows, Setup, Split, View
 from shared.topics import Topics
 from shared.vectors import BLOCK, Vector
 
@@ -239,22 +239,24 @@ class _DryRun:
     def _cost(
         self, phase: Phase, times: int, invited: int, orders: Sequence[Order], reports: Sequence[Report]
     ) -> PhaseCost:
-        down = [sum(map(self.prices.model, order.models)) for order in orders]
+        lengths = {key: self.strategy.model(self.state, key).size for order in orders for key in order.models}
+        price = {key: self.prices.model(key, length) for key, length in lengths.items()}
+        down = [sum(price[key] for key in order.models) for order in orders]
         up = [self.prices.report(report, self.scenario.wire) for report in reports]
-        keys = {key for order in orders for key in order.models}
-        shared = sum(self.prices.model(key) for key in keys if not key.startswith("@"))
-        single = sum(self.prices.model(key) for key in keys if key.startswith("@"))
+        shared = sum(price[key] for key in price if not key.startswith("@"))
+        single = sum(price[key] for key in price if key.startswith("@"))
         idle = self.known - invited if self.scenario.wire.delivery == "all" and phase.name != "evaluate" else 0
+        held = self.prices.model("0", self.setup.layout.size) if shared else 0  # their own cluster's model
         return PhaseCost(
             name=phase.name,
             times=times,
             invited=invited,
             down_bytes=_average(down),
             up_bytes=_average(up),
-            down_values=_average([len(order.models) * self.setup.layout.size for order in orders]),
+            down_values=_average([sum(lengths[key] for key in order.models) for order in orders]),
             up_values=_average([sum(vector.size for vector in report.vectors.values()) for report in reports]),
             published_bytes=shared + round(single * invited / len(orders)),
-            idle_bytes=idle * self.prices.model("0") if shared else 0,  # they hold their own cluster's model
+            idle_bytes=idle * held,
             ends_round=phase.ends_round,
         )
 
@@ -275,8 +277,11 @@ class _Constant:
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         return np.full(EXAMPLES, self.loss(model), np.float32)
 
-    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
+    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
         return np.broadcast_to(np.float32(self._value), (self._size,))
+
+    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+        yield [np.arange(EXAMPLES)]
 
     def descend(
         self,
@@ -303,14 +308,13 @@ class _Prices:
 
     def __init__(self, wire: Wire, federation: str, setup: Setup) -> None:
         self._wire, self._topics, self._setup = wire, Topics(federation), setup
-        down = Codec(wire.down, block=wire.block)
-        empty = Encoded(codec=down.name, length=setup.layout.size, data=b"")
-        plain = len(ModelContent(layout=setup.layout.digest, vector=empty).to_bytes())
-        self._model_size = plain + _growth(down.payload_bytes(setup.layout.size, based=False))
+        self._down = Codec(wire.down, block=wire.block)
 
-    def model(self, key: str) -> int:
-        """One model on its way to one agent."""
-        return self._packets(self._topics.model(key), self._model_size)
+    def model(self, key: str, length: int) -> int:
+        """One model, or a part of one, on its way to one agent."""
+        empty = Encoded(codec=self._down.name, length=length, data=b"")
+        plain = len(ModelContent(layout=self._setup.layout.digest, vector=empty).to_bytes())
+        return self._packets(self._topics.model(key), plain + _growth(self._down.payload_bytes(length, based=False)))
 
     def report(self, report: Report, wire: Wire | None) -> int:
         """One report on its way to the coordinator."""

@@ -62,6 +62,7 @@ class SendModel:
     ref: ModelRef
     path: Path
     about: int
+    values: int  # float32 numbers before encoding
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ class Run:
         for send in orders:
             if send.order.work is not None:
                 refs = send.order.work.models
-                self.traffic["down_vectors"] += len(refs) * self.setup.layout.size
+                self.traffic["down_vectors"] += sum(self._models[ref.key].values for ref in refs)
                 self.traffic["down_models"] += sum(ref.size for ref in refs)
         return [*models, *orders]
 
@@ -315,12 +316,13 @@ class Run:
         if key not in self._models:
             codec = Codec(self.scenario.wire.down, block=self.scenario.wire.block)
             rng = generator(self.scenario.seed, "down", self.engine.round, key)
-            content = encode_model(self.strategy.model(self.state, key), self.setup.layout.digest, codec, rng)
+            model = self.strategy.model(self.state, key)
+            content = encode_model(model, self.setup.layout.digest, codec, rng)
             path = self._outgoing / key
             write_atomically(path, content)
             parts = count_of(len(content), self.scenario.wire.part_bytes)
             self._models[key] = SendModel(
-                ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)), path, step
+                ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)), path, step, model.size
             )
         return self._models[key]
 

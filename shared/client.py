@@ -114,17 +114,20 @@ def perform(
 
 
 def encode_model(vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator) -> bytes:
-    """A model (d,) as the bytes that the parts of a model topic make."""
+    """A model (d,), or a part of one, as the bytes that the parts of a model topic make."""
     encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
     return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
 
 
 def decode_model(content: bytes, layout: Layout) -> Vector:
-    """The model (d,) in a content. Raises DecodeError for another layout or anything else that is wrong."""
+    """The model (d,) in a content, or the part of one that a method sends: which, its client half knows.
+
+    Raises DecodeError for another layout, for more values than the layout has, and for anything else that is wrong.
+    """
     message = ModelContent.from_bytes(content)
     if message.layout != layout.digest:
         raise DecodeError("layout", f"the model has layout {message.layout}, the order names {layout.digest}")
-    return decode(message.vector, length=layout.size)
+    return decode(message.vector, length=-layout.size)
 
 
 def _train(

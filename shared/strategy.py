@@ -17,7 +17,7 @@ these: that is what a checkpoint can hold. Its arrays are never changed in place
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -29,6 +29,7 @@ from shared.vectors import Layout, Vector
 
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
+Rows = npt.NDArray[np.int64]  # which training samples, in data order
 Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
 Split = Literal["train", "test"]
@@ -102,7 +103,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Job:
-    """An order as the client sees it: models are vectors (d,)."""
+    """An order as the client sees it: models are vectors (d,), or shorter where the method sends parts."""
 
     phase: str
     round: int
@@ -171,9 +172,13 @@ class Local(Protocol):
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         """Loss of each training sample (n_i,), in data order."""
 
-    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
-        """Gradient of F_i at the model (d,), over all samples or over `batch` of them drawn without
-        replacement on the job's seed; zero in the buffers."""
+    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+        """Gradient of F_i at the model (d,), over all samples, over `batch` of them drawn without
+        replacement on the job's seed, or over those at `rows`; evaluation mode, zero in the buffers."""
+
+    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+        """For each epoch the rows of its mini-batches, in a fresh order on the job's seed; sizes as in
+        LocalTrain. `epochs` overrides the training settings."""
 
     def descend(
         self,
@@ -223,7 +228,7 @@ class Strategy(BaseModel, Generic[S]):
         raise NotImplementedError
 
     def model(self, state: S, key: str) -> Vector:
-        """The model (d,) behind a key that an order names."""
+        """The model (d,) behind a key that an order names, or the part of one that `work` knows how to take."""
         raise NotImplementedError
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.seeds import generator
-from shared.strategy import Descent, Local, Pull, Split, Training
+from shared.strategy import Descent, Local, Pull, Rows, Split, Training
 from shared.vectors import Layout, Tensor, Vector
 
 Array = npt.NDArray[Any]
@@ -45,11 +45,17 @@ class Trainer(Local, ABC):
     def loss(self, model: Vector) -> float:
         return float(np.mean(self.losses(model)))
 
-    def gradient(self, model: Vector, *, batch: int | None = None) -> Vector:
-        rows = np.arange(self.examples)
-        if batch is not None and batch < self.examples:
-            rows = generator(self.seed, "gradient").choice(self.examples, batch, replace=False)
+    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+        if rows is None:
+            rows = np.arange(self.examples)
+            if batch is not None and batch < self.examples:
+                rows = generator(self.seed, "gradient").choice(self.examples, batch, replace=False)
         return self._batch(model.astype(np.float64), rows, np.ones(len(rows)))[1].astype(np.float32)
+
+    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+        for epoch in range(epochs or self.training.epochs):
+            order = generator(self.seed, "shuffle", epoch).permutation(self.examples)
+            yield np.array_split(order, range(self.training.batch, self.examples, self.training.batch))
 
     def descend(
         self,
@@ -62,9 +68,8 @@ class Trainer(Local, ABC):
         t, w = self.training, start.astype(np.float64)
         each = np.ones(self.examples) if weights is None else weights
         velocity, losses = np.zeros_like(w), []
-        for epoch in range(epochs or t.epochs):
-            order = generator(self.seed, "shuffle", epoch).permutation(self.examples)
-            for rows in np.array_split(order, range(t.batch, self.examples, t.batch)):
+        for batches in self.batches(epochs):
+            for rows in batches:
                 loss, g = self._batch(w, rows, each[rows])
                 g = g + t.weight_decay * w
                 if pull.anchor is not None:
@@ -107,6 +112,7 @@ class Softmax(Trainer):
     x: Array
     y: Array
     classes: int
+    names: tuple[str, str] = ("out.weight", "out.bias")  # of the tensors: different modules make two layers
 
     @property
     def examples(self) -> int:
@@ -114,15 +120,16 @@ class Softmax(Trainer):
 
     @property
     def layout(self) -> Layout:
-        return Layout((Tensor("out.weight", (self.classes, self.x.shape[1])), Tensor("out.bias", (self.classes,))), 2)
+        shapes = (self.classes, self.x.shape[1]), (self.classes,)
+        return Layout(tuple(map(Tensor, self.names, shapes)), 2)
 
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         chances = self._chances(model.astype(np.float64), self.x)
         return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
 
     def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
-        named = self.layout.named(model)
-        return np.asarray(self.x @ named["out.weight"].T + named["out.bias"], np.float32)
+        weight, bias = self.layout.named(model).values()
+        return np.asarray(self.x @ weight.T + bias, np.float32)
 
     def targets(self, split: Split) -> Array:
         return self.y

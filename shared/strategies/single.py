@@ -19,9 +19,13 @@ class Single:
 M = TypeVar("M", bound=Single)
 
 
-def averaged(reports: Reports, otherwise: Vector) -> Vector:
-    """Mean of the reported models weighted by samples; `otherwise` where nobody reported a sample."""
-    pairs = [(report.vectors["model"], report.examples) for _, report in reports if report.examples > 0]
+def averaged(reports: Reports, otherwise: Vector, *, of: str = "model", uniform: bool = False) -> Vector:
+    """Mean of the reported vectors `of` that name, weighted by samples or all alike.
+
+    A report without samples does not count; `otherwise` where none counts.
+    """
+    counted = [report for _, report in reports if report.examples > 0]
+    pairs = [(report.vectors[of], 1.0 if uniform else float(report.examples)) for report in counted]
     return mean(pairs) if pairs else otherwise
 
 
