@@ -8,7 +8,7 @@ each cluster's first member. scipy is imported only where it is used: agents do 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +34,8 @@ def tiles(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + width, size)) for start in range(0, size, width)]
 
 
-def _read(rows: Rows, span: slice) -> Matrix:
+def read(rows: Rows, span: slice) -> Matrix:
+    """These columns of all rows in float64; pages of mapped rows are let go."""
     if isinstance(rows, np.ndarray):
         return np.asarray(rows[:, span], np.float64)
     block: Matrix = np.stack([row[span] for row in rows]).astype(np.float64)
@@ -48,7 +49,7 @@ def distances(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> Matrix:
         return _cosines(rows, centres)
     table = np.zeros((len(rows), len(centres)))
     for span in tiles(len(rows), len(rows[0])):
-        block, centre = _read(rows, span), _read(centres, span)
+        block, centre = read(rows, span), read(centres, span)
         for k, point in enumerate(centre):
             gap = block - point
             table[:, k] += _squares(gap) if distance == "l2sq" else np.abs(gap).sum(axis=1)
@@ -59,7 +60,7 @@ def _cosines(rows: Rows, centres: Rows) -> Matrix:
     products = np.zeros((len(rows), len(centres)))
     own, theirs = np.zeros(len(rows)), np.zeros(len(centres))
     for span in tiles(len(rows), len(rows[0])):
-        block, centre = _read(rows, span), _read(centres, span)
+        block, centre = read(rows, span), read(centres, span)
         products += block @ centre.T
         own += _squares(block)
         theirs += _squares(centre)
@@ -117,12 +118,12 @@ def kmeans(
     if not 1 <= clusters <= len(rows):
         raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
     points = coordinates(rows, distance)
-    runs = [_lloyd(points, clusters, generator(seed, "kmeans", run), distance, most) for run in range(n_init)]
-    labels, inertia = min(runs, key=lambda run: run[1])
-    labels = _by_first_member(labels)
+    runs = [lloyd(points, clusters, generator(seed, "kmeans", run), distance, most) for run in range(n_init)]
+    labels, apart = min(runs, key=lambda run: math.fsum(run[1]))
+    labels = by_first_member(labels)
     used = range(int(labels.max()) + 1)
     centres = tuple(mean([(row, 1.0) for row, label in zip(rows, labels, strict=True) if label == k]) for k in used)
-    return KMeans(labels, centres, inertia)
+    return KMeans(labels, centres, math.fsum(apart))
 
 
 def coordinates(rows: Rows, distance: Distance) -> Rows:
@@ -135,10 +136,10 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
     if distance == "l1":
         return rows
     if size <= count:
-        return _read(rows, slice(0, size))
+        return read(rows, slice(0, size))
     gram = np.zeros((count, count))
     for span in tiles(count, size):
-        block = _read(rows, span)
+        block = read(rows, span)
         if distance == "l2sq":  # distances do not mind a shift, and rounding is smaller around the mean
             block = block - block.mean(axis=0)
         gram += block @ block.T
@@ -147,27 +148,31 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
     return points
 
 
-def _lloyd(
-    points: Rows, clusters: int, draw: np.random.Generator, distance: Distance, most: int
-) -> tuple[Labels, float]:
+def lloyd(
+    points: Rows,
+    clusters: int,
+    draw: np.random.Generator,
+    distance: Distance,
+    most: int,
+    centre: Callable[[list[Any]], Matrix] | None = None,
+) -> tuple[Labels, Matrix]:
+    """One run from distinct random rows: labels (n,) and distances (n,) to the centres, which are means by default."""
+    centre = centre or _plain
     centres: Rows = [points[i] for i in _distinct(points, clusters, draw)]
     labels, apart = nearest(points, centres, distance)
     for _ in range(most):
         labels = refill(labels, apart, clusters)
-        centres = _centres(points, labels, centres)
+        members = [[points[i] for i in np.flatnonzero(labels == k).tolist()] for k in range(clusters)]
+        centres = [centre(own) if own else old for own, old in zip(members, centres, strict=True)]
         moved, apart = nearest(points, centres, distance)
         if np.array_equal(moved, labels):
             break
         labels = moved
-    return labels, math.fsum(apart)
+    return labels, apart
 
 
-def _centres(points: Rows, labels: Labels, before: Rows) -> Rows:
-    centres = []
-    for k, old in enumerate(before):
-        members = np.flatnonzero(labels == k).tolist()
-        centres.append(_sum([points[i] for i in members]) / len(members) if members else old)
-    return centres
+def _plain(rows: Sequence[Any]) -> Matrix:
+    return _sum(rows) / len(rows)
 
 
 def _sum(rows: Rows) -> Matrix:
@@ -196,7 +201,7 @@ def sketch(rows: Sequence[Vector], size: int, seed: int) -> Vector:
     """
     total = np.zeros((len(rows), size))
     for start in range(0, len(rows[0]), SKETCH_ROWS):
-        block = _read(rows, slice(start, start + SKETCH_ROWS))
+        block = read(rows, slice(start, start + SKETCH_ROWS))
         gauss = generator(seed, "sketch", start).standard_normal((block.shape[1], size), np.float32)
         total += block @ gauss.astype(np.float64)
     return (total / math.sqrt(size)).astype(np.float32)
@@ -287,10 +292,61 @@ def _after(tree: Matrix, merges: int) -> Labels:
     labels = np.empty(count, np.int64)
     for name, rows in members.items():
         labels[rows] = name
-    return _by_first_member(labels)
+    return by_first_member(labels)
 
 
-def _by_first_member(labels: Labels) -> Labels:
+def gram(rows: Rows, origin: Vector | None = None) -> Matrix:
+    """Inner products (n, n) of rows - origin, in float64, read in one pass."""
+    products = np.zeros((len(rows), len(rows)))
+    for span in tiles(len(rows), len(rows[0])):
+        block = read(rows, span)
+        if origin is not None:
+            block = block - origin[span].astype(np.float64)
+        products += block @ block.T
+    return products
+
+
+def bipartition_min_cross(similarity: Matrix) -> tuple[Labels, float]:
+    """The split in two whose largest similarity across is least, and that similarity: labels 0 and 1, row 0 in 0.
+
+    Exact (Sattler et al. 2019): pairs are joined in the order of falling similarity, ties by index, until two
+    components remain. Raises ValueError for fewer than two rows.
+    """
+    count = len(similarity)
+    if count < 2:
+        raise ValueError(f"{count} rows cannot be split in two")
+    first, second = np.triu_indices(count, 1)
+    order = np.argsort(-similarity[first, second], kind="stable")
+    labels, parts = np.arange(count), count
+    for i, j in zip(first[order].tolist(), second[order].tolist(), strict=True):
+        if parts > 2 and labels[i] != labels[j]:
+            labels = np.where(labels == labels[j], labels[i], labels)
+            parts -= 1
+    halves = by_first_member(labels)
+    return halves, across(similarity, halves)
+
+
+def across(similarity: Matrix, labels: Labels) -> float:
+    """The largest similarity of two rows with different labels."""
+    return float(np.max(similarity[labels[:, None] != labels[None, :]]))
+
+
+def orthonormal(columns: npt.NDArray[Any]) -> Matrix:
+    """An orthonormal basis (d, rank) of the span of columns (d, p); directions below float32 rounding are left out."""
+    left, values, _ = np.linalg.svd(np.asarray(columns, np.float64), full_matrices=False)
+    least = values.max(initial=0.0) * max(columns.shape) * np.finfo(np.float32).eps
+    basis: Matrix = left[:, values > least]
+    return basis
+
+
+def principal_angles(u: npt.NDArray[Any], v: npt.NDArray[Any]) -> Matrix:
+    """Angles between the subspaces that the columns of two matrices (d, p) and (d, q) span, in degrees, ascending."""
+    cosines = np.linalg.svd(orthonormal(u).T @ orthonormal(v), compute_uv=False)
+    angles: Matrix = np.degrees(np.arccos(np.clip(cosines, -1.0, 1.0)))
+    return angles
+
+
+def by_first_member(labels: Labels) -> Labels:
     """The same clusters, numbered from 0 in the order of their first members."""
     number = {name: k for k, name in enumerate(dict.fromkeys(labels.tolist()))}
     return np.array([number[name] for name in labels.tolist()], np.int64)

@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from shared.clustering import Distance, kmeans, nearest, refill, sketch
-from shared.strategies.hard import Clustered, HardClustered, sizes
+from shared.strategies.hard import Clustered, HardClustered, feature_span, joined, sizes
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup
-from shared.vectors import Layout, Vector, mean
+from shared.vectors import Vector, mean
 
 SKETCH = 2048  # dimensions of the random projection
 
@@ -80,7 +80,7 @@ class Fesem(HardClustered[FesemState]):
         return self
 
     def init(self, setup: Setup) -> FesemState:
-        span = _span(self.features, setup.layout)
+        span = feature_span("full" if self.features == "sketch" else self.features, setup.layout)
         return FesemState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed)
 
     def first(self, state: FesemState) -> Phase:
@@ -131,8 +131,7 @@ class Fesem(HardClustered[FesemState]):
         state = self._keep(state, reports)
         clients = [client for client, _ in reports]
         labels, _ = self._nearest(state, clients)
-        joined = dict(zip(clients, labels.tolist(), strict=True))
-        return replace(state, assign=dict(sorted({**state.assign, **joined}.items())))
+        return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
 
     def improve(self, state: FesemState, reports: Reports) -> FesemState:
         state = self._keep(replace(state, round=state.round + 1), reports)
@@ -222,12 +221,3 @@ class Fesem(HardClustered[FesemState]):
 
 def _with(before: Mapping[ClientId, Any], news: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
     return dict(sorted({**before, **news}.items()))
-
-
-def _span(features: str, layout: Layout) -> slice:
-    """Where the features lie in a model; a kernel is the last layer's largest tensor."""
-    if features in ("full", "sketch"):
-        return slice(0, layout.parameters)
-    if features == "last_layer":
-        return layout.final_layer
-    return max(layout.span_of(layout.modules[-1]), key=lambda span: span.stop - span.start)

@@ -12,11 +12,13 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
-from shared.vectors import Vector
+from shared.vectors import Layout, Vector
+
+Features = Literal["full", "last_kernel", "last_layer"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,49 @@ def sizes(state: Clustered) -> list[int]:
     return [counts[k] for k in range(len(state.models))]
 
 
-class HardClustered(Strategy[H], Generic[H]):
+def joined(state: H, clusters: Mapping[ClientId, int]) -> H:
+    """The state with these clients in these clusters."""
+    return replace(state, assign=dict(sorted({**state.assign, **clusters}.items())))
+
+
+def feature_span(features: Features, layout: Layout) -> slice:
+    """Where the features lie in a model; the last kernel is the last layer's largest tensor."""
+    if features == "full":
+        return slice(0, layout.parameters)
+    if features == "last_layer":
+        return layout.final_layer
+    return max(layout.span_of(layout.modules[-1]), key=lambda span: span.stop - span.start)
+
+
+class ManyModels(Strategy[H], Generic[H]):
+    """K models under the keys "0" to "K-1", each client with one of them: what is served, exported and noted."""
+
+    def member_order(self, state: H, client: ClientId) -> Order:
+        return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
+
+    def model(self, state: H, key: str) -> Vector:
+        return state.start if key == "start" else state.models[int(key)]
+
+    def serve(self, state: H, client: ClientId) -> Order:
+        if client in state.assign:
+            return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
+        return Order(models=tuple(str(k) for k in range(len(state.models))) or ("start",))
+
+    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+        best = lowest_loss(job.models, local) if len(job.models) > 1 else 0
+        return ((1.0, job.models[best]),)
+
+    def clusters(self, state: H) -> tuple[Vector, ...]:
+        return state.models
+
+    def assignment(self, state: H) -> Mapping[ClientId, int]:
+        return state.assign
+
+    def notes(self, state: H) -> dict[str, Any]:
+        return {"clusters": len(state.models), "sizes": sizes(state)}
+
+
+class HardClustered(ManyModels[H], Generic[H]):
     """Plans the phases and routes the reports. A method says how clusters are found, improved and joined."""
 
     @abstractmethod
@@ -99,41 +143,18 @@ class HardClustered(Strategy[H], Generic[H]):
             return self.member_order(state, client)
         return self.entry_order(state)
 
-    def member_order(self, state: H, client: ClientId) -> Order:
-        return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
-
-    def model(self, state: H, key: str) -> Vector:
-        return state.start if key == "start" else state.models[int(key)]
-
     def fold(self, state: H, phase: Phase, reports: Reports) -> H:
         if not state.models:
             return self.found(state, reports) if reports else state
         newcomers = [(client, report) for client, report in reports if client not in state.assign]
         if phase.name == "entry":
             admitted = self.admit(state, newcomers)
-            in_vain = {*state.asked, *_names(phase)} - set(admitted.assign)
+            in_vain = {*state.asked, *invited(phase)} - set(admitted.assign)
             return replace(admitted, asked=tuple(sorted(in_vain)))
         members = [(client, report) for client, report in reports if client in state.assign]
         return replace(self.admit(self.improve(state, members), newcomers), asked=())
 
-    def serve(self, state: H, client: ClientId) -> Order:
-        if client in state.assign:
-            return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
-        return Order(models=tuple(str(k) for k in range(len(state.models))) or ("start",))
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        best = lowest_loss(job.models, local) if len(job.models) > 1 else 0
-        return ((1.0, job.models[best]),)
-
-    def clusters(self, state: H) -> tuple[Vector, ...]:
-        return state.models
-
-    def assignment(self, state: H) -> Mapping[ClientId, int]:
-        return state.assign
-
-    def notes(self, state: H) -> dict[str, Any]:
-        return {"clusters": len(state.models), "sizes": sizes(state)}
-
-
-def _names(phase: Phase) -> tuple[ClientId, ...]:
+def invited(phase: Phase) -> tuple[ClientId, ...]:
+    """Those whom a phase that is being folded had asked."""
     return phase.cohort if isinstance(phase.cohort, tuple) else ()
