@@ -122,15 +122,23 @@ def participation(result: Mapping[str, Any]) -> str:
     )
 
 
+def _state(row: Mapping[str, Any]) -> str:
+    if not row["online"]:
+        return "[red]gone"
+    if row["problem"]:
+        return "[yellow]out"
+    if not row["takes_part"]:
+        return "checking its data"
+    return "busy" if row["busy"] else "idle"
+
+
 def roster_table(roster: Mapping[str, Any]) -> Table:
     """Everybody the coordinator knows: `RosterMessage` as a table."""
     table = Table(title=f"run {roster['run']}: {len(roster['agents'])} agents")
     for column in ("agent", "state", "cluster", "last seen", "train / test", "classes", "refusals", "why it stays out"):
         table.add_column(column)
     for agent, row in roster["agents"].items():
-        state = (
-            "[red]gone" if not row["online"] else "[yellow]out" if row["problem"] else "busy" if row["busy"] else "idle"
-        )
+        state = _state(row)
         seen = time.strftime("%H:%M:%S", time.localtime(row["seen"]))
         refusals = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
         cluster = NONE if row["cluster"] is None else str(row["cluster"])

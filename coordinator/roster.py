@@ -71,6 +71,7 @@ class Roster:
         return {
             agent: {
                 "online": entry.status.online,
+                "takes_part": entry.here,
                 "cluster": clusters.get(agent),
                 "seen": round(entry.seen, 3),
                 "samples": entry.status.samples,

@@ -79,6 +79,8 @@ def _table(data: Dataset, task: Task) -> dict[int, int]:
             return {i: index[name] for i, name in enumerate(names) if name in index}
         spelled = {int(name): i for name, i in index.items() if name.lstrip("-").isdecimal()}
         return spelled or {i: i for i in range(len(task.classes))}
+    if names and all(name.isdecimal() and name.isascii() for name in names):
+        return {i: int(name) for i, name in enumerate(names) if int(name) < task.outputs}  # folders called 0, 1, 2
     if names and not data.ordered:
         raise DataError(
             f"{data.source}: the classes are names ({_few(names)}), the task only counts {task.classes} classes; "

@@ -13,7 +13,7 @@ import yaml
 from tests.processes import Program, free_port, mosquitto, program, until
 
 
-def scenario(folder: Path, *, fleet: bool, **sections: Any) -> Path:
+def scenario(folder: Path, *, simulated: bool, **sections: Any) -> Path:
     """Eight agents with planted clusters of digits; every job takes a third of a second, so a run takes seconds."""
     agents = 8
     data: dict[str, Any] = {
@@ -30,16 +30,18 @@ def scenario(folder: Path, *, fleet: bool, **sections: Any) -> Path:
         "rounds": {"count": 8, "participation": 0.5, "start_agents": agents, "deadline_s": 120, "absence_s": 20},
         "wire": {"part_bytes": 2048},
     }
-    if fleet:
+    if simulated:
         data["fleet"] = {
             "agents": agents,
             "data": "digits",
             "partition": {"name": "grouped_labels", "groups": 2},
             "faults": {"slow": 1.0, "slow_s": 0.3},
         }
+    if not simulated:
+        sections.pop("fleet", None)
     for section, values in sections.items():
         data[section] = {**data.get(section, {}), **values} if isinstance(values, dict) else values
-    path = folder / ("fleet.yaml" if fleet else "scenario.yaml")
+    path = folder / ("fleet.yaml" if simulated else "scenario.yaml")
     path.write_text(yaml.safe_dump(data))
     return path
 
@@ -47,7 +49,7 @@ def scenario(folder: Path, *, fleet: bool, **sections: Any) -> Path:
 @contextlib.contextmanager
 def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     """The agents alone, ready to be ordered by any coordinator at this broker."""
-    path = scenario(folder, fleet=True, **sections)
+    path = scenario(folder, simulated=True, **sections)
     url = f"mqtt://127.0.0.1:{port}"
     with program("agent.cli", "fleet", str(path), "--broker", url, "--run-dir", str(folder), log=folder / "f.log") as f:
         until(lambda: "agents" in f.output, of=f)
@@ -56,7 +58,7 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
 
 def coordinator(folder: Path, port: int, *more: str, out: str = "run", **sections: Any) -> Program:
     """`coordinator run` at this broker, without a fleet of its own. The caller ends it."""
-    path = scenario(folder, fleet=False, **sections)
+    path = scenario(folder, simulated=False, **sections)
     url = f"mqtt://127.0.0.1:{port}"
     command = ["coordinator.cli", "run", str(path), "--out", str(folder / out), "--broker", url, "--json", *more]
     return Program(command, folder / f"{out}.log")

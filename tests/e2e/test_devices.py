@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
+import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +14,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from shared.messages import RosterMessage
+from shared.mqtt_link import MqttLink
+from shared.topics import Topics
 from tests.e2e.conftest import coordinator, finish
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, result, rows, until
 
@@ -85,10 +90,32 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
         [first] = until(lambda: rows(tmp_path / "run"), DEADLINE_S / 10, of=this)[:1]
         print(f"the round closed {time.monotonic() - killed:.2f} s after kill -9")
         assert (first["reported"], first["missing"]) == (["arrays", "images"], ["table"])
-        stack.enter_context(program(*commands["table"], log=tmp_path / "table.log"))
+        control(port, "pause", of=this)  # so that the run is not over before the agent is back
+        until(lambda: not takes_part(tmp_path / "run", "table"), of=this)
+        back = stack.enter_context(program(*commands["table"], log=tmp_path / "table.log"))
+        until(lambda: takes_part(tmp_path / "run", "table"), of=back)
+        control(port, "resume", of=this)
         finish(this, 240)
     assert any("table" in row["reported"] for row in rows(tmp_path / "run") if row["phase"] == "train")
     assert result(tmp_path / "run")["took_part"] == ["arrays", "images", "table"]
+
+
+def takes_part(folder: Path, agent: str) -> bool:
+    """What the coordinator's newest roster says."""
+    roster = RosterMessage.from_bytes((folder / "roster.json").read_bytes())
+    return bool(roster.agents[agent]["takes_part"])
+
+
+def control(port: int, command: str, of: Program) -> None:
+    """What an operator publishes by hand; returns when the coordinator has heard it."""
+
+    async def publish() -> None:
+        async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="operator") as link:
+            await anext(link.incoming())
+            await link.publish(Topics("default").control, json.dumps({"command": command}).encode())
+
+    asyncio.run(publish())
+    until(lambda: f'"command": "{command}"' in of.output, of=of)
 
 
 def fedavg(folder: Path, port: int, sections: dict[str, object]) -> Program:

@@ -69,7 +69,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on(tmp_path: Path, undisturbed: P
 
 
 def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Path) -> None:
-    path = scenario(tmp_path, fleet=True)
+    path = scenario(tmp_path, simulated=True)
     runs = []
     for name in ("whole", "killed"):
         command = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / name), "--json"]
