@@ -26,6 +26,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedsgd": {},
     "fedavg": {},
     "fedprox": {"mu": 0.1},
+    "fednova": {"server_momentum": 0.5},
+    "feddane": {"mu": 0.1},
+    "feddist": {},
+    "feddws": {"anneal": "linear"},
+    "perfedavg": {"alpha": 0.05, "beta": 0.1},
+    "lg": {"shared_layers": 1},
     "fesem": {"n_clusters": 2},
     "fedclust": {"n_clusters": 2},
 }

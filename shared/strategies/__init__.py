@@ -8,12 +8,29 @@ from pydantic import Field
 
 from shared.strategies.fedavg import FedAvg
 from shared.strategies.fedclust import FedClust
+from shared.strategies.feddane import FedDane
+from shared.strategies.feddist import FedDist
+from shared.strategies.feddws import FedDws
+from shared.strategies.fednova import FedNova
 from shared.strategies.fedprox import FedProx
 from shared.strategies.fedsgd import FedSgd
 from shared.strategies.fesem import Fesem
+from shared.strategies.lg import LgFedAvg
 from shared.strategies.local import LocalOnly
+from shared.strategies.perfedavg import PerFedAvg
 
 AnyStrategy = Annotated[
-    FedAvg | FedClust | FedProx | FedSgd | Fesem | LocalOnly,
+    FedAvg
+    | FedClust
+    | FedDane
+    | FedDist
+    | FedDws
+    | FedNova
+    | FedProx
+    | FedSgd
+    | Fesem
+    | LgFedAvg
+    | LocalOnly
+    | PerFedAvg,
     Field(discriminator="name"),
 ]

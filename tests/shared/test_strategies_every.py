@@ -23,6 +23,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {},
         {"lambda_quantile": 0.3, "linkage": "ward", "normalize": "unit", "newcomer_ref": "current", "first_epochs": 2},
     ],
+    "feddane": [{}, {"mu": 0.5, "resample": True}],
+    "feddist": [{}, {"anneal": "linear", "epsilon": 1.0}],
+    "fednova": [{}, {"mu": 0.1}, {"server_momentum": 0.5}],
+    "lg": [{"shared_layers": 1}, {"shared_layers": 0}],
+    "perfedavg": [{}, {"variant": "hf", "beta": 0.1, "weights": "uniform", "adapt_epochs": 1}, {"adapt_epochs": 0}],
     "fedprox": [{"straggler_fraction": 0.5}],
     "fedsgd": [{"batch": "full"}, {"batch": 4}],
     "fesem": [

@@ -1,0 +1,27 @@
+"""FedDWS, also printed FedDist+WS: FedDist with weights by data size.
+
+Long et al. 2023, a row of the FeSEM tables. The code published for that row divides by the number of clients once
+more and uses a name that is never defined; its comments disagree about epsilon. We follow the formula
+(algorithms.md section 2.8), with FedDist's epsilon. epsilon = 1 is FedAvg.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from shared.strategies.feddist import DistState, PartOfTheWay
+from shared.strategies.single import averaged
+from shared.strategy import Reports
+from shared.vectors import Vector
+
+
+class FedDws(PartOfTheWay):
+    """Reporters count by their samples."""
+
+    summary: ClassVar[str] = "FedDist with weights by samples"
+    source: ClassVar[str] = "Long et al. 2023"
+
+    name: Literal["feddws"] = "feddws"
+
+    def target(self, state: DistState, reports: Reports) -> Vector:
+        return averaged(reports, otherwise=state.model)

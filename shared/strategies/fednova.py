@@ -1,0 +1,107 @@
+"""FedNova: updates are divided by the work that went into them before they are averaged.
+
+Wang et al. 2020, Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, equation 12.
+We differ from the authors' code in three ways. Reports carry the model and the server forms d_i = (w_t - w_i) / a_i,
+so that equal work is FedAvg to the bit that the wire allows. Our pull bends the gradient before momentum, and a_i is
+counted for just that, so momentum and pull together are exact and no heuristic. Buffers are averaged, never divided.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field
+
+from shared.strategies.single import Single, SingleModel
+from shared.strategy import Job, Local, Memory, Phase, Pull, Report, Reports, Setup, Training
+from shared.vectors import Vector, combine, mean
+
+WORK = "a"  # a_i in a report's numbers
+
+
+@dataclass(frozen=True)
+class NovaState(Single):
+    """The model (d,), how many of its values are parameters, and the server's velocity (P,), if it has any."""
+
+    parameters: int
+    velocity: Vector | None
+
+
+class Share(NamedTuple):
+    """One report as the server counts it: w_i, n_i, a_i, tau_i."""
+
+    model: Vector
+    examples: int
+    work: float
+    steps: int
+
+
+def accumulated(steps: int, training: Training, mu: float) -> float:
+    """a_i, the sum of the weights with which a client's gradients entered its update, in steps of size lr.
+
+    The local optimiser's own recursion with every gradient at 1: tau_i for plain SGD, and the closed forms of
+    the paper for momentum alone and for the pull alone.
+    """
+    velocity = way = 0.0
+    for _ in range(steps):
+        velocity = training.momentum * velocity + 1.0 - training.lr * mu * way
+        way += velocity
+    return way
+
+
+class FedNova(SingleModel[NovaState]):
+    """For clients that do unequal numbers of steps; with equal work and mu = 0 it is FedAvg."""
+
+    summary: ClassVar[str] = "FedAvg that counts a client's direction, not how far it went"
+    source: ClassVar[str] = "Wang et al. 2020"
+
+    name: Literal["fednova"] = "fednova"
+    mu: float = Field(0.0, ge=0, description="strength of the pull towards the round's model, as in FedProx")
+    server_momentum: float = Field(0.0, ge=0, lt=1, description="gamma, momentum of the server's step; 0: none")
+
+    def init(self, setup: Setup) -> NovaState:
+        parameters = setup.layout.parameters
+        return NovaState(
+            setup.starts[0], parameters, np.zeros(parameters, np.float32) if self.server_momentum else None
+        )
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        done = local.descend(job.models[0], Pull(job.models[0], self.mu))
+        numbers = {WORK: accumulated(done.steps, job.training, self.mu)}
+        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
+
+    def fold(self, state: NovaState, phase: Phase, reports: Reports) -> NovaState:
+        shares = [share for _, report in reports if (share := _share(report)) is not None]
+        if not shares:
+            return state
+        p = state.parameters
+        moved, velocity = self._step(state, shares)
+        buffers = mean([(share.model[p:], float(share.examples)) for share in shares])
+        return replace(state, model=np.concatenate([moved, buffers]), velocity=velocity)
+
+    def _step(self, state: NovaState, shares: Sequence[Share]) -> tuple[Vector, Vector | None]:
+        """The parameters (P,) after the round, and the velocity that took them there."""
+        p, n = state.parameters, math.fsum(share.examples for share in shares)
+        # the authors count steps where there is a pull: tau_eff would shrink with mu otherwise
+        far = [share.steps if self.mu else share.work for share in shares]
+        tau = math.fsum(share.examples / n * each for share, each in zip(shares, far, strict=True))
+        weights = [tau * share.examples / n / share.work for share in shares]
+        ends = [(share.model[:p], weight) for share, weight in zip(shares, weights, strict=True)]
+        here = state.model[:p]
+        moved = combine([(here, 1.0 - math.fsum(weights)), *ends])
+        if state.velocity is None:
+            return moved, None
+        velocity = combine([(state.velocity, self.server_momentum), (here, 1.0), (moved, -1.0)])
+        return combine([(here, 1.0), (velocity, -1.0)]), velocity
+
+
+def _share(report: Report) -> Share | None:
+    """None for a report without samples, steps, or an a_i that could be divided by."""
+    work = report.numbers.get(WORK)
+    if not isinstance(work, int | float) or not 0 < work < math.inf or report.examples <= 0 or report.steps <= 0:
+        return None
+    return Share(report.vectors["model"], report.examples, float(work), report.steps)

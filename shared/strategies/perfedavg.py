@@ -1,0 +1,86 @@
+"""Per-FedAvg: learn a model that is good after one gradient step on a client's own data.
+
+Fallah, Mokhtari, Ozdaglar 2020, Personalized Federated Learning with Theoretical Guarantees, algorithm 1, with the
+first-order approximation (FO) and the Hessian-free one (HF) of section 5. Plain SGD in both half-steps: a public suite
+runs them through one optimiser with momentum, which leaks inner gradients into outer steps, and tests without the
+adaptation step. We weigh by samples as that suite does; `weights: uniform` is the paper.
+
+Gradients are those of `Local.gradient`, in evaluation mode: no dropout, and batch-norm buffers stay as they are.
+Of the training section only `epochs` and `batch` have a part in this method's rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from shared.strategies.single import PlainSingle, Single, averaged
+from shared.strategy import Job, Local, Memory, Mixture, Phase, Report, Reports, Rows
+from shared.vectors import Vector, combine
+
+
+class PerFedAvg(PlainSingle):
+    """The model is an initialisation: what counts is how it does after adaptation, and `personal` adapts it."""
+
+    summary: ClassVar[str] = "learns a start that one local gradient step makes good"
+    source: ClassVar[str] = "Fallah et al. 2020"
+
+    name: Literal["perfedavg"] = "perfedavg"
+    variant: Literal["fo", "hf"] = Field("fo", description="fo: no second derivatives; hf: a difference of gradients")
+    alpha: float = Field(0.01, ge=0, description="rate of the inner step, and of the adaptation before a test")
+    beta: float = Field(0.001, gt=0, description="rate of the outer step")
+    delta: float = Field(
+        0.001, gt=0, description="hf: how far apart the gradients of the difference are, in outer steps"
+    )
+    adapt_epochs: int | None = Field(
+        None, ge=0, description="epochs of adaptation before a test; null: one step on one batch; 0: none"
+    )
+    weights: Literal["samples", "uniform"] = Field("samples", description="how clients count in the mean")
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        model, steps = job.models[0], 0
+        for batches in local.batches():
+            for group in groups(batches, 3 if self.variant == "hf" else 2):
+                model, steps = self._step(local, model, group), steps + 1
+        return Report({"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}), memory
+
+    def fold(self, state: Single, phase: Phase, reports: Reports) -> Single:
+        return Single(averaged(reports, otherwise=state.model, uniform=self.weights == "uniform"))
+
+    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+        model = job.models[0]
+        if self.adapt_epochs is None:
+            return ((1.0, _moved(model, local.gradient(model, rows=next(local.batches(1))[0]), -self.alpha)),)
+        for batches in local.batches(self.adapt_epochs) if self.adapt_epochs else ():
+            for rows in batches:
+                model = _moved(model, local.gradient(model, rows=rows), -self.alpha)
+        return ((1.0, model),)
+
+    def _step(self, local: Local, model: Vector, group: Sequence[Rows]) -> Vector:
+        """One outer step. It starts from `model`, not from where the inner step led."""
+        inner = _moved(model, local.gradient(model, rows=group[0]), -self.alpha)
+        slope = local.gradient(inner, rows=group[1])
+        if self.variant == "fo":
+            return _moved(model, slope, -self.beta)
+        ahead, behind = (local.gradient(_moved(model, slope, sign * self.delta), rows=group[2]) for sign in (1.0, -1.0))
+        bend = self.alpha / (2 * self.delta)
+        outer = combine([(slope, 1.0), (ahead, -bend), (behind, bend)])
+        return _moved(model, outer, -self.beta)
+
+
+def groups(batches: Sequence[Rows], size: int) -> list[list[Rows]]:
+    """An epoch's batches in groups of independent ones, what is left over dropped; at least one group.
+
+    Too few batches are put together and split evenly; who has fewer samples than that uses them all each time.
+    """
+    if len(batches) < size:
+        rows = np.concatenate(batches)
+        batches = [part if part.size else rows for part in np.array_split(rows, size)]
+    return [list(batches[at : at + size]) for at in range(0, len(batches) - size + 1, size)]
+
+
+def _moved(model: Vector, direction: Vector, rate: float) -> Vector:
+    return combine([(model, 1.0), (direction, rate)])
