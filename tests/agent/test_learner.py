@@ -206,6 +206,26 @@ def test_a_gradient_over_a_drawn_batch_is_unbiased_and_repeats_on_the_seed() -> 
     assert np.array_equal(local.gradient(start, batch=99), local.gradient(start))
 
 
+def test_a_gradient_over_given_rows_is_the_mean_of_theirs() -> None:
+    local, start, _ = local_of(TABLE, data_of(TABLE, n=600))
+    rows = np.arange(0, 600, 2)
+    singles = [local.gradient(start, rows=rows[i : i + 1]) for i in range(len(rows))]
+    assert np.allclose(local.gradient(start, rows=rows), np.mean(singles, axis=0), atol=1e-6)
+    assert np.array_equal(local.gradient(start, rows=np.arange(600)), local.gradient(start))
+
+
+def test_steps_along_the_gradients_of_the_batches_are_the_descent() -> None:
+    (local, start, _), (other, *_) = local_of(TABLE, epochs=2), local_of(TABLE, epochs=2)
+    model, sizes = start, []
+    for batches in local.batches():
+        for rows in batches:
+            model = model - np.float32(0.1) * local.gradient(model, rows=rows)
+        sizes.append([len(rows) for rows in batches])
+    assert sizes == [[5, 5, 5, 5, 3]] * 2
+    assert np.allclose(model, other.descend(start).end, atol=1e-6)
+    assert [len(batches) for batches in local.batches(3)] == [5, 5, 5]
+
+
 def test_predictions_of_both_splits_have_one_row_per_sample() -> None:
     local, start, _ = local_of(TABLE)
     assert local.predict(start, "train").shape == (23, 4)

@@ -32,7 +32,7 @@ LENET = Layout(
     ),
     10,
 )
-VALUES, HEAD = 44_426, 850  # algorithms.md section 8
+VALUES, HEAD, UPPER = 44_426, 850, 11_014  # algorithms.md sections 8 and 5.1
 
 
 def scenario(strategy: dict[str, Any], agents: int = 100, **sections: Any) -> Scenario:
@@ -111,6 +111,14 @@ def test_fedclust_sends_the_start_to_all_and_final_layers_back_once() -> None:
     assert figures.models == 4
     regular = 200 * 0.1 * 2 * VALUES
     assert figures.mbit_per_agent == pytest.approx((regular + VALUES + HEAD) * 32 / 1e6)
+
+
+def test_lg_sends_the_last_layers_alone_and_the_others_once() -> None:
+    figures = planned(scenario({"name": "lg"}))
+    first, later = [one for one in figures.phases if one.name == "train"]
+    assert (first.times, first.down_values, first.up_values) == (1, VALUES, UPPER)
+    assert (later.times, later.down_values, later.up_values) == (199, UPPER, UPPER)
+    assert later.down_bytes == pytest.approx(4 * UPPER, abs=400)
 
 
 def test_parts_cost_a_header_each() -> None:

@@ -381,6 +381,16 @@ def test_lg_over_the_wire_gives_the_bytes_of_the_run_without_a_network(
     assert wired.facts.evaluation == calm.facts.evaluation  # own layers survived as well
 
 
+@pytest.mark.parametrize("wire", [{"codec": "int8"}, {"codec": "topk", "keep": 0.5}, {"down": "float16"}])
+def test_a_part_of_a_model_can_be_the_base_of_a_difference(tmp_path: Path, wire: dict[str, Any]) -> None:
+    scene = scenario("lg", wire={"delta": True, **wire})
+    driver = InProcess(tmp_path, scene, setup_for(scene, TWO_LAYERS), rules(scene), local_for(two_layered()))
+    end = driver.complete(dict.fromkeys(two_layered(), (24, 24)))
+    assert len(end.facts.evaluation) == 8
+    assert np.isfinite(end.state.shared).all()
+    assert end.state.shared.any()
+
+
 # -- Per-FedAvg ----------------------------------------------------------------------------------------------------------
 
 
