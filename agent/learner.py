@@ -6,7 +6,7 @@ vector operations whatever the number of layers, and a model comes and goes as o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,11 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from agent.contrast import contrastive_loss
 from agent.data import Dataset
-from agent.models import build, layout_of
+from agent.models import Headed, build, layout_of
+from agent.views import views_for
 from shared.errors import DataError, UserError
 from shared.scenario import Standardise, Task
-from shared.strategy import Descent, Pull, Rows, Split, Training
+from shared.strategy import Contrast, Descent, Pull, Rows, Split, Training
 from shared.vectors import Layout, Vector
 
 CHUNK = 256  # samples per forward pass outside of training
@@ -30,6 +32,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Objective = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class TorchLocal:
     def examples(self) -> int:
         """n_i, the number of training samples."""
         return len(self._numbers["train"])
+
+    def inputs(self) -> Float32:
+        """Training samples (n_i, values of one) as their file has them."""
+        return self._inputs["train"].flatten(1).to(torch.float32).numpy()
 
     def targets(self, split: Split) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
@@ -119,13 +126,20 @@ class TorchLocal:
             yield [order[at : at + size] for at in range(0, self.examples, size)]
 
     def descend(
-        self, start: Vector, pull: Pull = NO_PULL, *, epochs: int | None = None, weights: Float32 | None = None
+        self,
+        start: Vector,
+        pull: Pull = NO_PULL,
+        *,
+        epochs: int | None = None,
+        weights: Float32 | None = None,
+        contrast: Contrast | None = None,
     ) -> Descent:
         """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss."""
         net = self._net
         net.load(start)
         net.module.train()
         sgd = _Sgd(net, self._training, pull)
+        objective = self._objective(contrast)
         losses: list[Tensor] = []
         with torch.random.fork_rng(devices=[], enabled=net.random):
             if net.random:
@@ -133,13 +147,22 @@ class TorchLocal:
             for _ in range(self._training.epochs if epochs is None else epochs):
                 for x, y, w in self._batches(weights):
                     net.gradient.zero_()
-                    loss = self._batch_loss(net.module(x), y, w)
+                    loss = objective(x, y, w)
                     loss.backward()  # type: ignore[no-untyped-call]
                     losses.append(loss.detach())
                     sgd.step()
         if not losses:
             return Descent(start.copy(), 0, self.loss(start))
         return Descent(net.vector(), len(losses), float(torch.stack(losses).double().mean()))
+
+    def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
+        """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no views."""
+        headed = self._headed(clusters)
+        self._net.load(model)
+        headed.eval()
+        with torch.inference_mode():
+            chosen = [headed.head(headed.features(x)).argmax(dim=1) for x in self._chunks("train")]
+        return np.bincount(torch.cat(chosen).numpy(), minlength=clusters)
 
     def moments(self) -> Moments:
         """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""
@@ -181,6 +204,41 @@ class TorchLocal:
         if self._factor is None:
             return x
         return x * self._factor if self._shift is None else torch.addcmul(self._shift, x, self._factor)
+
+    def _objective(self, contrast: Contrast | None) -> Objective:
+        """The loss of a batch (inputs, targets, weights): supervised alone, or with that of two views beside it."""
+        if contrast is None:
+            return lambda x, y, w: self._batch_loss(self._net.module(x), y, w)
+        headed, views = self._headed(contrast.clusters), views_for(self._task.features)
+        draw = torch.Generator().manual_seed(int(self._rng.integers(2**63)))
+        low, high = self._range()
+
+        def view(x: Tensor) -> Tensor:
+            raw = x if self._shift is None else x - self._shift
+            raw = raw if self._factor is None else raw / self._factor
+            return self._scaled(views((raw - low) / (high - low), draw) * (high - low) + low)
+
+        def both(x: Tensor, y: Tensor, w: Tensor | None) -> Tensor:
+            own, first, second = headed.features(torch.cat([x, view(x), view(x)])).chunk(3)
+            a, b = (functional.softmax(headed.head(one), dim=1) for one in (first, second))
+            return self._batch_loss(headed.classify(own), y, w) + contrast.beta * contrastive_loss(a, b, contrast)
+
+        return both
+
+    def _headed(self, clusters: int) -> Headed:
+        module = self._net.module
+        if isinstance(module, Headed) and module.clusters == clusters:
+            return module
+        has = f"a head for {module.clusters}" if isinstance(module, Headed) else "no projection head"
+        raise UserError(
+            f"task.model {self._task.model.name!r} has {has}; the strategy has {clusters} clusters: "
+            f"set task.model.options.head to {clusters}"
+        )
+
+    def _range(self) -> tuple[float, float]:
+        """Least and largest raw feature, in any case 0 and what `task.scale` makes 1."""
+        raw = self._inputs["train"]
+        return min(0.0, float(raw.min())), max(1 / self._task.scale, float(raw.max()))
 
     def _batch_loss(self, outputs: Tensor, y: Tensor, w: Tensor | None) -> Tensor:
         if w is not None:

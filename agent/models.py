@@ -38,7 +38,7 @@ def build(task: Task, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(entropy(seed, "weights") & (2**63 - 1))
         try:
-            module = builder(task.features, task.outputs, **options)
+            module = _built(builder, task, options)
         except UserError:
             raise
         except Exception as error:  # the user's code, or options that it does not know
@@ -50,6 +50,17 @@ def build(task: Task, seed: int) -> nn.Module:
             raise UserError(f"task.model {name!r} returned {type(module).__name__}; a torch.nn.Module is wanted")
         _try_out(module, task)
     return module
+
+
+def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) -> Any:
+    """A built-in model takes the option `head` besides its own; a user's own has it as a `Headed`, if at all."""
+    clusters = options.get("head")
+    if clusters is None or builder not in BUILT_IN.values():
+        return builder(task.features, task.outputs, **options)
+    if not isinstance(clusters, int) or clusters < 1:
+        raise UserError(f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted")
+    own = {name: value for name, value in options.items() if name != "head"}
+    return Headed(builder(task.features, task.outputs, **own), clusters)
 
 
 def layout_of(module: nn.Module) -> Layout:
@@ -81,6 +92,43 @@ class Net(nn.Sequential):
 
     def __init__(self, **layers: nn.Module) -> None:
         super().__init__(OrderedDict(layers))
+
+
+class Headed(nn.Module):
+    """A model with a projection head beside its final layer (algorithms.md section 4.3).
+
+    Takes a sequence of layers that ends in a linear one and keeps their names. The head is linear, ReLU, linear on
+    the features (n, d) that the final layer reads, and stands before it, so that the final layer stays the last.
+    Its outputs are logits of `clusters` clusters; `forward` leaves it out.
+    """
+
+    def __init__(self, layers: nn.Sequential, clusters: int) -> None:
+        super().__init__()
+        *body, (last, final) = layers.named_children()
+        if not isinstance(final, nn.Linear):
+            raise UserError(
+                f"a projection head needs a model that ends in a linear layer, not in {type(final).__name__}"
+            )
+        self.clusters = clusters
+        self._body, self._final = [name for name, _ in body], last
+        for name, layer in body:
+            self.add_module(name, layer)
+        width = final.in_features
+        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, clusters))
+        self.add_module(last, final)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the final layer and the head read (n, d)."""
+        for name in self._body:
+            x = self.get_submodule(name)(x)
+        return x
+
+    def classify(self, features: Tensor) -> Tensor:
+        """The task's outputs from the features."""
+        return cast(Tensor, self.get_submodule(self._final)(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classify(self.features(x))
 
 
 def linear(features: Features, outputs: int) -> nn.Module:

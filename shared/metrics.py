@@ -106,7 +106,7 @@ def purity(found: Sequence[Hashable], truth: Sequence[Hashable]) -> float:
     return sum(best.values()) / len(found)
 
 
-def membership_mse(estimated: Sequence[Sequence[float]], truth: Sequence[Sequence[float]]) -> tuple[float, float]:
+def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> tuple[float, float]:
     """Squared error of soft memberships, as (mean over clients of the sum over clusters, that divided by K).
 
     Both are (N, K), rows sum to 1. Cluster ids are matched by the one permutation, the same for all clients, that

@@ -148,6 +148,21 @@ class Pull:
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """Adds beta * contrastive loss of two augmented views to the loss (algorithms.md section 4.3).
+
+    For models with a projection head on `clusters` outputs. `kappa` weighs the entropy of the mean assignment;
+    `by` says whose signatures are told apart: the clusters' (columns) or the samples' (rows).
+    """
+
+    clusters: int
+    beta: float = 1.0
+    temperature: float = 1.0
+    kappa: float = 1.0
+    by: Literal["columns", "rows"] = "columns"
+
+
+@dataclass(frozen=True)
 class Descent:
     """Where local SGD ended: the model (d,), the number of steps, the mean loss over the steps."""
 
@@ -187,12 +202,19 @@ class Local(Protocol):
         *,
         epochs: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
+        contrast: Contrast | None = None,
     ) -> Descent:
         """LocalTrain (algorithms.md section 1.2). `epochs` overrides the training settings;
         `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size."""
 
+    def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
+        """Training samples in each cluster (K,), by the largest output of the model's projection head."""
+
     def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
         """Logits (n, classes), or predicted values (n, 1) for a regression task."""
+
+    def inputs(self) -> npt.NDArray[np.float32]:
+        """Training samples (n_i, values of one) as they were read: before scaling and standardisation."""
 
     def targets(self, split: Split) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
@@ -253,6 +275,10 @@ class Strategy(BaseModel, Generic[S]):
 
     def assignment(self, state: S) -> Mapping[ClientId, int]:
         """Cluster of each client that has one; empty for methods without clusters."""
+        return {}
+
+    def memberships(self, state: S) -> Mapping[ClientId, tuple[float, ...]]:
+        """Estimated share of each cluster in a client's data, for those known; empty for hard methods."""
         return {}
 
     def notes(self, state: S) -> Mapping[str, Any]:

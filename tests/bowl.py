@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shared.seeds import generator
-from shared.strategy import Descent, Local, Pull, Rows, Split, Training
+from shared.strategy import Contrast, Descent, Local, Pull, Rows, Split, Training
 from shared.vectors import Layout, Tensor, Vector
 
 Array = npt.NDArray[Any]
@@ -64,6 +64,7 @@ class Trainer(Local, ABC):
         *,
         epochs: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
+        contrast: Contrast | None = None,  # no part of these models has to do with clusters: its gradient is 0
     ) -> Descent:
         t, w = self.training, start.astype(np.float64)
         each = np.ones(self.examples) if weights is None else weights
@@ -81,6 +82,12 @@ class Trainer(Local, ABC):
                 losses.append(loss)
         return Descent(w.astype(np.float32), len(losses), math.fsum(losses) / len(losses))
 
+    def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
+        """A head that is fixed: it cuts the targets into ranges of equal width."""
+        targets = self.targets("train")
+        top = float(getattr(self, "classes", 1))
+        return np.bincount((targets / top * clusters).astype(np.int64).clip(0, clusters - 1), minlength=clusters)
+
 
 @dataclass(frozen=True)
 class Bowl(Trainer):
@@ -97,6 +104,9 @@ class Bowl(Trainer):
     def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
         gap, weight = model - self.minimum, float(np.mean(weights))
         return weight * self.curvature / 2 * float(gap @ gap), weight * self.curvature * gap
+
+    def inputs(self) -> npt.NDArray[np.float32]:
+        return np.tile(self.minimum, (self.examples, 1))
 
     def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
         return np.full((self.examples, 1), model[0], np.float32)
@@ -126,6 +136,9 @@ class Softmax(Trainer):
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         chances = self._chances(model.astype(np.float64), self.x)
         return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
+
+    def inputs(self) -> npt.NDArray[np.float32]:
+        return np.asarray(self.x, np.float32)
 
     def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
         weight, bias = self.layout.named(model).values()

@@ -33,6 +33,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "perfedavg": {"alpha": 0.05, "beta": 0.1},
     "lg": {"shared_layers": 1},
     "fesem": {"n_clusters": 2},
+    "fesem_ma": {"n_clusters": 2},
+    "fedsoft": {"n_clusters": 2, "estimate_every": 2},
+    "fedem": {"n_clusters": 2, "damped": True},
+    "fuzzy": {"n_clusters": 2},
     "fedclust": {"n_clusters": 2},
 }
 

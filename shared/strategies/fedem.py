@@ -1,0 +1,152 @@
+"""FedEM: every client's data is a mixture, with weights of its own, of K components that all clients share.
+
+Marfoq et al. 2021, Federated Multi-Task Learning under a Mixture of Distributions, algorithm 1. Our choices
+(algorithms.md section 4.2): the mean is over those who reported; `damped` is the authors' code, in which clients
+that were not drawn hold the old components. A newcomer fits its weights to the components and trains nothing.
+The weights stay on the client unless `share_memberships` is set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from shared.strategies.single import averaged
+from shared.strategies.soft import merged
+from shared.strategy import (
+    ClientId,
+    Job,
+    Local,
+    Memory,
+    Mixture,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Setup,
+    Strategy,
+    View,
+)
+from shared.vectors import Vector, combine
+
+PI, HELD = "pi", "held"  # in a client's memory: its mixture weights (K,), its heaviest component after training
+SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost
+
+Shares = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FedEmState:
+    """The K components (d,); samples of each client, once told; the weights of those that share them."""
+
+    components: tuple[Vector, ...]
+    samples: dict[ClientId, int] = field(default_factory=dict)
+    weights: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)
+    counted: bool = False
+
+
+class FedEm(Strategy[FedEmState]):
+    """The most expressive of the soft methods, for K times the traffic and K times the work."""
+
+    summary: ClassVar[str] = "each client predicts with its own mixture of K shared components"
+    source: ClassVar[str] = "Marfoq et al. 2021"
+
+    name: Literal["fedem"] = "fedem"
+    n_clusters: int = Field(3, ge=1, description="K, the number of components")
+    damped: bool = Field(
+        False, description="agents that do not report hold the old components, as in the authors' code"
+    )
+    entry_steps: int = Field(1, ge=1, description="E-steps by which somebody who never trained fits its weights")
+    share_memberships: bool = Field(False, description="agents tell their mixture weights, for the membership error")
+
+    @property
+    def starts(self) -> int:
+        """Components must start different, or they never separate."""
+        return self.n_clusters
+
+    def init(self, setup: Setup) -> FedEmState:
+        return FedEmState(setup.starts)
+
+    def plan(self, state: FedEmState, view: View) -> Phase:
+        if self.damped and not state.counted:  # the weight of those who do not report
+            return Phase("count", "all", ends_round=False, may_be_empty=True)
+        return Phase(sizes={f"component-{k}": len(one) for k, one in enumerate(state.components)})
+
+    def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
+        return Order() if phase.name == "count" else self.serve(state, client)
+
+    def model(self, state: FedEmState, key: str) -> Vector:
+        return state.components[int(key)]
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        if job.phase == "count":
+            return Report({}, local.examples), memory
+        pi = self._own(memory, len(job.models))
+        shares = _expected(pi, [local.losses(model) for model in job.models])
+        pi = shares.mean(axis=0)
+        done = [local.descend(model, weights=shares[:, k].astype(np.float32)) for k, model in enumerate(job.models)]
+        report = Report(
+            {f"component-{k}": one.end for k, one in enumerate(done)},
+            local.examples,
+            {"pi": pi.tolist()} if self.share_memberships else {},
+            sum(one.steps for one in done),
+            math.fsum(one.loss for one in done),  # a sample's losses are weighted by its shares, which sum to 1
+            {f"component-{k}": k for k in range(len(done))},
+        )
+        return report, {**memory, PI: pi, HELD: done[int(np.argmax(pi))].end}
+
+    def fold(self, state: FedEmState, phase: Phase, reports: Reports) -> FedEmState:
+        told = merged(state.samples, {client: report.examples for client, report in reports})
+        if phase.name == "count":
+            return replace(state, samples=told, counted=True)
+        weights = {client: tuple(report.numbers["pi"]) for client, report in reports if "pi" in report.numbers}
+        state = replace(state, samples=told, weights=merged(state.weights, weights))
+        return replace(state, components=tuple(self._improved(state, k, reports) for k in range(self.n_clusters)))
+
+    def serve(self, state: FedEmState, client: ClientId) -> Order:
+        return Order(models=tuple(str(k) for k in range(self.n_clusters)))
+
+    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+        pi = self._own(memory, len(job.models))
+        if PI not in memory:
+            losses = [local.losses(model) for model in job.models]
+            for _ in range(self.entry_steps):
+                pi = _expected(pi, losses).mean(axis=0)
+        return tuple(zip(pi.tolist(), job.models, strict=True))
+
+    def clusters(self, state: FedEmState) -> tuple[Vector, ...]:
+        return state.components
+
+    def memberships(self, state: FedEmState) -> Mapping[ClientId, tuple[float, ...]]:
+        return state.weights
+
+    def notes(self, state: FedEmState) -> dict[str, Any]:
+        spread = np.sum(list(state.weights.values()), axis=0).tolist() if state.weights else []
+        return {"components": self.n_clusters, "weights": spread}
+
+    def _own(self, memory: Memory, components: int) -> Shares:
+        return np.asarray(memory[PI] if PI in memory else np.full(components, 1 / components), np.float64)
+
+    def _improved(self, state: FedEmState, k: int, reports: Reports) -> Vector:
+        """M-step: by samples and not by weights, for a component that nobody uses has hardly moved anyway."""
+        name, before = f"component-{k}", state.components[k]
+        if not self.damped:
+            return averaged(reports, otherwise=before, of=name)
+        everybody = sum(state.samples.values())
+        if everybody == 0:
+            return before
+        moved = [(report.vectors[name], report.examples / everybody) for _, report in reports]
+        return combine([(before, 1 - math.fsum(share for _, share in moved)), *moved])
+
+
+def _expected(pi: Shares, losses: Sequence[npt.NDArray[np.float32]]) -> Shares:
+    """E-step: the share (n, K) of each component in each sample, from weights (K,) and K losses (n,)."""
+    scores = np.log(np.maximum(pi, SMALLEST)) - np.stack(losses, axis=1).astype(np.float64)
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,0 +1,208 @@
+"""Views of images, the contrastive loss against its formula, and models with a projection head."""
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from agent import views
+from agent.contrast import contrastive_loss
+from agent.learner import TorchLocal
+from agent.models import Headed, build, initial
+from agent.views import handwriting, natural, views_for
+from shared.errors import UserError
+from shared.scenario import Model, Standardise, Task
+from shared.seeds import generator
+from shared.strategy import Contrast, Training
+from tests.agent.test_learner import data_of
+
+HEADED = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5", options={"head": 3}))
+COLOURED = HEADED.model_copy(
+    update={"features": (3, 16, 16), "standardise": Standardise(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))}
+)
+By = Literal["columns", "rows"]
+
+
+def draw(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(channels: int, n: int = 64, size: int = 16) -> Tensor:
+    return torch.rand(n, channels, size, size, generator=draw(9))
+
+
+@pytest.mark.parametrize(("view", "channels"), [(natural, 3), (handwriting, 1)])
+def test_views_keep_shape_and_range_and_follow_their_generator(view: views.Views, channels: int) -> None:
+    x = images(channels)
+    seen = view(x, draw())
+    assert seen.shape == x.shape
+    assert seen.min() >= 0
+    assert seen.max() <= 1
+    assert torch.equal(view(x, draw()), seen)
+    assert not torch.equal(view(x, draw(1)), seen)
+    assert not torch.equal(seen[0], view(x[:1].expand(2, -1, -1, -1), draw())[1])  # each image its own numbers
+
+
+def test_handwriting_is_never_mirrored_and_stays_near_its_place() -> None:
+    left = torch.zeros(200, 1, 20, 20)
+    left[:, :, 6:14, 2:6] = 1
+    seen = handwriting(left, draw())
+    across = torch.arange(20.0)
+    centre = (seen.sum(dim=(1, 2)) * across).sum(dim=1) / seen.sum(dim=(1, 2, 3))
+    assert centre.max() < 9.5  # 3.5 + 2 of shift + about 1.5 of turn and zoom
+    assert centre.std() > 0.5
+
+
+def test_a_view_turns_in_pixels_also_where_images_are_not_square() -> None:
+    bar = torch.zeros(300, 1, 40, 20)
+    bar[:, :, 18:22, 4:16] = 1
+    area = handwriting(bar, draw()).sum(dim=(1, 2, 3))
+    assert area.min() > 48 * 0.9**2 * 0.93
+    assert area.max() < 48 * 1.1**2 * 1.07
+
+
+def test_natural_views_flip_half_and_show_grey_a_fifth() -> None:
+    ramp = torch.linspace(0.2, 0.8, 16).expand(600, 3, 16, 16).clone()
+    ramp[:, 0] *= 0.9
+    ramp[:, 2] *= 0.5
+    seen = natural(ramp, draw())
+    falling = (seen[:, :, :, 0].mean(dim=(1, 2)) > seen[:, :, :, -1].mean(dim=(1, 2))).float().mean()
+    assert 0.42 < falling < 0.58
+    grey = (seen.std(dim=1).amax(dim=(1, 2)) < 1e-6).float().mean()
+    assert 0.14 < grey < 0.27
+
+
+def test_a_crop_shows_a_fifth_to_the_whole_of_the_area() -> None:
+    ramp = torch.linspace(0, 1, 32).expand(400, 3, 32, 32)
+    seen = views._crop(ramp, draw())
+    width = seen.amax(dim=(1, 2, 3)) - seen.amin(dim=(1, 2, 3))
+    assert 0.3 < width.min() < 0.5  # sqrt(0.2 * 3/4) = 0.39
+    assert width.max() > 0.95
+
+
+def test_hue_keeps_brightness() -> None:
+    x = images(3) * 0.4 + 0.3
+    turned = views._hue(x, draw())
+    assert torch.allclose(views._grey(turned), views._grey(x), atol=1e-3)
+    assert not torch.allclose(turned, x, atol=0.02)
+
+
+@pytest.mark.parametrize("features", [(12,), (9, 128), (4, 8, 8)])
+def test_features_that_are_no_images_have_no_views(features: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=r"strategy\.beta"):
+        views_for(features)
+
+
+def by_formula(first: Any, second: Any, tau: float, kappa: float, by: By) -> float:
+    """Section 4.3, word for word."""
+
+    def similar(u: Any, v: Any) -> float:
+        return math.exp(float(u @ v / np.linalg.norm(u) / np.linalg.norm(v)) / tau)
+
+    a, b = (first.T, second.T) if by == "columns" else (first, second)
+    total = 0.0
+    for x, y in ((a, b), (b, a)):
+        for k in range(len(x)):
+            below = sum(similar(x[k], x[j]) for j in range(len(x)) if j != k)
+            below += sum(similar(x[k], y[j]) for j in range(len(x)))
+            total -= math.log(similar(x[k], y[k]) / below)
+    entropy = sum(math.log(v.shape[1]) + sum(p * math.log(p) for p in v.mean(axis=0)) for v in (first, second))
+    return float(total / (2 * len(a)) + kappa * entropy)
+
+
+@pytest.mark.parametrize("by", ["columns", "rows"])
+@pytest.mark.parametrize(("tau", "kappa"), [(1.0, 1.0), (0.5, 0.0), (0.3, 0.1)])
+def test_the_contrastive_loss_is_the_formula(by: By, tau: float, kappa: float) -> None:
+    rng = np.random.default_rng(0)
+    first, second = (rng.dirichlet(np.ones(3), 7) for _ in range(2))
+    contrast = Contrast(3, temperature=tau, kappa=kappa, by=by)
+    loss = contrastive_loss(torch.from_numpy(first), torch.from_numpy(second), contrast)
+    assert float(loss) == pytest.approx(by_formula(first, second, tau, kappa, by))
+
+
+def test_one_cluster_has_nothing_to_tell_apart() -> None:
+    alone = torch.ones(5, 1)
+    assert float(contrastive_loss(alone, alone, Contrast(1))) == pytest.approx(0, abs=1e-6)
+
+
+def test_everything_in_one_cluster_costs_ln_k_of_entropy() -> None:
+    lumped = torch.tensor([[1.0, 0.0]]).repeat(6, 1)
+    costs = [float(contrastive_loss(lumped, lumped, Contrast(2, kappa=kappa))) for kappa in (0.0, 1.0)]
+    assert costs[1] - costs[0] == pytest.approx(2 * math.log(2))
+
+
+def local_of(task: Task, **training: Any) -> tuple[TorchLocal, Any]:
+    start, layout = initial(task, 3)
+    settings = Training(**({"batch": 5, "lr": 0.1} | training))
+    return TorchLocal(data_of(task), task, layout, settings, generator(1, "test")), start
+
+
+def test_a_head_leaves_the_model_beside_it_as_it_was() -> None:
+    plain = HEADED.model_copy(update={"model": Model(name="lenet5")})
+    bare, full = build(plain, 3).state_dict(), build(HEADED, 3)
+    assert isinstance(full, Headed)
+    for name, tensor in bare.items():
+        assert torch.equal(full.state_dict()[name], tensor)
+    assert set(full.state_dict()) - set(bare) == {f"head.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")}
+    assert initial(HEADED, 3)[1].modules[-1] == "fc3"  # the final layer is still the last
+
+
+@pytest.mark.parametrize("head", [0, "two"])
+def test_a_head_for_no_clusters_is_refused(head: Any) -> None:
+    with pytest.raises(UserError, match=r"task\.model\.options\.head"):
+        build(HEADED.model_copy(update={"model": Model(name="lenet5", options={"head": head})}), 0)
+
+
+@pytest.mark.parametrize("name", ["mlp", "linear", "femnist_cnn"])
+def test_other_built_in_models_take_a_head_too(name: str) -> None:
+    module = build(HEADED.model_copy(update={"model": Model(name=name, options={"head": 2})}), 0)
+    assert isinstance(module, Headed)
+    x = torch.rand(2, 1, 16, 16)
+    assert module.head(module.features(x)).shape == (2, 2)
+
+
+def test_a_strategy_with_other_clusters_than_the_head_is_told_what_to_set() -> None:
+    local, start = local_of(HEADED)
+    with pytest.raises(UserError, match=r"a head for 3.*options\.head to 2"):
+        local.memberships(start, 2)
+    bare, other = local_of(HEADED.model_copy(update={"model": Model(name="lenet5")}))
+    with pytest.raises(UserError, match="no projection head"):
+        bare.descend(other, contrast=Contrast(3))
+
+
+def test_memberships_count_every_sample_once_by_the_heads_largest_output() -> None:
+    local, start = local_of(HEADED)
+    counts = local.memberships(start, 3)
+    module = build(HEADED, 3).eval()
+    assert isinstance(module, Headed)
+    with torch.no_grad():
+        chosen = module.head(module.features(torch.from_numpy(data_of(HEADED).features))).argmax(dim=1)
+    assert counts.tolist() == [int((chosen == k).sum()) for k in range(3)]
+    assert counts.sum() == local.examples
+
+
+@pytest.mark.parametrize("task", [HEADED, COLOURED], ids=["grey", "coloured and standardised"])
+def test_contrastive_training_moves_the_head_and_repeats_bit_for_bit(task: Task) -> None:
+    ends = [local.descend(start, contrast=Contrast(3)) for local, start in (local_of(task) for _ in range(2))]
+    assert ends[0].end.tobytes() == ends[1].end.tobytes()
+    (local, start), (plain, _) = local_of(task), local_of(task)
+    span = initial(task, 3)[1].span_of("head.2")[0]
+    assert np.array_equal(plain.descend(start).end[span], start[span])
+    assert not np.array_equal(local.descend(start, contrast=Contrast(3)).end[span], start[span])
+
+
+def test_a_contrast_without_weight_trains_the_model_as_without_it() -> None:
+    # the draw of the views comes before the order of the samples: one batch holds them all, so order is no matter
+    (local, start), (plain, _) = (local_of(HEADED, batch=100) for _ in range(2))
+    ends = local.descend(start, contrast=Contrast(3, beta=0)).end, plain.descend(start).end
+    assert np.allclose(*ends, atol=1e-6)
+
+
+def test_training_lowers_the_contrastive_loss() -> None:
+    local, start = local_of(COLOURED, epochs=40, lr=0.5, batch=23)
+    first = local.descend(start, epochs=1, contrast=Contrast(3))
+    last = local.descend(local.descend(start, contrast=Contrast(3)).end, epochs=1, contrast=Contrast(3))
+    assert last.loss < first.loss - 0.3
