@@ -22,7 +22,21 @@ from shared.codec import Codec
 from shared.messages import DIGEST_BYTES, Encoded, ModelContent, Part, ReportContent
 from shared.parts import count_of, length_of
 from shared.scenario import Scenario, Wire
-from shared.strategy import ClientId, Descent, Job, Memory, Order, Phase, Pull, Report, Rows, Setup, Split, View
+from shared.strategy import (
+    ClientId,
+    Contrast,
+    Descent,
+    Job,
+    Memory,
+    Order,
+    Phase,
+    Pull,
+    Report,
+    Rows,
+    Setup,
+    Split,
+    View,
+)
 from shared.topics import Topics
 from shared.vectors import BLOCK, Vector
 
@@ -232,7 +246,12 @@ class _DryRun:
             setup.layout,
             setup.training,
         )
-        local = _Constant(self.clients.index(client) + 1, setup.layout.size, self.scenario.task.outputs)
+        local = _Constant(
+            self.clients.index(client) + 1,
+            setup.layout.size,
+            self.scenario.task.outputs,
+            math.prod(self.scenario.task.features),
+        )
         report, self.memories[client] = self.strategy.work(job, local, self.memories[client])
         return report
 
@@ -264,8 +283,8 @@ class _DryRun:
 class _Constant:
     """An agent whose every model is one number repeated, different for each agent: it trains in no time."""
 
-    def __init__(self, value: int, size: int, outputs: int) -> None:
-        self._value, self._size, self._outputs = value, size, outputs
+    def __init__(self, value: int, size: int, outputs: int, features: int) -> None:
+        self._value, self._size, self._outputs, self._features = value, size, outputs, features
 
     @property
     def examples(self) -> int:
@@ -290,11 +309,18 @@ class _Constant:
         *,
         epochs: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
+        contrast: Contrast | None = None,
     ) -> Descent:
         return Descent(np.broadcast_to(np.float32(self._value), (self._size,)), 1, 1.0)
 
+    def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
+        return np.bincount([self._value % clusters] * EXAMPLES, minlength=clusters)
+
     def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
         return np.zeros((EXAMPLES, self._outputs), np.float32)
+
+    def inputs(self) -> npt.NDArray[np.float32]:
+        return np.eye(EXAMPLES, self._features, dtype=np.float32) * self._value
 
     def targets(self, split: Split) -> npt.NDArray[Any]:
         return np.zeros(EXAMPLES, np.int64)
