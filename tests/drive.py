@@ -48,6 +48,13 @@ def fingerprint(value: Any) -> list[Any]:
     return [leaf.tobytes() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves(value)]
 
 
+def _promised(report: Report, phase: Phase) -> None:
+    """The vectors of a report are those of the phase: of that length, or up to n where it says -n."""
+    assert report.vectors.keys() == phase.sizes.keys()
+    for name, size in phase.sizes.items():
+        assert len(report.vectors[name]) == size or 0 < len(report.vectors[name]) <= -size, name
+
+
 @dataclass
 class Run:
     """A run under way. `locals` are the clients; `joins` says in which round a client appears, 0 by default."""
@@ -89,7 +96,7 @@ class Run:
             if not self.drop(phase.name, self.round, client):
                 job = self._job(phase.name, client, self.strategy.order(self.state, phase, client), attempt)
                 done[client] = self.strategy.work(job, self._local(job), self.memory.get(client, {}))
-                assert {name: len(v) for name, v in done[client][0].vectors.items()} == dict(phase.sizes)
+                _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
             return False
         self.memory.update({client: memory for client, (_, memory) in done.items()})

@@ -38,6 +38,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedem": {"n_clusters": 2, "damped": True},
     "fuzzy": {"n_clusters": 2},
     "fedclust": {"n_clusters": 2},
+    "robust": {"n_clusters": 2, "first_epochs": 3},
+    "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},
+    "ifca": {"n_clusters": 2, "shared_trunk": True},
+    "pacfl": {"n_clusters": 2},
 }
 
 GROUPS = ((0, 1), (2, 3))

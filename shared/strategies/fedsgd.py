@@ -45,7 +45,7 @@ class FedSgd(SingleModel[SgdState]):
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         model = job.models[0]
         gradient = local.gradient(model, batch=None if self.batch == "full" else self.batch)
-        gradient = _decayed(gradient, model, job)
+        gradient = decayed(gradient, model, job)
         return Report({"gradient": gradient}, local.examples, {}, 1, local.loss(model)), memory
 
     def fold(self, state: SgdState, phase: Phase, reports: Reports) -> SgdState:
@@ -56,7 +56,7 @@ class FedSgd(SingleModel[SgdState]):
         return SgdState(combine([(state.model, 1.0), *steps]), state.lr)
 
 
-def _decayed(gradient: Vector, model: Vector, job: Job) -> Vector:
+def decayed(gradient: Vector, model: Vector, job: Job) -> Vector:
     """Weight decay belongs to the gradient, as in LocalTrain; buffers do not decay."""
     if job.training.weight_decay == 0:
         return gradient

@@ -18,6 +18,30 @@ MEMBERS: tuple[type[Strategy[Any]], ...] = typing.get_args(typing.get_args(AnySt
 NAMES = [typing.get_args(member.model_fields["name"].annotation)[0] for member in MEMBERS]
 
 OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "cfl": [
+        {"eps_mode": "relative", "eps_1": 1.01, "eps_2": 0.5, "warmup": 1, "min_size": 1},
+        {"trigger": "rounds", "every": 1, "warmup": 0, "linkage": "average", "features": "last_kernel", "gamma": 0.13},
+        {"linkage": "complete", "weights": "uniform", "eps_1": 9.0, "eps_2": 0.0, "warmup": 0},
+    ],
+    "ifca": [
+        {"n_clusters": 2},
+        {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
+        {"initial": "restarts", "restarts": 2, "restart_rounds": 1},
+        {"initial": "kmeans++", "candidates": 4, "n_clusters": 3, "reseed_dead": True, "dead_after": 1},
+        {"initial": "warmup", "warmup_rounds": 2, "select_on": "test"},
+    ],
+    "pacfl": [
+        {"n_clusters": 2},
+        {"p": 1, "beta": 20, "measure": "principal", "linkage": "complete", "newcomers": "recluster"},
+        {"measure": "trace", "linkage": "single"},
+        {"signed": True, "beta": -1},
+    ],
+    "robust": [
+        {"n_clusters": 2, "first_epochs": 2},
+        {"trim": "ball", "features": "last_layer", "beta": 0.3, "restarts": 2, "first_tolerance": 0.1},
+        {"trim": "median", "averaging": "gradient", "restarts": 2, "round_beta": 0.4},
+        {"features": "logreg", "beta": 0.25, "restarts": 2},
+    ],
     "fedclust": [
         {"n_clusters": 2},
         {},

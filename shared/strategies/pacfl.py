@@ -1,0 +1,279 @@
+"""PACFL: cluster once by the angles between the clients' data, before any training, then FedAvg per cluster.
+
+Vahidian et al. 2023, Efficient Distribution Similarity Identification in Clustered Federated Learning via Principal
+Angles between Client Data Subspaces. A client's signature are the first p left singular vectors of the samples of each
+of its classes, in the scale of the files, not centred. Our choices (algorithms.md section 3.6): `min_entry`, what the
+public code measures, takes the absolute value of the inner product, for a singular vector has no sign of its own;
+linkage `weighted` is the code's "average"; without a cut the largest relative gap of the merge heights counts.
+Singular vectors of images look like class means: who must not show these to the server should not use PACFL.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, Field, model_validator
+
+from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, orthonormal
+from shared.strategies.hard import Clustered, HardClustered, folded, joined
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup
+from shared.vectors import Vector
+
+SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean, "weighted": np.mean}
+
+
+@dataclass(frozen=True)
+class PacflState(Clustered):
+    """Besides the clusters: `signatures` (vectors * values of a sample,) and the label of each vector, by client; the
+    merge heights in degrees, and the thresholds that give the cut."""
+
+    signatures: dict[ClientId, Vector] = field(default_factory=dict)
+    labels: dict[ClientId, tuple[int, ...]] = field(default_factory=dict)
+    heights: tuple[float, ...] = ()
+    cut: tuple[float | None, float | None] = (None, None)
+
+
+class Pacfl(HardClustered[PacflState]):
+    """Clusters for the price of a few vectors per class; no model is sent before they are known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    summary: ClassVar[str] = "cluster once by angles between data subspaces, then one FedAvg per cluster"
+    source: ClassVar[str] = "Vahidian et al. 2023"
+
+    name: Literal["pacfl"] = "pacfl"
+    p: int = Field(3, ge=1, description="singular vectors per class, or as many as a class has")
+    measure: Literal["min_entry", "principal", "trace"] = Field(
+        "min_entry",
+        description="degrees between two clients: least angle of any two vectors, smallest principal angle, or the sum "
+        "over the vectors of the same class and order (90 where one has none)",
+    )
+    signed: bool = Field(False, description="min_entry as the public code has it, without the absolute value")
+    threshold: float | None = Field(
+        None, alias="beta", allow_inf_nan=False, description="merge clusters up to so many degrees; 180: one cluster"
+    )
+    n_clusters: int | None = Field(
+        None, ge=1, description="cut into so many clusters; no cut given: largest relative gap"
+    )
+    linkage: Literal["weighted", "average", "single", "complete"] = Field(
+        "weighted", description="distance of two clusters, as scipy names it"
+    )
+    newcomers: Literal["nearest", "recluster"] = Field(
+        "nearest", description="join the nearest cluster or found a new one, or cluster everybody again"
+    )
+    first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
+    most_values: int = Field(1 << 22, ge=1, description="a signature of more values than this is refused")
+
+    @model_validator(mode="after")
+    def _one_cut(self) -> Self:
+        if self.threshold is not None and self.n_clusters is not None:
+            raise ValueError("beta and n_clusters cut the same tree: give one of them, or none for the largest gap")
+        return self
+
+    def init(self, setup: Setup) -> PacflState:
+        return PacflState(setup.starts[0])
+
+    def first(self, state: PacflState) -> Phase:
+        return Phase("signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
+
+    def entry_sizes(self, state: PacflState) -> Mapping[str, int]:
+        return {"signature": -self.most_values}
+
+    def entry_order(self, state: PacflState) -> Order:
+        return Order()
+
+    def order(self, state: PacflState, phase: Phase, client: ClientId) -> Order:
+        if phase.name == "train" and client not in state.assign:
+            return Order(models=("start",))  # its signature is still wanted: this training helps nobody but itself
+        return super().order(state, phase, client)
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        if job.phase == "train":
+            done = local.descend(job.models[0])
+            return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
+        return Report({"signature": vectors.ravel()}, local.examples, {"labels": labels}), memory
+
+    def found(self, state: PacflState, reports: Reports) -> PacflState:
+        state, clients = self._keep(state, reports)
+        if not clients:
+            return state
+        tree = self._tree(self._angles(state, clients))
+        return replace(
+            state,
+            models=(state.start,) * tree.clusters,
+            assign=dict(zip(clients, tree.labels.tolist(), strict=True)),
+            heights=tree.heights,
+            cut=(tree.low, tree.high),
+        )
+
+    def admit(self, state: PacflState, reports: Reports) -> PacflState:
+        state, clients = self._keep(state, reports)
+        if not clients:
+            return state
+        return self._again(state) if self.newcomers == "recluster" else self._placed(state, clients)
+
+    def improve(self, state: PacflState, reports: Reports) -> PacflState:
+        return replace(state, models=folded(state, reports))
+
+    def notes(self, state: PacflState) -> dict[str, Any]:
+        low, high = state.cut
+        implied = {"beta_from": low, "beta_below": high}
+        return {**super().notes(state), **implied, "merge_heights": list(state.heights)} if state.models else {}
+
+    # -- signatures and angles -------------------------------------------------------------------------
+
+    def _keep(self, state: PacflState, reports: Reports) -> tuple[PacflState, tuple[ClientId, ...]]:
+        """The state with the signatures that can be compared, and whose they are."""
+        told = {client: _told(report) for client, report in reports}
+        labels = {client: tuple(own) for client, own in told.items() if own}
+        vectors = {client: report.vectors["signature"] for client, report in reports if client in labels}
+        known = state.signatures or vectors
+        counts = Counter(vector.size // len({**labels, **state.labels}[client]) for client, vector in known.items())
+        values = counts.most_common(1)[0][0] if counts else 0
+        fit = tuple(client for client in vectors if vectors[client].size == values * len(labels[client]))
+        return replace(
+            state,
+            signatures=dict(sorted({**state.signatures, **{client: vectors[client] for client in fit}}.items())),
+            labels=dict(sorted({**state.labels, **{client: labels[client] for client in fit}}.items())),
+        ), fit
+
+    def _angles(self, state: PacflState, rows: Sequence[ClientId]) -> Matrix:
+        """The symmetric matrix of degrees between clients."""
+        return self._between(state, rows, rows)
+
+    def _between(self, state: PacflState, rows: Sequence[ClientId], columns: Sequence[ClientId]) -> Matrix:
+        names = dict.fromkeys([*rows, *columns])
+        bases = {client: self._basis(state, client) for client in names}
+        table = np.zeros((len(rows), len(columns)))
+        symmetric = rows is columns
+        for i, one in enumerate(rows):
+            for j, other in enumerate(columns[:i] if symmetric else columns):
+                cosines = bases[one].T @ bases[other]
+                table[i, j] = self._degrees(cosines, state.labels[one], state.labels[other])
+        return table + table.T if symmetric else table
+
+    def _basis(self, state: PacflState, client: ClientId) -> Matrix:
+        columns = np.asarray(state.signatures[client], np.float64).reshape(len(state.labels[client]), -1).T
+        if self.measure == "principal":
+            return orthonormal(columns)
+        return columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-12)  # of length 1 in float64, too
+
+    def _degrees(self, cosines: Matrix, own: tuple[int, ...], theirs: tuple[int, ...]) -> float:
+        if self.measure == "principal":
+            return _angle(np.linalg.svd(cosines, compute_uv=False).max(initial=0.0))
+        if self.measure == "min_entry":
+            return _angle(np.max(cosines if self.signed else np.abs(cosines)))
+        rows, columns = _places(own), _places(theirs)
+        common = [(rows[place], columns[place]) for place in rows if place in columns]
+        alone = len(rows.keys() | columns.keys()) - len(common)
+        return math.fsum(_angle(abs(cosines[i, j])) for i, j in common) + 90.0 * alone
+
+    def _tree(self, matrix: Matrix) -> Agglomeration:
+        linkage: Linkage = self.linkage
+        return agglomerative(matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters)
+
+    # -- newcomers -------------------------------------------------------------------------------------
+
+    def _placed(self, state: PacflState, clients: Sequence[ClientId]) -> PacflState:
+        """One after another: the nearest cluster takes the newcomer in, or, when that is beyond the cut, its model
+        becomes the start of a new one."""
+        for client in clients:
+            members = tuple(state.assign)
+            apart, of = self._between(state, (client,), members)[0], np.array(list(state.assign.values()))
+            near = [
+                float(SETS[self.linkage](apart[of == k])) if k in of else math.inf for k in range(len(state.models))
+            ]
+            best = near.index(min(near))
+            if self._beyond(state, near[best]):
+                state = replace(state, models=(*state.models, state.models[best]))
+                best = len(state.models) - 1
+            state = joined(state, {client: best})
+        return state
+
+    def _beyond(self, state: PacflState, degrees: float) -> bool:
+        if self.threshold is not None:
+            return degrees > self.threshold
+        high = state.cut[1]
+        return self.n_clusters is None and high is not None and degrees >= high
+
+    def _again(self, state: PacflState) -> PacflState:
+        """Cluster everybody; a group keeps the number of the cluster that it shares most clients with."""
+        clients = tuple(state.signatures)
+        matrix = self._angles(state, clients)
+        tree = self._tree(matrix)
+        groups = tree.labels.tolist()
+        shared = Counter((state.assign[c], g) for c, g in zip(clients, groups, strict=True) if c in state.assign)
+        origin: dict[int, int] = {}  # group: the old cluster that most of it comes from
+        numbers: dict[int, int] = {}
+        for (old, group), _ in sorted(shared.items(), key=lambda one: (-one[1], one[0])):
+            origin.setdefault(group, old)
+            if group not in numbers and old not in numbers.values():
+                numbers[group] = old
+        models = list(state.models)
+        for group in range(tree.clusters):
+            if group not in numbers:
+                numbers[group] = len(models)
+                like = origin[group] if group in origin else _neighbour(matrix, groups, group, state, clients)
+                models.append(state.models[like])
+        placed = {client: numbers[group] for client, group in zip(clients, groups, strict=True)}
+        return replace(joined(state, placed), models=tuple(models), heights=tree.heights, cut=(tree.low, tree.high))
+
+
+def signature(inputs: npt.NDArray[Any], targets: npt.NDArray[Any], p: int) -> tuple[Vector, list[int]]:
+    """The first p left singular vectors (count, values) of each class's samples as columns, and each vector's class.
+
+    Classes ascend, vectors come by falling singular value, directions below rounding are left out; the largest entry
+    of a vector is positive. The samples of a regression count as one class.
+    """
+    if targets.dtype.kind == "f":
+        targets = np.zeros(len(targets), np.int64)
+    vectors: list[Vector] = []
+    labels: list[int] = []
+    for label in np.unique(targets).tolist():
+        own = np.asarray(inputs[targets == label], np.float64)
+        _, values, rows = np.linalg.svd(own, full_matrices=False)
+        least = values.max(initial=0.0) * max(own.shape) * np.finfo(np.float32).eps
+        for vector in rows[:p][values[:p] > least]:
+            vectors.append((vector * np.sign(vector[np.abs(vector).argmax()])).astype(np.float32))
+            labels.append(label)
+    return np.stack(vectors) if vectors else np.empty((0, inputs.shape[1]), np.float32), labels
+
+
+def _told(report: Report) -> list[int]:
+    """The class of each vector of a signature; empty where the report holds none that makes sense."""
+    labels = report.numbers.get("labels")
+    vector = report.vectors.get("signature")
+    if vector is None or not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+        return []
+    return labels if labels and vector.size and vector.size % len(labels) == 0 else []
+
+
+def _places(labels: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Index of each (class, order within the class)."""
+    seen: Counter[int] = Counter()
+    places = {}
+    for i, label in enumerate(labels):
+        places[label, seen[label]] = i
+        seen[label] += 1
+    return places
+
+
+def _angle(cosine: Any) -> float:
+    return math.degrees(math.acos(min(max(float(cosine), -1.0), 1.0)))
+
+
+def _neighbour(
+    matrix: Matrix, groups: Sequence[int], group: int, state: PacflState, clients: Sequence[ClientId]
+) -> int:
+    """The cluster of the placed client that lies nearest to a group of newcomers."""
+    own = [i for i, g in enumerate(groups) if g == group]
+    placed = [j for j, client in enumerate(clients) if client in state.assign]
+    nearest = placed[int(matrix[np.ix_(own, placed)].min(axis=0).argmin())]
+    return state.assign[clients[nearest]]
