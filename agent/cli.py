@@ -128,7 +128,7 @@ def model(
     layout = json.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("wb") as file:
-        np.savez(file, allow_pickle=False, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
+        np.savez(file, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
 
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:

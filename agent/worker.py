@@ -164,7 +164,7 @@ def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> None:
     import numpy as np
 
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **dict(memory))
+    np.savez(buffer, **dict(memory))
     _write(path, buffer.getbuffer(), durable=durable)
 
 

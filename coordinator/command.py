@@ -109,6 +109,10 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
     folder = options.folder
     async with AsyncExitStack() as stack:
         url = await _broker_url(stack, scenario, options, watch)
+        fleet = None
+        if scenario.fleet is not None:  # it gets ready while the model is built
+            start = launch.fleet(folder, url.with_password(), options.data_root)
+            fleet = await stack.enter_async_context(start)
         watch({"event": "model", "model": scenario.task.model.name})
         setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
@@ -122,7 +126,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
         )
         service = Service(this, link, watch=watch)
         _stop_on_signals(service)
-        over = await _serve(stack, service, first, scenario, options, url)
+        over = await _serve(service, first, fleet, folder)
     if over is None:
         return None
     if over:
@@ -144,20 +148,18 @@ async def _broker_url(stack: AsyncExitStack, scenario: Scenario, options: Option
 
 
 async def _serve(
-    stack: AsyncExitStack, service: Service, first: list[Effect], scenario: Scenario, options: Options, url: BrokerUrl
+    service: Service, first: list[Effect], fleet: asyncio.subprocess.Process | None, folder: Path
 ) -> str | None:
-    """Serve with the simulated fleet, if there is one, at our side."""
-    if scenario.fleet is None:
+    """Serve, for as long as the simulated fleet lives where there is one."""
+    if fleet is None:
         return await service.serve(first)
-    fleet = launch.fleet(options.folder, url.with_password(), options.data_root)
-    child = await stack.enter_async_context(fleet)
     serving = asyncio.ensure_future(service.serve(first))
-    died = asyncio.ensure_future(child.wait())
+    died = asyncio.ensure_future(fleet.wait())
     await asyncio.wait({serving, died}, return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         service.stop()
         await serving
-        raise UserError(f"the simulated fleet ended by itself:\n{launch.tail(options.folder / 'fleet.log')}")
+        raise UserError(f"the simulated fleet ended by itself:\n{launch.tail(folder / 'fleet.log')}")
     died.cancel()
     return serving.result()
 

@@ -23,13 +23,14 @@ from shared.strategy import Setup
 from shared.vectors import Layout
 
 READY_WITHIN_S = 60.0
+STANDS_IN = "no mosquitto is installed here: the embedded broker, in pure Python, takes its place"
 
 
 @dataclass(frozen=True)
 class StartedBroker:
     url: str
     name: str
-    note: str  # a line for the user, for example that the embedded broker stands in
+    note: str  # a line for the user where there is something to say
 
 
 @asynccontextmanager
@@ -39,7 +40,8 @@ async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker
     async with _child([*command, *(["--embedded"] if embedded else [])], folder / "broker.log", talks=True) as child:
         line = await _first_line(child, folder / "broker.log")
         told = json.loads(line)
-        yield StartedBroker(told["url"], told["broker"], told.get("note", ""))
+        stands_in = told["broker"].startswith("embedded") and not embedded
+        yield StartedBroker(told["url"], told["broker"], STANDS_IN if stands_in else "")
 
 
 @asynccontextmanager

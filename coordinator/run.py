@@ -163,6 +163,7 @@ class Run:
     def accept(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
         """Check a report and put it into the spool. Raises DecodeError for one that must be dropped."""
         report = ReportContent.from_bytes(content)
+        del content  # of a large model each copy counts; the caller keeps none
         if report.run != self.facts.run:
             raise DecodeError("other run", f"report of run {report.run}, this is {self.facts.run}")
         if report.client != client:

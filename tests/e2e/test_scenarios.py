@@ -1,0 +1,76 @@
+"""Every scenario is an example that runs, and leaves the result that it promises."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.scenario_file import dump, load
+from tests.e2e.conftest import finish
+from tests.processes import ROOT, Program, needs_mosquitto, result, rows
+
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+DATA = Path(os.environ.get("COVEY_DATA_ROOT", ROOT.parent / "shared" / "data"))
+SMALL = {  # the same scenario with few agents and one round
+    "fmnist_fedclust": ["fleet.agents=6", "rounds.participation=0.5", "training.epochs=1", "fleet.limit=3000"],
+    "writers_fesem": ["fleet.agents=8", "fleet.partition.populations={hsf0: 4, hsf4: 4}", "training.epochs=1"],
+    "har_people": [],
+}
+
+
+def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
+    """The result of a scenario of ours, run as a user would."""
+    folder.mkdir(exist_ok=True)
+    out = folder / "run"
+    command = ["coordinator.cli", "run", str(ROOT / "scenarios" / f"{name}.yaml"), "--out", str(out), "--json", *more]
+    finish(Program(command, folder / "run.log"), 240)
+    return result(out)
+
+
+def macro(summary: dict[str, Any], mode: str) -> float:
+    return float(summary["accuracy"][mode]["accuracy"]["macro"])
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_a_scenario_is_complete_and_comes_back_from_its_dump(path: Path, tmp_path: Path) -> None:
+    loaded = load(path)
+    assert loaded.name == path.stem
+    (tmp_path / "again.yaml").write_text(dump(loaded))
+    assert load(tmp_path / "again.yaml") == loaded
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("broker", [pytest.param("mosquitto", marks=needs_mosquitto), "embedded"])
+def test_fedclust_finds_the_planted_clusters_of_digits_and_beats_fedavg(tmp_path: Path, broker: str) -> None:
+    which = ["--embedded"] if broker == "embedded" else []
+    clustered = run(tmp_path / "a", "digits", *which)
+    single = run(tmp_path / "b", "digits", "--set", "strategy.name=fedavg", *which)
+    assert clustered["ari"] == 1.0
+    assert macro(clustered, "server") > macro(single, "server") + 0.05
+    assert f'"broker": "{broker}' in (tmp_path / "a" / "run.log").read_text()
+
+
+@pytest.mark.processes
+def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> None:
+    summary = run(tmp_path, "faults")
+    folded = [row for row in rows(tmp_path / "run") if row["event"] == "phase" and row["phase"] == "train"]
+    assert summary["rounds"] == len(folded) == 12
+    assert all(len(row["reported"]) >= 3 for row in folded)
+    assert any(row["missing"] for row in folded), "nobody died"
+    assert {"agent-03", "agent-09"} <= set(summary["assignment"]), "the newcomer or the returner has no cluster"
+    invited = {who for row in folded if row["round"] >= 5 for who in row["invited"]}
+    assert not {"agent-07", "agent-12"} & invited, "an agent that left for good was invited"
+    assert macro(summary, "server") > 0.9
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"the larger data sets are not in {DATA} (set COVEY_DATA_ROOT)")
+@pytest.mark.parametrize("name", SMALL)
+def test_a_scenario_on_real_data_runs(tmp_path: Path, name: str) -> None:
+    sets = [word for text in ["rounds.count=1", *SMALL[name]] for word in ("--set", text)]
+    summary = run(tmp_path, name, "--data-root", str(DATA), *sets)
+    assert summary["rounds"] == 1
+    assert macro(summary, "tuned") > 0.3
