@@ -163,7 +163,8 @@ class Pacfl(HardClustered[PacflState]):
         columns = np.asarray(state.signatures[client], np.float64).reshape(len(state.labels[client]), -1).T
         if self.measure == "principal":
             return orthonormal(columns)
-        return columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-12)  # of length 1 in float64, too
+        unit: Matrix = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
+        return unit  # in float64 too: else rounding alone makes hundredths of a degree
 
     def _degrees(self, cosines: Matrix, own: tuple[int, ...], theirs: tuple[int, ...]) -> float:
         if self.measure == "principal":

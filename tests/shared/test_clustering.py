@@ -10,7 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared import clustering
-from shared.clustering import agglomerative, coordinates, distances, euclidean, kmeans, largest_gap, refill, sketch
+from shared.clustering import (
+    across,
+    agglomerative,
+    bipartition_min_cross,
+    coordinates,
+    distances,
+    euclidean,
+    gram,
+    kmeans,
+    largest_gap,
+    orthonormal,
+    principal_angles,
+    refill,
+    sketch,
+)
 from shared.seeds import generator
 
 
@@ -184,3 +198,58 @@ def test_the_largest_gap_is_relative_and_ties_make_the_fewest_merges() -> None:
 def test_what_is_no_distance_matrix_is_refused(matrix: Any) -> None:
     with pytest.raises(ValueError, match="wanted"):
         agglomerative(matrix)
+
+
+@given(st.integers(2, 8), st.integers(0, 10_000), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_the_bipartition_has_the_least_similarity_across_of_all(count: int, seed: int, ties: bool) -> None:
+    half = generator(seed, "similar").uniform(-1, 1, (count, count))
+    similarity = np.round(half + half.T, 0 if ties else 9)
+    splits = (np.array((0, *rest)) for rest in itertools.product(range(2), repeat=count - 1) if any(rest))
+    best = min(across(similarity, labels) for labels in splits)
+    labels, cross = bipartition_min_cross(similarity)
+    assert cross == best == across(similarity, labels)
+    assert labels[0] == 0
+    assert set(labels.tolist()) == {0, 1}
+
+
+def test_the_bipartition_breaks_ties_by_index() -> None:
+    assert bipartition_min_cross(np.ones((4, 4)))[0].tolist() == [0, 0, 0, 1]
+    with pytest.raises(ValueError, match="1 rows cannot be split"):
+        bipartition_min_cross(np.ones((1, 1)))
+
+
+def test_inner_products_are_taken_around_the_origin_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clustering, "TILE", 7)
+    rows = list(generator(8, "rows").normal(0, 1, (3, 11)).astype(np.float32))
+    origin = rows[2] * 2
+    moved = np.array(rows, np.float64) - origin
+    assert gram(rows, origin) == pytest.approx(moved @ moved.T)
+    assert gram(rows) == pytest.approx(np.array(rows) @ np.array(rows).T, abs=1e-5)
+
+
+def test_principal_angles_are_those_of_the_subspaces() -> None:
+    from scipy.linalg import subspace_angles
+
+    u, v = generator(9, "spaces").normal(0, 1, (2, 12, 3))
+    expected = np.degrees(np.sort(subspace_angles(u, v)))
+    assert principal_angles(u, v) == pytest.approx(expected, abs=1e-6)
+    mixed = u @ np.array([[1.0, 2, 0], [0, 1, 1], [3, 0, 1]])
+    assert principal_angles(mixed, v) == pytest.approx(expected, abs=1e-6)  # another basis, the same space
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_the_least_principal_angle_is_the_least_between_any_two_directions(seed: int) -> None:
+    u, v = generator(seed, "planes").normal(0, 1, (2, 3, 1))
+    plane = np.concatenate([u, generator(seed, "more").normal(0, 1, (3, 1))], axis=1)
+    turns = np.radians(np.linspace(0, 180, 721))
+    directions = orthonormal(plane) @ np.stack([np.cos(turns), np.sin(turns)])
+    cosines = np.abs(directions.T @ v[:, 0]) / np.linalg.norm(v)
+    assert principal_angles(plane, v)[0] == pytest.approx(np.degrees(np.arccos(cosines.max())), abs=0.3)
+
+
+def test_a_dependent_column_spans_nothing_new() -> None:
+    u = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], np.float32)
+    assert orthonormal(u).shape == (3, 1)
+    assert principal_angles(u, np.array([[0.0], [1.0], [0.0]]))[0] == pytest.approx(90.0)

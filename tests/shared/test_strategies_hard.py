@@ -64,8 +64,8 @@ def close(a: Vector, b: Vector) -> None:
         Cfl(eps_1=0.0, warmup=0),
         Ifca(n_clusters=1),
         Ifca(n_clusters=1, shared_trunk=True),
-        Pacfl(beta=180.0),
-        Pacfl(beta=180.0, measure="principal"),
+        Pacfl(threshold=180.0),
+        Pacfl(threshold=180.0, measure="principal"),
     ],
     ids=lambda s: f"{s.name}-{s.model_dump(exclude_defaults=True)}",
 )
@@ -98,7 +98,7 @@ def job_of(run_: Run, phase: str, client: str, training: Training, epochs: int) 
 
 def test_pacfl_below_zero_degrees_is_everybody_alone() -> None:
     locals_ = softmaxes(4)
-    end = run(Pacfl(beta=-1.0), locals_, Training(epochs=1, batch=100, lr=0.1), rounds=2)
+    end = run(Pacfl(threshold=-1.0), locals_, Training(epochs=1, batch=100, lr=0.1), rounds=2)
     assert end.state.assign == {client: i for i, client in enumerate(locals_)}
     for client, k in end.state.assign.items():
         assert end.state.models[k].tolist() == end.memory.get(client, {}).get("held", end.state.models[k]).tolist()
@@ -210,7 +210,9 @@ def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round()
 )
 def test_cfl_does_not_split_unless_every_condition_holds(options: dict[str, Any]) -> None:
     locals_ = bowls(*((s * 5.0 + 0.4, 0.0) for s in (1, -1) * 4))
-    missing = {"drop": lambda phase, round_, client: client == "c07"} if "full_quorum" in options else {}
+    missing: dict[str, Any] = (
+        {"drop": lambda phase, round_, client: client == "c07"} if "full_quorum" in options else {}
+    )
     free = {"warmup": 0, "eps_1": 0.9, "eps_2": 1.6}
     assert len(run(Cfl(**free), locals_, rounds=2).state.models) > 1
     assert len(run(Cfl(**{**free, **options}), locals_, rounds=2, **missing).state.models) == 1
@@ -265,7 +267,7 @@ def test_cfl_sends_who_missed_the_split_and_newcomers_down_the_tree() -> None:
 def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -> None:
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 4), (5.0, 0.0))
     strategy = Cfl(warmup=0, min_size=3)
-    broken = {"drop": lambda phase, round_, client: client == "c08" and round_ < 4, "joins": {"c08": 1}}
+    broken: dict[str, Any] = {"drop": lambda phase, round_, client: client == "c08" and round_ < 4, "joins": {"c08": 1}}
     end = run(strategy, locals_, rounds=6, **broken)
     assert end.state.assign["c08"] == end.state.assign["c00"]
     empty = [phase for phase, reporters in end.phases if phase.name == "entry" and not reporters]
@@ -485,7 +487,7 @@ def test_a_signature_spans_each_class_and_has_as_many_vectors_as_there_are() -> 
 
 def test_pacfl_finds_groups_and_trains_one_model_for_each() -> None:
     locals_ = {f"c{i}": pictures(((0, 1), (2, 3))[i % 2], seed=i) for i in range(6)}
-    end = run(Pacfl(beta=4.9), locals_, rounds=3)
+    end = run(Pacfl(threshold=4.9), locals_, rounds=3)
     assert end.state.assign == alternating(locals_)
     assert [phase.name for phase, _ in end.phases] == ["signature", "train", "train", "train"]
     alone = run(FedAvg(), {c: v for c, v in locals_.items() if end.state.assign[c] == 1}, rounds=3)
@@ -496,10 +498,10 @@ def test_pacfl_finds_groups_and_trains_one_model_for_each() -> None:
 def test_pacfl_newcomer_joins_the_nearest_cluster_or_founds_one_from_its_model(newcomers: Any) -> None:
     locals_ = {f"c{i}": pictures(((0,), (2,))[i % 2], seed=i) for i in range(4)}
     locals_ |= {"n1": pictures((2,), seed=8, turn=2.0), "n2": pictures((3,), seed=9)}
-    drop = {"drop": lambda phase, r, c: phase == "train" and c == "n2"}
-    end = run(Pacfl(beta=4.9, newcomers=newcomers), locals_, rounds=3, joins={"n1": 1, "n2": 2}, **drop)
+    drop: dict[str, Any] = {"drop": lambda phase, r, c: phase == "train" and c == "n2"}
+    end = run(Pacfl(threshold=4.9, newcomers=newcomers), locals_, rounds=3, joins={"n1": 1, "n2": 2}, **drop)
     assert end.state.assign == {"c0": 0, "c1": 1, "c2": 0, "c3": 1, "n1": 1, "n2": 2}
-    before = run(Pacfl(beta=4.9, newcomers=newcomers), locals_, rounds=2, joins={"n1": 1, "n2": 2}, **drop)
+    before = run(Pacfl(threshold=4.9, newcomers=newcomers), locals_, rounds=2, joins={"n1": 1, "n2": 2}, **drop)
     assert end.state.models[2].tolist() == before.state.models[1].tolist()  # the nearest: 25 degrees away, not 75
 
 
@@ -513,11 +515,15 @@ def test_pacfl_newcomer_is_judged_by_the_cut_that_was_made(cut: Any) -> None:
 
 
 def test_pacfl_keeps_out_a_signature_that_cannot_be_compared() -> None:
-    strategy = Pacfl(beta=5.0)
+    strategy = Pacfl(threshold=5.0)
     start = strategy.init(run(strategy, {"a": pictures((0,), seed=1)}, rounds=1).setup)
     good = {"labels": [0]}
     v = flat(1, 0, 0)
-    told = [({"signature": flat(1, 0)}, good), ({"signature": v}, {"labels": "0"}), ({"signature": v}, {"labels": []})]
+    told: list[tuple[dict[str, Vector], dict[str, Any]]] = [
+        ({"signature": flat(1, 0)}, good),
+        ({"signature": v}, {"labels": "0"}),
+        ({"signature": v}, {"labels": []}),
+    ]
     told += [({"signature": flat(1, 0, 0, 1)}, {"labels": [0, 0, 0]}), ({}, good)]
     for vectors, numbers in told:
         reports = [("a", Report({"signature": v}, 5, good)), ("b", Report({"signature": v}, 5, good))]
@@ -528,14 +534,14 @@ def test_pacfl_keeps_out_a_signature_that_cannot_be_compared() -> None:
 
 def test_pacfl_wants_one_cut() -> None:
     with pytest.raises(ValidationError, match="beta and n_clusters cut the same tree"):
-        Pacfl(beta=3.0, n_clusters=2)
+        Pacfl(threshold=3.0, n_clusters=2)
 
 
 def test_pacfl_drawn_stranger_trains_but_no_cluster_takes_it_in() -> None:
     locals_ = {f"c{i}": pictures(((0,), (2,))[i % 2], seed=i) for i in range(4)}
-    late = {"drop": lambda phase, r, c: c == "c3" and phase != "train" and r < 2, "joins": {"c3": 1}}
-    end = run(Pacfl(beta=5.0), locals_, rounds=2, **late)
+    late: dict[str, Any] = {"drop": lambda phase, r, c: c == "c3" and phase != "train" and r < 2, "joins": {"c3": 1}}
+    end = run(Pacfl(threshold=5.0), locals_, rounds=2, **late)
     assert "c3" not in end.state.assign
-    without = run(Pacfl(beta=5.0), {c: v for c, v in locals_.items() if c != "c3"}, rounds=2)
+    without = run(Pacfl(threshold=5.0), {c: v for c, v in locals_.items() if c != "c3"}, rounds=2)
     assert fingerprint(end.state.models) == fingerprint(without.state.models)
     assert end.rounds(3).state.assign["c3"] == 1
