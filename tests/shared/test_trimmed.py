@@ -63,7 +63,9 @@ def test_a_ball_drops_the_rows_farthest_from_the_geometric_median(size: int) -> 
     assert ball(some, 0.1) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert ball(some, 0.05) == list(range(10))
     assert ball([some[0]] * 4, 0.25) == [0, 1, 2]  # ties stay in order
-    assert robust_mean(some, "ball", 0.1) == pytest.approx(np.mean([some[i] for i in ball(some, 0.1)], axis=0), abs=1e-6)
+    assert robust_mean(some, "ball", 0.1) == pytest.approx(
+        np.mean([some[i] for i in ball(some, 0.1)], axis=0), abs=1e-6
+    )
 
 
 def by_hand(points: Any, labels: Any, trim: Trim, share: float, clusters: int) -> tuple[bool, float]:
