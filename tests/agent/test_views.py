@@ -16,7 +16,8 @@ from agent.views import handwriting, natural, views_for
 from shared.errors import UserError
 from shared.scenario import Model, Standardise, Task
 from shared.seeds import generator
-from shared.strategy import Contrast, Training
+from shared.strategies.fuzzy import Fuzzy
+from shared.strategy import Contrast, Job, Training
 from tests.agent.test_learner import data_of
 
 HEADED = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5", options={"head": 3}))
@@ -57,11 +58,18 @@ def test_handwriting_is_never_mirrored_and_stays_near_its_place() -> None:
 
 
 def test_a_view_turns_in_pixels_also_where_images_are_not_square() -> None:
-    bar = torch.zeros(300, 1, 40, 20)
-    bar[:, :, 18:22, 4:16] = 1
-    area = handwriting(bar, draw()).sum(dim=(1, 2, 3))
-    assert area.min() > 48 * 0.9**2 * 0.93
-    assert area.max() < 48 * 1.1**2 * 1.07
+    square = torch.zeros(300, 1, 60, 30)
+    square[:, :, 22:38, 7:23] = 1
+    seen = handwriting(square, draw())[:, 0]
+    down, across = (axis.reshape(-1) for axis in torch.meshgrid(torch.arange(60.0), torch.arange(30.0), indexing="ij"))
+    shapes = []
+    for weights in seen.reshape(300, -1):
+        narrow, wide = torch.linalg.eigvalsh(torch.cov(torch.stack([down, across]), aweights=weights)).tolist()
+        shapes.append(math.sqrt(wide / narrow))
+    assert max(shapes) < 1.05  # a turn keeps a square as long as it is wide, a shear does not
+    area = seen.sum(dim=(1, 2))
+    assert 256 * 0.9**2 * 0.97 < area.min() < 256 * 0.9
+    assert 256 * 1.1 < area.max() < 256 * 1.1**2 * 1.03
 
 
 def test_natural_views_flip_half_and_show_grey_a_fifth() -> None:
@@ -199,6 +207,14 @@ def test_a_contrast_without_weight_trains_the_model_as_without_it() -> None:
     (local, start), (plain, _) = (local_of(HEADED, batch=100) for _ in range(2))
     ends = local.descend(start, contrast=Contrast(3, beta=0)).end, plain.descend(start).end
     assert np.allclose(*ends, atol=1e-6)
+
+
+def test_fuzzy_works_on_torch_from_training_to_counts() -> None:
+    local, start = local_of(HEADED)
+    job = Job("train", 0, "c", 0, (start,), {}, None, initial(HEADED, 3)[1], Training())
+    report, _ = Fuzzy(n_clusters=3).work(job, local, {})
+    assert report.numbers["counts"] == local.memberships(report.vectors["model"], 3).tolist()
+    assert not np.array_equal(report.vectors["model"], start)
 
 
 def test_training_lowers_the_contrastive_loss() -> None:

@@ -77,7 +77,7 @@ def test_fedsoft_gives_a_cluster_that_explains_nothing_a_small_importance() -> N
 
 def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
     strategy, local = FedSoft.model_validate({"name": "fedsoft", "lambda": 0.2}), Bowl(flat(8, 0), training=ONE)
-    centres, importance, own = (flat(2, 2), flat(-4, 6)), (0.75, 0.25), flat(1, -1)
+    centres, importance, own = (flat(2, 2), flat(-4, 6)), (0.9, 0.6), flat(1, -1)
     state = FedSoftState(flat(0, 0), centres, 7, 1.0, {"c": importance}, {"c": 10}, trained=("c",))
     order = strategy.order(state, Phase(), "c")
     assert order.models == ("@c",)  # one vector, whatever K
