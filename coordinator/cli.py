@@ -88,7 +88,11 @@ def run(
         with display.Progressing(out, loaded.rounds.count) as watch:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
-        err.print(f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume", highlight=False, soft_wrap=True)
+        err.print(
+            f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume",
+            highlight=False,
+            soft_wrap=True,
+        )
         raise typer.Exit(130)
     if as_json:
         display.json_line({"event": "result", **result})
