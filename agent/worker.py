@@ -164,7 +164,7 @@ def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> None:
     import numpy as np
 
     buffer = io.BytesIO()
-    np.savez(buffer, **dict(memory))
+    np.savez(buffer, **dict(memory))  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
     _write(path, buffer.getbuffer(), durable=durable)
 
 

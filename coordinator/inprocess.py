@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.rounds import Joined, Rules, Tick
+from coordinator.events import Joined, Tick
+from coordinator.rounds import Rules
 from coordinator.run import Announce, Done, Effect, Run, SendOrder
 from shared.client import decode_model, perform
 from shared.messages import OrderMessage

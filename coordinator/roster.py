@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordinator.rounds import Joined, Left
+from coordinator.events import Joined, Left
 from shared.messages import AgentStatus
 from shared.strategy import ClientId
 

@@ -24,6 +24,28 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from coordinator.events import (
+    Action,
+    Close,
+    Event,
+    Failed,
+    Finished,
+    Folded,
+    Ignored,
+    Invite,
+    Joined,
+    Left,
+    LinkBack,
+    LinkLost,
+    Open,
+    Paused,
+    Plan,
+    Planned,
+    Reported,
+    Resumed,
+    Tick,
+    Void,
+)
 from coordinator.sampling import cohort_size, walk
 from shared.errors import UserError
 from shared.strategy import ClientId, Phase, View
@@ -55,133 +77,6 @@ class Rules:
                 f"rounds.participants lists the agents of {len(self.participants)} rounds, but the run has "
                 f"{self.rounds}: add the missing lists, or lower rounds.count"
             )
-
-
-@dataclass(frozen=True)
-class Joined:
-    client: ClientId
-
-
-@dataclass(frozen=True)
-class Left:
-    client: ClientId
-
-
-@dataclass(frozen=True)
-class Reported:
-    """The client's report for this step lies safely in the spool."""
-
-    client: ClientId
-    step: int
-
-
-@dataclass(frozen=True)
-class Failed:
-    """The client says that it cannot do this step's work."""
-
-    client: ClientId
-    step: int
-    why: str
-
-
-@dataclass(frozen=True)
-class Planned:
-    """The strategy's answer to `Plan`; None: the run is complete."""
-
-    phase: Phase | None
-
-
-@dataclass(frozen=True)
-class Folded:
-    """The reports of the closed step are in the state."""
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed."""
-
-
-@dataclass(frozen=True)
-class LinkLost:
-    """We cannot see anybody."""
-
-
-@dataclass(frozen=True)
-class LinkBack:
-    """We can see again, and have called the roll."""
-
-
-@dataclass(frozen=True)
-class Paused:
-    """The operator wants no new phase to open."""
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """The operator lets the run go on."""
-
-
-Event = Joined | Left | Reported | Failed | Planned | Folded | Tick | LinkLost | LinkBack | Paused | Resumed
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Ask the strategy for the next phase and answer with `Planned`."""
-
-    view: View
-
-
-@dataclass(frozen=True)
-class Open:
-    """Give each of the cohort its order for this step."""
-
-    step: int
-    round: int
-    attempt: int
-    phase: Phase
-    cohort: tuple[ClientId, ...]
-
-
-@dataclass(frozen=True)
-class Invite:
-    """Give one more agent an order for the open step."""
-
-    step: int
-    client: ClientId
-
-
-@dataclass(frozen=True)
-class Close:
-    """Fold the reports of these, in this order, and answer with `Folded`."""
-
-    step: int
-    reporters: tuple[ClientId, ...]
-    missing: tuple[ClientId, ...]
-
-
-@dataclass(frozen=True)
-class Void:
-    """The step came to nothing; its reports are thrown away."""
-
-    step: int
-    why: str
-    cohort: tuple[ClientId, ...]
-
-
-@dataclass(frozen=True)
-class Ignored:
-    event: Event
-    why: str
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The run is over; `why` is empty unless it was given up."""
-
-    why: str = ""
-
-
-Action = Plan | Open | Invite | Close | Void | Ignored | Finished
 
 
 class Stage(Enum):

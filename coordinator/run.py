@@ -22,7 +22,7 @@ import numpy as np
 from coordinator import records
 from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
-from coordinator.rounds import (
+from coordinator.events import (
     Action,
     Close,
     Event,
@@ -35,12 +35,9 @@ from coordinator.rounds import (
     Plan,
     Planned,
     Reported,
-    RoundEngine,
-    Rules,
-    Stage,
-    Step,
     Void,
 )
+from coordinator.rounds import RoundEngine, Rules, Stage, Step
 from coordinator.spool import Spool
 from shared.client import decode_model, encode_model
 from shared.codec import Codec, decode

@@ -104,6 +104,13 @@ def _sequence(dumper: yaml.SafeDumper, items: Any) -> yaml.Node:
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=plain)
 
 
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    """Unusual line breaks (U+0085 and the like) survive in double quotes alone."""
+    odd = not text.isascii() and any(not character.isprintable() for character in text)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if odd else None)
+
+
+_Dumper.add_representer(str, _text)
 _Dumper.add_representer(list, _sequence)
 _Dumper.add_representer(tuple, _sequence)
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from coordinator.events import LinkBack, LinkLost, Paused, Resumed, Tick
 from coordinator.roster import Roster
-from coordinator.rounds import LinkBack, LinkLost, Paused, Resumed, Stage, Tick
+from coordinator.rounds import Stage
 from coordinator.run import Announce, Done, Effect, Run, SendModel, SendOrder
 from shared.errors import DecodeError
 from shared.link import Down, Incoming, Link, Message, Up, Will

@@ -3,16 +3,8 @@
 import json
 from typing import Any
 
-from coordinator.rounds import (
-    Action,
-    Event,
-    Joined,
-    Open,
-    Plan,
-    Planned,
-    RoundEngine,
-    Rules,
-)
+from coordinator.events import Action, Event, Joined, Open, Plan, Planned
+from coordinator.rounds import RoundEngine, Rules
 from shared.strategy import Phase, View
 
 TRAIN = Phase()

@@ -46,7 +46,7 @@ def same(a: State, b: State) -> bool:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
 def test_arrays_come_back_mapped_with_dtype_and_shape(tmp_path: Path, dtype: type) -> None:
-    array = np.arange(6).reshape(2, 3).astype(dtype)
+    array: Any = np.arange(6).reshape(2, 3).astype(dtype)
     save_arrays(tmp_path / "x", {"one": array, "empty": array[:0]}, {"why": ["not"]})
     arrays, facts = open_arrays(tmp_path / "x")
     assert facts == {"why": ["not"]}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from coordinator.events import Joined, Left
 from coordinator.roster import Roster
-from coordinator.rounds import Joined, Left
 from shared.messages import AgentStatus
 
 

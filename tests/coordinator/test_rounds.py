@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.rounds import (
+from coordinator.events import (
     Close,
     Failed,
     Finished,
@@ -19,10 +19,9 @@ from coordinator.rounds import (
     Plan,
     Planned,
     Reported,
-    RoundEngine,
-    Rules,
     Tick,
 )
+from coordinator.rounds import RoundEngine, Rules
 from coordinator.sampling import walk
 from shared.errors import UserError
 from shared.strategy import Phase, View

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.rounds import (
+from coordinator.events import (
     Action,
     Close,
     Event,
@@ -28,12 +28,10 @@ from coordinator.rounds import (
     Planned,
     Reported,
     Resumed,
-    RoundEngine,
-    Rules,
-    Stage,
     Tick,
     Void,
 )
+from coordinator.rounds import RoundEngine, Rules, Stage
 from coordinator.sampling import cohort_size
 from shared.strategy import Phase, View
 

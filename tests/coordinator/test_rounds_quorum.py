@@ -2,21 +2,8 @@
 
 import pytest
 
-from coordinator.rounds import (
-    Close,
-    Failed,
-    Finished,
-    Folded,
-    Ignored,
-    Left,
-    Open,
-    Plan,
-    Planned,
-    Reported,
-    RoundEngine,
-    Tick,
-    Void,
-)
+from coordinator.events import Close, Failed, Finished, Folded, Ignored, Left, Open, Plan, Planned, Reported, Tick, Void
+from coordinator.rounds import RoundEngine
 from coordinator.sampling import walk
 from shared.strategy import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened

@@ -1,6 +1,6 @@
 """The round engine: pauses, lost links, roll calls, restarts, and a whole faulty run."""
 
-from coordinator.rounds import (
+from coordinator.events import (
     Action,
     Close,
     Event,
@@ -19,11 +19,10 @@ from coordinator.rounds import (
     Planned,
     Reported,
     Resumed,
-    RoundEngine,
-    Rules,
     Tick,
     Void,
 )
+from coordinator.rounds import RoundEngine, Rules
 from coordinator.sampling import walk
 from shared.strategy import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted

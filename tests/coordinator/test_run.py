@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from coordinator import records
+from coordinator.events import Joined
 from coordinator.inprocess import InProcess
-from coordinator.rounds import Joined
 from coordinator.run import Effect, Run, SendOrder, pooled
 from shared.client import decode_model, perform
 from shared.errors import DecodeError
@@ -68,6 +68,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte(tmp_path: Path, method: 
     while run.engine.stage.value != "finished":
         waiting = [e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None]
         first = waiting[0]
+        assert first.order.work is not None
         models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in first.order.work.models]
         local = local_for(people)(first.client, first.order)
         report, kept = perform(first.order, models, local, memories.get(first.client, {}), client=first.client)
@@ -109,7 +110,7 @@ def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:
     vector = good.vectors["model"]
     poison = np.frombuffer(vector.data, "<f4").copy()
     poison[3] = np.nan
-    bad = {
+    bad: dict[str, dict[str, Any]] = {
         "other run": {"run": "r2"},
         "other sender": {"client": "agent-1"},
         "wrong vectors": {"vectors": {}},

@@ -8,6 +8,7 @@ import json
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,7 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
         "arrays": start(tmp_path, "arrays", as_npz(tmp_path / "digits.npz"), port),
         "images": start(tmp_path, "images", as_images(tmp_path / "digits"), port),
     }
-    sections: dict[str, object] = {
+    sections: dict[str, Any] = {
         "task": {"scale": 1 / 240},
         "training": {"epochs": 200},  # the table's agent takes seconds, the others a fraction
         "rounds": {"count": 3, "participation": 1.0, "start_agents": 3, "deadline_s": DEADLINE_S, "absence_s": 1},
@@ -118,7 +119,7 @@ def control(port: int, command: str, of: Program) -> None:
     until(lambda: f'"command": "{command}"' in of.output, of=of)
 
 
-def fedavg(folder: Path, port: int, sections: dict[str, object]) -> Program:
+def fedavg(folder: Path, port: int, sections: dict[str, Any]) -> Program:
     """The coordinator of these tests; FedClust's own fields must not stay."""
     return coordinator(folder, port, "--set", "strategy.name=fedavg", **sections)
 
@@ -127,7 +128,7 @@ def test_an_agent_whose_data_is_wrong_stays_out_and_says_why(tmp_path: Path) -> 
     port = free_port()
     broken = tmp_path / "broken.csv"
     broken.write_text("a,b,digit\n1,2,0\n3,nan,1\n")
-    sections: dict[str, object] = {
+    sections: dict[str, Any] = {
         "task": {"scale": 1 / 240},
         "rounds": {"count": 1, "participation": 1.0, "start_agents": 1, "deadline_s": DEADLINE_S},
     }

@@ -53,7 +53,8 @@ def test_noise_on_every_topic_changes_no_byte_and_is_counted(tmp_path: Path, und
 
 async def make_noise(url: str, count: int) -> set[str]:
     """Listen to a run, and send what was heard back damaged, cut short, or replaced by random bytes."""
-    dice, heard = random.Random(7), {}  # noqa: S311 - noise
+    dice = random.Random(7)  # noqa: S311 - noise
+    heard: dict[str, bytes] = {}
     async with MqttLink(url, client_id="noise") as link:
         sent = 0
         async for incoming in link.incoming():
