@@ -120,10 +120,12 @@ def model(
     import numpy as np
 
     from agent.fleet import load_scenario
-    from agent.models import initial
+    from agent.models import build, headed, initial
     from shared.seeds import entropy
 
     plan = load_scenario(scenario)
+    if plan.strategy.head:
+        headed(build(plan.task, plan.seed), plan.strategy.head)
     drawn = [initial(plan.task, entropy(plan.seed, "init", j)) for j in range(plan.strategy.starts)]
     layout = json.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from agent.contrast import contrastive_loss
 from agent.data import Dataset
-from agent.models import Headed, build, layout_of
+from agent.models import build, headed, layout_of
 from agent.views import views_for
 from shared.errors import DataError, UserError
 from shared.scenario import Standardise, Task
@@ -157,11 +157,11 @@ class TorchLocal:
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no views."""
-        headed = self._headed(clusters)
+        net = headed(self._net.module, clusters)
         self._net.load(model)
-        headed.eval()
+        net.eval()
         with torch.inference_mode():
-            chosen = [headed.head(headed.features(x)).argmax(dim=1) for x in self._chunks("train")]
+            chosen = [net.head(net.features(x)).argmax(dim=1) for x in self._chunks("train")]
         return np.bincount(torch.cat(chosen).numpy(), minlength=clusters)
 
     def moments(self) -> Moments:
@@ -209,7 +209,7 @@ class TorchLocal:
         """The loss of a batch (inputs, targets, weights): supervised alone, or with that of two views beside it."""
         if contrast is None:
             return lambda x, y, w: self._batch_loss(self._net.module(x), y, w)
-        headed, views = self._headed(contrast.clusters), views_for(self._task.features)
+        net, views = headed(self._net.module, contrast.clusters), views_for(self._task.features)
         draw = torch.Generator().manual_seed(int(self._rng.integers(2**63)))
         low, high = self._range()
 
@@ -219,21 +219,11 @@ class TorchLocal:
             return self._scaled(views((raw - low) / (high - low), draw) * (high - low) + low)
 
         def both(x: Tensor, y: Tensor, w: Tensor | None) -> Tensor:
-            own, first, second = headed.features(torch.cat([x, view(x), view(x)])).chunk(3)
-            a, b = (functional.softmax(headed.head(one), dim=1) for one in (first, second))
-            return self._batch_loss(headed.classify(own), y, w) + contrast.beta * contrastive_loss(a, b, contrast)
+            own, first, second = net.features(torch.cat([x, view(x), view(x)])).chunk(3)
+            a, b = (functional.softmax(net.head(one), dim=1) for one in (first, second))
+            return self._batch_loss(net.classify(own), y, w) + contrast.beta * contrastive_loss(a, b, contrast)
 
         return both
-
-    def _headed(self, clusters: int) -> Headed:
-        module = self._net.module
-        if isinstance(module, Headed) and module.clusters == clusters:
-            return module
-        has = f"a head for {module.clusters}" if isinstance(module, Headed) else "no projection head"
-        raise UserError(
-            f"task.model {self._task.model.name!r} has {has}; the strategy has {clusters} clusters: "
-            f"set task.model.options.head to {clusters}"
-        )
 
     def _range(self) -> tuple[float, float]:
         """Least and largest raw feature, in any case 0 and what `task.scale` makes 1."""

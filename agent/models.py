@@ -131,6 +131,16 @@ class Headed(nn.Module):
         return self.classify(self.features(x))
 
 
+def headed(module: nn.Module, clusters: int) -> Headed:
+    """The module, if it has a projection head for so many clusters. Raises UserError otherwise."""
+    if isinstance(module, Headed) and module.clusters == clusters:
+        return module
+    has = f"a head for {module.clusters}" if isinstance(module, Headed) else "no projection head"
+    raise UserError(
+        f"task.model has {has}, the strategy has {clusters} clusters: set task.model.options.head to {clusters}"
+    )
+
+
 def linear(features: Features, outputs: int) -> nn.Module:
     return Net(flatten=nn.Flatten(), fc=nn.Linear(math.prod(features), outputs))
 

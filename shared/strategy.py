@@ -237,6 +237,11 @@ class Strategy(BaseModel, Generic[S]):
         """How many differently initialised models `init` needs."""
         return 1
 
+    @property
+    def head(self) -> int:
+        """Clusters of the projection head that the model must have (task.model.options.head); 0: none."""
+        return 0
+
     def init(self, setup: Setup) -> S:
         """The state before anything happened."""
         raise NotImplementedError

@@ -77,6 +77,10 @@ class Fuzzy(Strategy[FuzzyState]):
                 raise ValueError(f"known.{client}: {self.n_clusters} shares that sum to 1 are wanted, not {shares}")
         return self
 
+    @property
+    def head(self) -> int:
+        return 0 if self.n_clusters == 1 or self.variant == "fedavg+clusteredFL" else self.n_clusters
+
     def init(self, setup: Setup) -> FuzzyState:
         single = self.variant == "fedavg+clu"
         return FuzzyState((setup.starts[0],) * (1 if single else self.n_clusters))
@@ -151,7 +155,7 @@ class Fuzzy(Strategy[FuzzyState]):
 
     def _contrast(self) -> Contrast | None:
         """No contrast at all without weight: then the training is FedAvg's, sample for sample."""
-        if self.beta == 0 or self.variant == "fedavg+clusteredFL":
+        if self.beta == 0 or self.head == 0:
             return None
         return Contrast(self.n_clusters, self.beta, self.temperature, self.kappa, self.contrast)
 

@@ -1,14 +1,18 @@
 """Views of images, the contrastive loss against its formula, and models with a projection head."""
 
+import json
 import math
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from typer.testing import CliRunner
 
 from agent import views
+from agent.cli import app
 from agent.contrast import contrastive_loss
 from agent.learner import TorchLocal
 from agent.models import Headed, build, initial
@@ -179,6 +183,15 @@ def test_a_strategy_with_other_clusters_than_the_head_is_told_what_to_set() -> N
     bare, other = local_of(HEADED.model_copy(update={"model": Model(name="lenet5")}))
     with pytest.raises(UserError, match="no projection head"):
         bare.descend(other, contrast=Contrast(3))
+
+
+def test_a_run_whose_model_lacks_the_strategys_head_ends_before_it_starts(tmp_path: Path) -> None:
+    task = {"features": [1, 8, 8], "classes": 10, "model": {"name": "mlp", "options": {"hidden": 4}}}
+    scene = tmp_path / "scene.yaml"
+    for strategy, ends in (({"name": "fuzzy"}, True), ({"name": "fuzzy", "n_clusters": 1}, False)):
+        scene.write_text(json.dumps({"name": "s", "task": task, "strategy": strategy}))
+        result = CliRunner().invoke(app, ["model", str(scene), "--out", str(tmp_path / "start.npz")])
+        assert isinstance(result.exception, UserError) == ends
 
 
 def test_memberships_count_every_sample_once_by_the_heads_largest_output() -> None:
