@@ -278,6 +278,15 @@ def test_moments_are_sums_after_the_tasks_scale_and_before_standardisation() -> 
     assert moments.square.dtype == np.float64
 
 
+def test_inputs_are_as_their_file_has_them() -> None:
+    task = Task(features=(2, 4), classes=4, model=Model(name="linear"), scale=0.5)
+    raw = np.random.default_rng(0).integers(0, 255, (7, 2, 4)).astype(np.uint8)
+    scaling = {"mean": [3.0, 5.0], "std": [2.0, 1.0]}
+    inputs = local_of(task, dataset(raw, np.arange(7) % 4, source="x"), scaling)[0].inputs()
+    assert inputs.dtype == np.float32
+    assert np.array_equal(inputs, raw.reshape(7, 8))
+
+
 def test_batch_norm_moves_its_buffers_in_training_and_not_in_evaluation() -> None:
     local, start, layout = local_of(NORMED, lr=1e-9)
     end = local.descend(start).end

@@ -129,6 +129,16 @@ def test_robust_is_not_moved_by_a_hostile_client_and_a_plain_mean_is(trim: Any) 
     assert run(plain, locals_, whole, rounds=2).state.models[0][0] > 1e5
 
 
+@pytest.mark.parametrize(("features", "expected"), [("full", 2.0), ("last_kernel", 2.6)])
+def test_robust_starts_a_cluster_at_its_centre_or_where_parts_were_clustered_at_the_plain_mean(
+    features: Any, expected: float
+) -> None:
+    strategy = Robust(n_clusters=1, features=features, beta=0.2)
+    start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
+    reports = [(f"c{i}", Report({"model": flat(v, 0)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
+    assert strategy.found(start, reports).models[0][0] == pytest.approx(expected)
+
+
 def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> None:
     strategy = Robust(n_clusters=1, round_beta=0.2)
     state = replace(strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup), models=(flat(0, 0),))
@@ -262,6 +272,32 @@ def test_cfl_sends_who_missed_the_split_and_newcomers_down_the_tree() -> None:
     assert walks.count(("c12", "c13", "c14")) >= 1
     assert sum("c12" in reporters for reporters in walks) == 2  # two splits deep
     assert end.state.walks == {}
+
+
+def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
+    strategy = Cfl()
+    start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
+    ways: dict[str, Any] = {"nodes": (flat(0, 0),) * 3, "stays": (flat(1, 0),) * 3, "goes": (flat(-1, 0),) * 3}
+    state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), **ways)
+    right, left = Report({"model": flat(2, 1)}, 5), Report({"model": flat(-2, 1)}, 5)
+    once = strategy.fold(state, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
+    assert once.walks == {"l": 1, "r": 2}  # cluster 1 was divided next, cluster 0 in split 2
+    assert strategy.order(once, Phase("entry"), "r").models == ("split2",)
+    twice = strategy.fold(once, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
+    assert twice.assign == {"l": 2, "r": 0}
+    assert twice.walks == {}
+
+
+def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() -> None:
+    strategy = Cfl(warmup=0)
+    start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
+    ways: dict[str, Any] = {"divided": (0,), "nodes": (flat(0, 0),), "stays": (flat(1, 0),), "goes": (flat(-1, 0),)}
+    assign = {"a": 1, "b": 1, "c": 1, "late": 1, "z": 0}
+    state = replace(start, models=(flat(0, 0),) * 2, assign=assign, **ways)
+    moved = [(c, Report({"model": flat(0, up)}, n)) for c, up, n in (("a", 3, 5), ("b", -3, 10), ("c", 3, 5))]
+    after = strategy.fold(state, Phase(cohort=("a", "b", "c", "late")), moved)
+    assert after.assign == {"a": 1, "b": 2, "c": 1, "z": 0}
+    assert after.walks == {"late": 1}
 
 
 def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -> None:
@@ -408,6 +444,7 @@ def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
         wrong = Report({"model": flat(1e9, 1e9)}, 10, {"choice": choice})
         after = end.strategy.fold(end.state, Phase(), [("c00", wrong)])
         assert fingerprint(after.models) == fingerprint(end.state.models)
+        assert after.assign == end.state.assign
 
 
 def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
@@ -503,6 +540,19 @@ def test_pacfl_newcomer_joins_the_nearest_cluster_or_founds_one_from_its_model(n
     assert end.state.assign == {"c0": 0, "c1": 1, "c2": 0, "c3": 1, "n1": 1, "n2": 2}
     before = run(Pacfl(threshold=4.9, newcomers=newcomers), locals_, rounds=2, joins={"n1": 1, "n2": 2}, **drop)
     assert end.state.models[2].tolist() == before.state.models[1].tolist()  # the nearest: 25 degrees away, not 75
+
+
+def test_pacfl_clustering_again_may_part_a_cluster_and_the_parts_start_from_its_model() -> None:
+    # complete linkage up to 20 degrees: 0 and 18 are together until 25 comes and takes 18 away
+    locals_ = {c: pictures((0,), seed=i, turn=turn) for i, (c, turn) in enumerate({"a": 0, "b": 18, "c": 25}.items())}
+    strategy = Pacfl(threshold=20.0, linkage="complete", newcomers="recluster")
+    end = run(
+        strategy, locals_, rounds=2, joins={"c": 1}, drop=lambda phase, r, c: phase == "train" and r == 1 and c != "a"
+    )
+    assert end.state.assign == {"a": 0, "b": 1, "c": 1}
+    before = run(strategy, locals_, rounds=1, joins={"c": 1})
+    assert before.state.assign == {"a": 0, "b": 0}
+    assert end.state.models[1].tolist() == before.state.models[0].tolist()
 
 
 @pytest.mark.parametrize("cut", [{"n_clusters": 2}, {}])
