@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,12 @@ import numpy.typing as npt
 from agent.data.dataset import Array, Dataset, dataset
 from shared.errors import DataError
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
 CHANNELS = {"L": 1, "RGB": 3}
+BICUBIC = 3  # PIL.Image.Resampling.BICUBIC, named here because Pillow is imported only where an image is read
 
 
 def is_image_folder(folder: Path) -> bool:
@@ -76,8 +81,26 @@ def _said(image: npt.NDArray[np.uint8]) -> str:
     return f"{'grey' if channels == 1 else 'RGB'} {width}x{height}"
 
 
+def resized(path: Path, side: int) -> npt.NDArray[np.uint8]:
+    """One image brought to (3, side, side) as LEAF does: resized without regard to its proportions, then made RGB.
+
+    Bicubic, which is what LEAF's call means to Pillow since its version 7; before, it meant the nearest pixel.
+    """
+    opened = _opened(path)
+    pixels = np.asarray(opened.resize((side, side), resample=BICUBIC).convert("RGB"), np.uint8)
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
 def _open(path: Path) -> npt.NDArray[np.uint8]:
     """One image as (channels, h, w)."""
+    image = _opened(path)
+    if image.mode not in CHANNELS:
+        raise DataError(f"{path}: colour mode {image.mode}; grey (L) or RGB with 8 bits is wanted")
+    pixels = np.asarray(image, np.uint8)
+    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _opened(path: Path) -> Image:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
@@ -85,10 +108,6 @@ def _open(path: Path) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(path) as opened:
             # a palette is only another way to store RGB, black-and-white another way to store grey
-            image = opened.convert({"P": "RGB", "1": "L"}.get(opened.mode, opened.mode))
+            return opened.convert({"P": "RGB", "1": "L"}.get(opened.mode, opened.mode))
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{path}: not a readable image ({error})") from None
-    if image.mode not in CHANNELS:
-        raise DataError(f"{path}: colour mode {image.mode}; grey (L) or RGB with 8 bits is wanted")
-    pixels = np.asarray(image, np.uint8)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))

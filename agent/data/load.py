@@ -7,14 +7,17 @@ from pathlib import Path
 from agent.data.arrays import load_function, load_npz
 from agent.data.dataset import Dataset
 from agent.data.images import is_image_folder, load_image_folder
+from agent.data.leaf import is_leaf, load_leaf
 from agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
+from agent.data.svhn import is_svhn, load_svhn
 from agent.data.tables import load_table
 from shared.errors import DataError
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
     "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images, "
-    "IDX files (train-images-idx3-ubyte.gz ...), CIFAR's binary version, or module:function"
+    "IDX files (train-images-idx3-ubyte.gz ...), CIFAR's binary version, SVHN's train_32x32.mat, "
+    "LEAF's train/*.json, or module:function"
 )
 
 
@@ -37,6 +40,12 @@ def _file(path: Path, label: str | None) -> Dataset:
         return load_npz(path)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
         return load_cifar(path)
+    if is_idx(path):
+        return load_idx(path)
+    if path.suffix == ".mat":
+        return load_svhn(path)
+    if path.suffix == ".json":
+        return load_leaf(path)
     raise DataError(f"{path}: unknown kind of file {path.suffix!r}; wanted is {ACCEPTED}")
 
 
@@ -45,6 +54,10 @@ def _folder(folder: Path, label: str | None) -> Dataset:
         return load_idx(folder)
     if is_cifar(folder):
         return load_cifar(folder)
+    if is_svhn(folder):
+        return load_svhn(folder)
+    if is_leaf(folder):
+        return load_leaf(folder)
     files = sorted(p for p in folder.iterdir() if p.suffix in {*TABLES, ".npz"} and not p.name.startswith("."))
     by_stem = {path.stem: path for path in files}
     if {"train", "test"} <= set(by_stem) and by_stem["train"].suffix in TABLES:

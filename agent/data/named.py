@@ -17,6 +17,13 @@ ROOT_VARIABLE = "COVEY_DATA_ROOT"
 FILES = {
     "fashion-mnist": "fashion-mnist",
     "cifar10": "cifar-10-binary.tar.gz",
+    "cifar100": "cifar-100-binary.tar.gz",
+    "svhn": "svhn",
+    "emnist-byclass": "emnist/emnist-byclass-train-images-idx3-ubyte.gz",
+    "emnist-letters": "emnist/emnist-letters-train-images-idx3-ubyte.gz",
+    "emnist-balanced": "emnist/emnist-balanced-train-images-idx3-ubyte.gz",
+    "femnist": "femnist",
+    "celeba": "celeba",
     "har": "har.npz",
     "mnist-writer": "mnist_writer.npz",
 }

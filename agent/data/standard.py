@@ -1,4 +1,4 @@
-"""The standard files of the benchmark sets: IDX as MNIST ships, CIFAR's binary version. No pickle, no extraction."""
+"""The standard files of the benchmark sets: IDX as MNIST and EMNIST ship, CIFAR's binary version. No pickle, no extraction."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ from shared.errors import DataError
 
 IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 CIFAR_PIXELS = 3 * 32 * 32
+DIGITS, UPPER = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+MERGED = DIGITS + UPPER + "abdefghnqrt"  # small letters that look like their capitals count as these
+EMNIST_CLASSES = {
+    "byclass": DIGITS + UPPER + UPPER.lower(),
+    "bymerge": MERGED,
+    "balanced": MERGED,
+    "letters": UPPER,
+    "digits": DIGITS,
+    "mnist": DIGITS,
+}
 
 
 def read_idx(path: Path) -> Array:
@@ -32,20 +42,34 @@ def read_idx(path: Path) -> Array:
     return np.frombuffer(content, dtype, offset=4 + 4 * axes).reshape(shape).astype(dtype.newbyteorder("="))
 
 
-def is_idx(folder: Path) -> bool:
-    return bool(_idx_files(folder, "train", "images"))
+def is_idx(path: Path) -> bool:
+    """A folder of IDX files, or the file of training images itself."""
+    return bool(_idx_files(path, "train", "images")) if path.is_dir() else "train-images" in path.name
 
 
-def load_idx(folder: Path) -> Dataset:
+def load_idx(path: Path) -> Dataset:
     """`train-images-idx3-ubyte.gz`, `train-labels-idx1-ubyte.gz` and, if there, `t10k-...` (or `test-...`).
 
-    Images (n, h, w) become (n, 1, h, w).
+    `path` is their folder, or the training images where the folder holds more than one set, as EMNIST's does.
+    Images (n, h, w) become (n, 1, h, w). EMNIST (Cohen et al. 2017), known by its file names
+    (`emnist-letters-train-...`), stores its images by columns: they are turned upright, as MNIST's are.
+    Its `letters` count from 1 and become 0 to 25. DataError names the file.
     """
-    train = _idx_pair(folder, "train")
+    folder = path if path.is_dir() else path.parent
+    sets = sorted({p.name.split("train-images")[0] for p in _idx_files(folder, "train", "images")})
+    name = path.name.split("train-images")[0] if path.is_file() else "".join(sets[:1])
+    if path.is_dir() and len(sets) > 1:
+        files = ", ".join(f"{one}train-images-idx3-ubyte" for one in sets)
+        raise DataError(f"{path}: {len(sets)} data sets; name the training images of one of them: {files}")
+    train = _idx_pair(folder, f"{name}train")
     if train is None:
-        raise DataError(f"{folder}: no train-images-idx3-ubyte(.gz)")
-    test = _idx_pair(folder, "t10k") or _idx_pair(folder, "test")
-    return dataset(*train, test, source=str(folder))
+        raise DataError(f"{path}: no train-images-idx3-ubyte(.gz)")
+    test = _idx_pair(folder, f"{name}t10k") or _idx_pair(folder, f"{name}test")
+    if not name.startswith("emnist-"):
+        return dataset(*train, test, source=str(path))
+    classes = _emnist_classes(path, name)
+    upright = [_emnist(path, name, pair, classes) for pair in (train, test) if pair]
+    return dataset(*upright[0], upright[1] if test else None, source=str(path), labels=tuple(classes), ordered=True)
 
 
 def is_cifar(path: Path) -> bool:
@@ -81,12 +105,30 @@ def _unzipped(path: Path) -> bytes:
         raise DataError(f"{path}: cut short or not a gzip file ({error}); copy it again") from None
 
 
-def _idx_files(folder: Path, part: str, kind: str) -> list[Path]:
-    return sorted(p for p in folder.glob(f"*{part}-{kind}*idx*") if p.suffix == ".gz" or "ubyte" in p.name)
+def _emnist_classes(path: Path, name: str) -> str:
+    split = name.removeprefix("emnist-").rstrip("-")
+    if split not in EMNIST_CLASSES:
+        raise DataError(f"{path}: EMNIST has no split {split!r}; it has {', '.join(EMNIST_CLASSES)}")
+    return EMNIST_CLASSES[split]
+
+
+def _emnist(path: Path, name: str, pair: tuple[Array, Array], classes: str) -> tuple[Array, Array]:
+    """Upright images, and labels from 0."""
+    images, labels = pair
+    first = 1 if name == "emnist-letters-" else 0
+    if images.ndim != 4 or labels.min(initial=first) < first or labels.max(initial=first) >= first + len(classes):
+        seen = f"images {images.shape[1:]}, labels {labels.min(initial=first)} to {labels.max(initial=first)}"
+        raise DataError(f"{path}: {name}: {seen}; labels from {first} to {first + len(classes) - 1} are wanted")
+    return np.ascontiguousarray(images.transpose(0, 1, 3, 2)), labels.astype(np.int64) - first
+
+
+def _idx_files(folder: Path, part: str, kind: str, start: str = "*") -> list[Path]:
+    found = folder.glob(f"{start}{part}-{kind}*idx*")
+    return sorted(p for p in found if p.suffix == ".gz" or "ubyte" in p.name)
 
 
 def _idx_pair(folder: Path, part: str) -> tuple[Array, Array] | None:
-    images, labels = _idx_files(folder, part, "images"), _idx_files(folder, part, "labels")
+    images, labels = _idx_files(folder, part, "images", ""), _idx_files(folder, part, "labels", "")
     if not images:
         return None
     if not labels:
