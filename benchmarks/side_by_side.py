@@ -13,7 +13,7 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ def one(given: argparse.Namespace, method: str, seed: int) -> dict[str, Any]:
     return data
 
 
-def show(title: str, results: dict[str, Sequence[dict[str, Any]]]) -> None:
+def show(title: str, results: Mapping[str, Sequence[dict[str, Any]]]) -> None:
     """Mean ± population deviation over the seeds, micro / macro, in percent."""
     table = Table(title=title)
     for column in ("method", *FIGURES, "ARI", "clusters at the end"):

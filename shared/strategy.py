@@ -103,7 +103,10 @@ class Order:
 
 @dataclass(frozen=True)
 class Job:
-    """An order as the client sees it: models are vectors (d,), or shorter where the method sends parts."""
+    """An order as the client sees it: models are vectors (d,), or shorter where the method sends parts.
+
+    `seed` is the run's and the same for everybody: draw on it with round and client as further keys.
+    """
 
     phase: str
     round: int

@@ -85,7 +85,7 @@ class Run:
         return tuple(sorted(client for client in self.locals if self.joins.get(client, 0) <= self.round))
 
     def personal(self, client: ClientId) -> Mixture:
-        job = self._job("evaluate", client, self.strategy.serve(self.state, client), 0)
+        job = self._job("evaluate", client, self.strategy.serve(self.state, client))
         return self.strategy.personal(job, self._local(job), self.memory.get(client, {}))
 
     def _phase(self, attempt: int) -> bool:
@@ -94,7 +94,7 @@ class Run:
         done: dict[ClientId, tuple[Report, Memory]] = {}
         for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
             if not self.drop(phase.name, self.round, client):
-                job = self._job(phase.name, client, self.strategy.order(self.state, phase, client), attempt)
+                job = self._job(phase.name, client, self.strategy.order(self.state, phase, client))
                 done[client] = self.strategy.work(job, self._local(job), self.memory.get(client, {}))
                 _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
@@ -114,12 +114,12 @@ class Run:
             return tuple(sorted(order[:m]))
         return present if phase.cohort == "all" else tuple(c for c in phase.cohort if c in present)
 
-    def _job(self, phase: str, client: ClientId, order: Order, attempt: int) -> Job:
-        seed = entropy(self.setup.seed, "job", phase, self.round, attempt, client)
+    def _job(self, phase: str, client: ClientId, order: Order) -> Job:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
         plain = (numbers, order.cluster, self.setup.layout, self.setup.training)
-        return Job(phase, self.round, client, seed, models, *plain)
+        return Job(phase, self.round, client, self.setup.seed, models, *plain)
 
     def _local(self, job: Job) -> Trainer:
-        return replace(self.locals[job.client], training=job.training, seed=job.seed)
+        seed = entropy(job.seed, "job", job.phase, job.round, job.client)
+        return replace(self.locals[job.client], training=job.training, seed=seed)

@@ -25,7 +25,7 @@ class FedProx(PlainSingle):
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(0.1, ge=0, description="strength of the pull towards the round's model")
     straggler_fraction: float = Field(
-        0.0, ge=0, le=1, description="chance that a client stops after 1 to E - 1 epochs, drawn per job"
+        0.0, ge=0, le=1, description="chance that a client stops after 1 to E - 1 epochs, drawn per client and round"
     )
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
@@ -35,8 +35,8 @@ class FedProx(PlainSingle):
         return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
     def _epochs(self, job: Job) -> int:
-        """E, or fewer where the job's seed makes this client a straggler: uniform in [1, E)."""
-        draw = generator(job.seed, "straggler")
+        """E, or fewer where the run's seed makes this client a straggler in this round: uniform in [1, E)."""
+        draw = generator(job.seed, "straggler", job.round, job.client)
         if draw.random() >= self.straggler_fraction:
             return job.training.epochs
         return int(draw.integers(1, max(job.training.epochs, 2)))

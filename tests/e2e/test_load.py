@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.memory import run
 from shared.link import Message, Up
 from shared.mqtt_link import MqttLink
 from tests.e2e.conftest import coordinator, finish, fleet
@@ -49,6 +50,13 @@ def test_noise_on_every_topic_changes_no_byte_and_is_counted(tmp_path: Path, und
     assert sum(roster["refusals"].values()) > NOISE / 10
     assert {"checksum", "version", "too long", "not msgpack", "fields"} & set(roster["refusals"])
     assert {"order", "model", "report", "status", "metrics", "roster"} <= kinds
+
+
+def test_a_coordinator_grows_by_a_few_models_and_not_by_all_reports() -> None:
+    figures = run(reports=40, hidden=400, at_once=8)
+    model = 4 * figures["parameters"] / 1e6
+    assert figures["bytes_up"] / 1e6 > 40 * model
+    assert figures["growth"]["rss"] < 12 * model + 20, figures
 
 
 async def make_noise(url: str, count: int) -> set[str]:

@@ -94,19 +94,21 @@ def test_fedprox_ends_between_the_minimum_and_the_anchor() -> None:
     assert end == pytest.approx([(8 + 3 * 4) / 4, 8 / 4], rel=1e-5)
 
 
-def test_fedprox_stragglers_stop_after_one_to_all_but_one_epochs_on_the_jobs_seed() -> None:
+def test_fedprox_stragglers_stop_early_each_on_its_own_draw() -> None:
     five = Training(epochs=5, batch=10, lr=0.1)
     strategy = FedProx(straggler_fraction=0.5)
     local = Bowl(flat(1, 1), training=five)
 
-    def epochs(seed: int) -> int:
-        return int(strategy.work(job(flat(0, 0), five, seed=seed), local, {})[0].numbers["epochs"])
+    def report(client: int, round_: int = 0) -> Report:
+        asked = replace(job(flat(0, 0), five), client=f"c{client}", round=round_)
+        return strategy.work(asked, local, {})[0]
 
-    drawn = [epochs(seed) for seed in range(200)]
-    assert drawn == [epochs(seed) for seed in range(200)]
+    drawn = [report(client).numbers["epochs"] for client in range(200)]
+    assert drawn == [report(client).numbers["epochs"] for client in range(200)]
+    assert drawn != [report(client, round_=1).numbers["epochs"] for client in range(200)]
     assert set(drawn) == {1, 2, 3, 4, 5}
     assert 70 < sum(count < 5 for count in drawn) < 130
-    assert strategy.work(job(flat(0, 0), five, seed=drawn.index(1)), local, {})[0].steps == 1
+    assert report(drawn.index(1)).steps == 1
 
 
 def test_fedsgd_takes_the_weighted_gradient_step_on_the_server() -> None:

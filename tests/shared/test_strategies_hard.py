@@ -91,7 +91,7 @@ def job_of(run_: Run, phase: str, client: str, training: Training, epochs: int) 
     """What a client's training in a phase of round 0 ends with."""
     from shared.seeds import entropy
 
-    seed = entropy(run_.setup.seed, "job", phase, 0, 0, client)
+    seed = entropy(run_.setup.seed, "job", phase, 0, client)
     local = replace(run_.locals[client], training=training, seed=seed)
     return local.descend(run_.setup.starts[0], epochs=epochs).end
 
