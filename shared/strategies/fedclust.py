@@ -3,7 +3,8 @@
 Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client
 Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent (algorithms.md section 3.7):
 average linkage, E_0 = E, clusters start at the common start and train from round 1 on, and the cut is the largest
-relative gap of the merge heights unless the scenario says otherwise. A newcomer is compared with the centroid of
+relative gap of the merge heights unless the scenario says otherwise: it may give the cut, or ask for the best
+silhouette, which can also find that there are no clusters (shared/choosing.py). A newcomer is compared with the centroid of
 the members' first uploads, for a cluster's current model has trained much longer. A client that comes back
 keeps its cluster.
 """
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
+from shared.choosing import by_silhouette
 from shared.clustering import Linkage, agglomerative, euclidean, nearest
 from shared.strategies.hard import Clustered, HardClustered, folded
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup
@@ -26,7 +28,8 @@ from shared.vectors import Vector, combine, dot, mean
 @dataclass(frozen=True)
 class FedClustState(Clustered):
     """Besides the clusters: `final` is the span of the final layer, `signatures` the first uploads (S_h,),
-    `centroids` their mean per cluster after normalisation, `epochs` is E_0, the rest describes the cut."""
+    `centroids` their mean per cluster after normalisation, `epochs` is E_0, the rest describes the cut.
+    `evidence` is the best silhouette and the best one by chance, where silhouettes chose the clusters."""
 
     final: tuple[int, int] = (0, 0)
     epochs: int = 1
@@ -34,6 +37,7 @@ class FedClustState(Clustered):
     centroids: tuple[Vector, ...] = ()
     heights: tuple[float, ...] = ()
     cut: tuple[float | None, float | None] = (None, None)
+    evidence: tuple[float, ...] = ()
 
 
 class FedClust(HardClustered[FedClustState]):
@@ -50,7 +54,10 @@ class FedClust(HardClustered[FedClustState]):
         None, alias="lambda", allow_inf_nan=False, description="merge up to this distance; 1e300: one cluster"
     )
     lambda_quantile: float | None = Field(
-        None, ge=0, le=1, description="merge up to this quantile of all distances; no cut given: largest relative gap"
+        None, ge=0, le=1, description="merge up to this quantile of all distances; no cut given: see choose"
+    )
+    choose: Literal["gap", "silhouette"] = Field(
+        "gap", description="no cut given: largest relative gap, or best silhouette, one cluster where chance reaches it"
     )
     linkage: Linkage = Field("average", description="distance of two clusters, as scipy names it")
     normalize: Literal["none", "delta", "unit"] = Field(
@@ -68,6 +75,8 @@ class FedClust(HardClustered[FedClustState]):
         given = [name for name, value in cuts.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none for the largest gap")
+        if given and self.choose != "gap":
+            raise ValueError(f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: leave one out")
         return self
 
     def init(self, setup: Setup) -> FedClustState:
@@ -95,7 +104,9 @@ class FedClust(HardClustered[FedClustState]):
         signatures = {client: _signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
         matrix = euclidean(points)
-        tree = agglomerative(matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=self.n_clusters)
+        choice = by_silhouette(matrix, self.linkage) if self.choose == "silhouette" else None
+        wanted = choice.clusters if choice else self.n_clusters
+        tree = agglomerative(matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=wanted)
         labels = tree.labels.tolist()
         centroids = tuple(
             mean([(point, 1.0) for point, label in zip(points, labels, strict=True) if label == k])
@@ -109,6 +120,7 @@ class FedClust(HardClustered[FedClustState]):
             centroids=centroids,
             heights=tree.heights,
             cut=(tree.low, tree.high),
+            evidence=(choice.silhouette, choice.chance) if choice else (),
         )
 
     def admit(self, state: FedClustState, reports: Reports) -> FedClustState:
@@ -128,8 +140,9 @@ class FedClust(HardClustered[FedClustState]):
 
     def notes(self, state: FedClustState) -> dict[str, Any]:
         low, high = state.cut
-        implied = {"lambda_from": low, "lambda_below": high}
-        return {**super().notes(state), **implied, "merge_heights": list(state.heights)} if state.models else {}
+        facts = {"lambda_from": low, "lambda_below": high, "merge_heights": list(state.heights)}
+        facts.update(zip(("silhouette", "silhouette_by_chance"), state.evidence, strict=False))
+        return {**super().notes(state), **facts} if state.models else {}
 
     def _threshold(self, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
         if self.lambda_quantile is None or len(matrix) < 2:

@@ -1,0 +1,153 @@
+"""How many clusters the data say there are: planted clusters, clouds without any, outliers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import silhouette_score
+
+from shared.choosing import Choice, by_silhouette, dimensions, elbow
+from shared.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
+from shared.strategies.fedclust import FedClust
+from tests.shared.test_strategies import bowls, run
+
+
+def planted(sizes: list[int], noise: float, size: int = 850, outliers: int = 0, seed: int = 0) -> tuple[Matrix, Labels]:
+    """Points around centres of standard deviation 1, outliers around centres of their own; the truth."""
+    rng = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(len(sizes) + outliers), [*sizes, *[1] * outliers])
+    points: Matrix = rng.standard_normal((len(sizes) + outliers, size))[truth]
+    return points + noise * rng.standard_normal(points.shape), truth
+
+
+def matrix_of(points: Matrix) -> Matrix:
+    return euclidean(list(points))
+
+
+# -- the largest second difference --------------------------------------------------------------------
+
+
+def test_the_elbow_is_where_the_fall_of_j_breaks_most() -> None:
+    assert elbow({1: 10.0, 2: 6.0, 3: 2.0, 4: 1.8, 5: 1.7}) == 3
+
+
+def test_the_elbow_goes_to_the_lowest_of_equals_and_needs_both_neighbours() -> None:
+    assert elbow({2: 4.0, 3: 2.0, 4: 1.0, 5: 0.0, 6: 0.0}) == 3
+    assert elbow({1: 100.0, 3: 9.0, 4: 8.0, 5: 7.5}) == 4  # 3 lacks its left neighbour
+    with pytest.raises(ValueError, match="three numbers in a row"):
+        elbow({2: 1.0, 3: 0.5})
+
+
+# -- silhouettes against chance -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize("sizes", [[10] * 2, [20, 4], [30, 10, 5, 3], [6] * 8], ids=str)
+def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: float) -> None:
+    points, truth = planted(sizes, noise)
+    choice = by_silhouette(matrix_of(points))
+    assert choice.clusters == len(sizes)
+    assert choice.silhouette > choice.chance
+    assert np.array_equal(agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 850])
+def test_a_cloud_without_clusters_is_one_cluster_about_as_often_as_a_test_at_5_percent_says(size: int) -> None:
+    rng = np.random.default_rng(size)
+    found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(12)]
+    assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %
+
+
+def test_a_longish_cloud_is_one_cluster() -> None:
+    lengths = np.linspace(3, 0.1, 60)
+    points = np.random.default_rng(3).standard_normal((40, 60)) * lengths
+    assert by_silhouette(matrix_of(points)).clusters == 1
+
+
+def test_outliers_are_clusters_of_their_own_and_split_or_join_no_other() -> None:
+    points, truth = planted([20, 15, 10], noise=1.0, outliers=5)
+    choice = by_silhouette(matrix_of(points))
+    assert choice.clusters == 3 + 5
+    assert np.array_equal(agglomerative(matrix_of(points), n_clusters=8).labels, truth)
+
+
+def test_outliers_around_one_cluster_leave_it_whole() -> None:
+    points, truth = planted([30], noise=1.0, outliers=3)
+    choice = by_silhouette(matrix_of(points))
+    assert np.array_equal(agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth)
+
+
+@pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
+def test_every_linkage_finds_what_lies_well_apart(linkage: Linkage) -> None:
+    points, _ = planted([8, 8, 8], noise=0.5)
+    assert by_silhouette(matrix_of(points), linkage).clusters == 3
+
+
+def test_the_best_silhouette_is_sklearns_where_nobody_stands_alone() -> None:
+    points, truth = planted([9, 6, 5], noise=1.0)
+    expected = silhouette_score(matrix_of(points), truth, metric="precomputed")
+    assert by_silhouette(matrix_of(points)).silhouette == pytest.approx(expected)
+
+
+def test_the_answer_depends_on_the_matrix_alone_and_not_on_its_order_or_unit() -> None:
+    points, _ = planted([12, 8, 5], noise=1.5)
+    matrix = matrix_of(points)
+    order = np.random.default_rng(1).permutation(len(matrix))
+    first = by_silhouette(matrix)
+    assert by_silhouette(matrix) == first
+    for other in (by_silhouette(matrix[np.ix_(order, order)]), by_silhouette(1e-6 * matrix)):
+        assert other.clusters == first.clusters
+        assert other.silhouette == pytest.approx(first.silhouette)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_fewer_than_four_rows_are_one_cluster(count: int) -> None:
+    assert by_silhouette(matrix_of(np.arange(count, dtype=float)[:, None] ** 9)).clusters == 1
+
+
+def test_equal_rows_are_one_cluster_and_equal_rows_at_two_places_are_two() -> None:
+    assert by_silhouette(np.zeros((6, 6))) == Choice(1, 0.0, 0.0)
+    assert by_silhouette(matrix_of(np.repeat([[0.0], [5.0]], 6, axis=0))).clusters == 2
+
+
+def test_never_more_clusters_than_asked_for() -> None:
+    points, _ = planted([5] * 6, noise=0.5)
+    assert by_silhouette(matrix_of(points), most=4).clusters <= 4
+
+
+@pytest.mark.parametrize("size", [1, 5, 50, 850])
+def test_dimensions_are_those_of_a_round_cloud(size: int) -> None:
+    points, _ = planted([160], noise=0.3, size=size)
+    assert dimensions(matrix_of(points)) == pytest.approx(size, rel=0.2)
+
+
+def test_dimensions_of_a_longish_cloud_are_its_participation_ratio() -> None:
+    variances = np.linspace(9, 0.01, 60)
+    points = np.random.default_rng(3).standard_normal((160, 60)) * np.sqrt(variances)
+    ratio = variances.sum() ** 2 / (variances**2).sum()
+    assert dimensions(matrix_of(points)) == pytest.approx(ratio, rel=0.2)
+
+
+# -- as FedClust's option -----------------------------------------------------------------------------
+
+
+def test_fedclust_by_silhouette_finds_the_groups_and_says_on_what_evidence() -> None:
+    locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
+    end = run(FedClust(choose="silhouette"), locals_, rounds=1)
+    assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}
+    facts = end.strategy.notes(end.state)
+    assert 1 > facts["silhouette"] > facts["silhouette_by_chance"] > 0
+
+
+def test_fedclust_by_silhouette_keeps_agents_without_groups_together_where_the_gap_cannot() -> None:
+    heads = np.random.default_rng(5).standard_normal(10)
+    locals_ = bowls(*((0.0, float(head)) for head in heads))
+    assert len(run(FedClust(choose="silhouette"), locals_, rounds=1).state.models) == 1
+    by_gap = run(FedClust(), locals_, rounds=1)
+    assert len(by_gap.state.models) > 1
+    assert "silhouette" not in by_gap.strategy.notes(by_gap.state)
+
+
+def test_fedclust_has_nothing_to_choose_where_the_cut_is_given() -> None:
+    with pytest.raises(ValueError, match="n_clusters gives the cut, so nothing is left to choose by silhouette"):
+        FedClust(n_clusters=2, choose="silhouette")
