@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
@@ -101,6 +102,63 @@ def run(
     if remark := display.participation(result):
         out.print(remark, highlight=False, soft_wrap=True)
     out.print(f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True)
+
+
+@main.command()
+@mended
+def compare(
+    scenario: ScenarioFile,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
+    ] = None,
+    cells: Annotated[
+        list[str] | None, typer.Option(help="run only these, e.g. fedavg/1,fedclust; repeatable", show_default=False)
+    ] = None,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
+    ] = False,
+    broker: Broker = None,
+    ca: Ca = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
+    ] = False,
+    overrides: Set = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run every method of the scenario's compare section on every seed, and print a table of means.
+
+    Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped.
+    """
+    from coordinator import command, compare_command, display
+    from coordinator.compare import Cell, table
+    from coordinator.scenario_file import load
+
+    loaded = load(scenario, overrides or [])
+    options = command.Options(folder or Path("runs") / loaded.name, False, broker, embedded, data_root, ca)
+
+    def watching(cell: Cell) -> Any:
+        if as_json:
+            return nullcontext(lambda row: display.json_line({"cell": cell.name, **row}))
+        out.print(f"{cell.label}, seed {cell.seed}: {options.folder / cell.folder}", highlight=False, soft_wrap=True)
+        return display.Progressing(out, loaded.rounds.count)
+
+    try:
+        done = compare_command.run_cells(loaded, options, cells or [], watching, in_process=in_process)
+    except KeyboardInterrupt:
+        done = False
+    if not done:
+        err.print("stopped; the same command goes on from here", highlight=False)
+        raise typer.Exit(130)
+    found = compare_command.write_tables(loaded, options.folder)
+    if as_json:
+        display.json_line({"event": "compare", "methods": found})
+        return
+    out.print(display.words_table(table(loaded, found)))
+    names = "compare.json, .csv, .parquet and .md are in"
+    out.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
 
 
 @main.command()

@@ -7,9 +7,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from coordinator.compare import Table as Words
 
 NONE = "–"
 MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
@@ -98,6 +101,16 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
             f"{one['bytes']['wire_down'] / 1e6:.2f} / {one['bytes']['wire_up'] / 1e6:.2f}",
             f"{one['seconds']:.1f}",
         )
+    return table
+
+
+def words_table(words: Words) -> Table:
+    """A comparison for the terminal."""
+    table = Table(title=words.title, box=box.SIMPLE_HEAD)
+    for i, (title, *column) in enumerate(zip(words.headers, *words.lines, strict=True)):
+        table.add_column(title, justify="right" if i else "left", min_width=max(map(len, column)))  # titles may wrap
+    for line in words.lines:
+        table.add_row(*line)
     return table
 
 

@@ -6,6 +6,7 @@ codecs included, so its bytes are what a wire run is held against.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,24 +20,19 @@ from shared.scenario import Scenario
 from shared.strategy import ClientId, Local, Memory, Setup
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]
+Work = list[tuple[ClientId, OrderMessage]]
 
 
-class InProcess:
-    """Drives one run to its end. `local_for` gives a client's data, made anew for each order."""
+class Driver(ABC):
+    """Hands a run's orders to whoever does their work, until the run is over. Time passes only when nothing else does."""
 
-    def __init__(
-        self,
-        folder: Path,
-        scenario: Scenario,
-        setup: Setup,
-        rules: Rules,
-        local_for: LocalFor,
-        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
-    ) -> None:
-        self.run = Run.start(folder, scenario, setup, rules, "in-process", 0.0)
-        self.local_for, self.watch = local_for, watch
-        self._memories: dict[ClientId, Memory] = {}
+    def __init__(self, run: Run, watch: Callable[[Mapping[str, Any]], None] = lambda row: None) -> None:
+        self.run, self.watch = run, watch
         self._now = 0.0
+
+    @abstractmethod
+    def answers(self, work: Work) -> list[Effect]:
+        """Do the work of these orders, let the run accept the reports, and say what follows."""
 
     def complete(self, clients: Mapping[ClientId, tuple[int, int]], first: Sequence[Effect] = ()) -> Run:
         """Let everybody (train and test samples by id) join and run to the end; `first` are a resume's effects.
@@ -56,14 +52,39 @@ class InProcess:
                     if effect.why:
                         raise RuntimeError(effect.why)
                     return self.run
-            effects = [new for client, order in work for new in self._answer(client, order)]
-            if not work:
-                effects = self._wait()
+            effects = self.answers(work) if work else self._wait()
 
-    def _with_work(self, effects: list[Effect]) -> list[tuple[ClientId, OrderMessage]]:
+    def _with_work(self, effects: list[Effect]) -> Work:
         """The newest order of each client, where it asks for work."""
         newest = {effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)}
         return [(client, order) for client, order in sorted(newest.items()) if order.work is not None]
+
+    def _wait(self) -> list[Effect]:
+        wake = self.run.engine.wake_at
+        if wake is None:
+            raise RuntimeError(f"the run cannot go on: {self.run.engine.stage.value}")
+        self._now = wake
+        return self.run.handle(Tick(), self._now)
+
+
+class InProcess(Driver):
+    """Drives one run with clients in this very process. `local_for` gives a client's data, made anew for each order."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        rules: Rules,
+        local_for: LocalFor,
+        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+    ) -> None:
+        super().__init__(Run.start(folder, scenario, setup, rules, "in-process", 0.0), watch)
+        self.local_for = local_for
+        self._memories: dict[ClientId, Memory] = {}
+
+    def answers(self, work: Work) -> list[Effect]:
+        return [new for client, order in work for new in self._answer(client, order)]
 
     def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
         assert order.work is not None  # noqa: S101 - the caller has looked
@@ -75,10 +96,3 @@ class InProcess:
         if self.run.facts.accepted.get(client) == order.step:
             self._memories[client] = kept
         return effects
-
-    def _wait(self) -> list[Effect]:
-        wake = self.run.engine.wake_at
-        if wake is None:
-            raise RuntimeError(f"the run cannot go on: {self.run.engine.stage.value}")
-        self._now = wake
-        return self.run.handle(Tick(), self._now)

@@ -39,8 +39,8 @@ class Lines:
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """Names what a checkpoint belongs to: everything but where the broker is."""
-    return hashlib.blake2b(scenario.model_dump_json(exclude={"broker"}).encode(), digest_size=8).hexdigest()
+    """Names what a checkpoint belongs to: everything but where the broker is and what it is compared with."""
+    return hashlib.blake2b(scenario.model_dump_json(exclude={"broker", "compare"}).encode(), digest_size=8).hexdigest()
 
 
 def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:

@@ -345,7 +345,11 @@ class Run:
 
     def content_of(self, key: str) -> bytes:
         """The encoded model behind a key that an order of the open step names."""
-        return self._models[key].path.read_bytes()
+        return self.file_of(key).read_bytes()
+
+    def file_of(self, key: str) -> Path:
+        """Where that content lies until the next fold."""
+        return self._models[key].path
 
     def _base(self, wanted: bytes) -> Vector:
         """The model that a delta was taken against, as the agent has seen it."""

@@ -114,7 +114,8 @@ def _said(item: Any, path: Path, source: Source, root: type[BaseModel]) -> tuple
     around = models_at(path[:-1], source.data, root) if path else [root]
     match item["type"]:
         case "extra_forbidden":
-            return "unknown key", unknown(str(path[-1]), {name for model in around for name in fields(model)})
+            known = [*around, *_written_flat(item["loc"], path, around, source.data)]
+            return "unknown key", unknown(str(path[-1]), {name for model in known for name in fields(model)})
         case "missing":
             infos = [fields(model).get(str(path[-1])) for model in around]
             described = [info.description for info in infos if info and info.description]
@@ -129,6 +130,18 @@ def _said(item: Any, path: Path, source: Source, root: type[BaseModel]) -> tuple
     bare_word = isinstance(item["input"], bool) and item["type"] == "string_type"
     hint = ": YAML takes a bare yes, no, on, off for true or false, put it in quotes" if bare_word else ""
     return _short(item["input"]), item["msg"].removeprefix("Input ") + hint
+
+
+def _written_flat(
+    location: Sequence[str | int], path: Path, around: Sequence[type[BaseModel]], data: Any
+) -> list[type[BaseModel]]:
+    """The section whose keys a person may write into the one around it, as those of a compared method's strategy."""
+    for key in path[:-1]:
+        data = _inside(data, key)
+    skipped = [
+        info for model in around for name, info in fields(model).items() if name in location and name not in path
+    ]
+    return _chosen([model for info in skipped for model in _models(info.annotation)], data or {})
 
 
 def _short(seen: Any) -> str:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
@@ -266,6 +266,53 @@ class Fleet(Section):
         return self
 
 
+Metric = Literal["last", "server", "tuned", "global"]
+
+
+class Method(Section):
+    """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}."""
+
+    label: Name = Field(description="what the tables and the folder are called; the method's name where none is given")
+    strategy: AnyStrategy = Field(description="name and hyper-parameters")
+    training: dict[str, Any] = Field({}, description="laid over the scenario's training section")
+    metric: Metric | None = Field(None, description="in place of compare.metric, e.g. global for a single model")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, data: Any) -> Any:
+        """Keys that are none of ours are the strategy's."""
+        if not isinstance(data, dict) or "strategy" in data:
+            return data
+        own = {key: value for key, value in data.items() if key in cls.model_fields}
+        strategy = {key: value for key, value in data.items() if key not in own}
+        return {"label": strategy.get("name"), **own, "strategy": strategy}
+
+
+class Compare(Section):
+    """Every method on every seed. The cells of one seed share the partition, the initial weights and the draws."""
+
+    methods: tuple[Method, ...]
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1, 2, 3)
+    published: dict[str, float] = Field({}, description="by label: the figure that is printed beside ours, in percent")
+    metric: Metric = Field("last", description="what the published figure is: a mode's macro average; global: micro")
+    target: float | None = Field(None, gt=0, le=1, description="count the rounds until the accuracy gets there")
+
+    @model_validator(mode="after")
+    def _labels_are_names_of_methods(self) -> Self:
+        labels = [method.label for method in self.methods]
+        if not labels or not self.seeds:
+            raise ValueError("at least one method and one seed are wanted")
+        twice = sorted({label for label in labels if labels.count(label) > 1})
+        if twice:
+            raise ValueError(f"methods {twice} stand there twice: give each a label of its own")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds {list(self.seeds)}: each is wanted once")
+        strangers = sorted(set(self.published) - set(labels))
+        if strangers:
+            raise ValueError(f"published names {strangers}; the methods are {labels}")
+        return self
+
+
 class Scenario(Section):
     """A whole run."""
 
@@ -280,6 +327,22 @@ class Scenario(Section):
     evaluation: Evaluation = Evaluation()
     wire: Wire = Wire()
     fleet: Fleet | None = None
+    compare: Compare | None = Field(None, description="methods and seeds of `coordinator compare`")
+
+    @model_validator(mode="after")
+    def _training_of_methods_is_training(self) -> Self:
+        for method in self.compare.methods if self.compare is not None else ():
+            try:
+                self.training_of(method)
+            except ValidationError as error:
+                first = error.errors(include_url=False)[0]
+                key = ".".join(map(str, ("training", *first["loc"])))
+                raise ValueError(f"compare, method {method.label}: {key}: {first['msg']}") from None
+        return self
+
+    def training_of(self, method: Method) -> Training:
+        """The training section with what a method of the comparison lays over it."""
+        return Training.model_validate({**self.training.model_dump(), **method.training})
 
 
 def agent_name(index: int, agents: int) -> str:

@@ -1,0 +1,107 @@
+"""What `coordinator compare` does: run the cells that are missing, then write the tables."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coordinator import command
+from coordinator.checkpoint import Checkpoint
+from coordinator.compare import Cell, Row, chosen, grid, markdown, row_of, section, summaries
+from coordinator.disk import write_atomically
+from coordinator.records import finished, scenario_digest
+from coordinator.scenario_file import load
+from coordinator.simulate import simulate
+from coordinator.workers import Crew
+from shared.errors import UserError
+from shared.scenario import Scenario
+
+Watching = Callable[[Cell], AbstractContextManager[command.Watch]]
+
+
+def run_cells(
+    scenario: Scenario, options: command.Options, wanted: Iterable[str], watching: Watching, *, in_process: bool = False
+) -> bool:
+    """Run what is missing below `options.folder`; False where the operator stopped it. Finished cells stay as they are.
+
+    Raises UserError, before anything starts, where a folder holds a run of another scenario.
+    """
+    missing = [cell for cell in chosen(grid(scenario), wanted) if not is_finished(cell, options.folder)]
+    with ExitStack() as stack:
+        crew = None
+        if in_process and missing:
+            size = scenario.fleet.workers if scenario.fleet is not None else 0
+            crew = stack.enter_context(Crew(size, options.folder / "workers.log"))
+        for cell in missing:
+            with watching(cell) as watch:
+                if _run(cell, options, crew, watch) is None:
+                    return False
+    return True
+
+
+def _run(cell: Cell, options: command.Options, crew: Crew | None, watch: command.Watch) -> dict[str, Any] | None:
+    folder = options.folder / cell.folder
+    resume = Checkpoint(folder / "checkpoint").exists()
+    if not resume and folder.exists():
+        shutil.rmtree(folder)  # ours, and stopped before its first checkpoint: nothing in it took any time
+    own = replace(options, folder=folder, resume=resume)
+    if crew is not None:
+        return simulate(cell.scenario, own, crew, watch)
+    return asyncio.run(command.run(cell.scenario, own, watch))
+
+
+def is_finished(cell: Cell, out: Path) -> bool:
+    """Is the cell's result there? Raises UserError where its folder holds something else."""
+    folder = out / cell.folder
+    if not folder.exists() or not any(folder.iterdir()):
+        return False
+    file = folder / "scenario.yaml"
+    if not file.exists() or scenario_digest(load(file)) != scenario_digest(cell.scenario):
+        raise UserError(
+            f"{folder}: what is there was run from another scenario; compare {file} with yours, and choose another "
+            "--out or remove the folder yourself"
+        )
+    return (folder / "result.json").exists()
+
+
+def write_tables(scenario: Scenario, out: Path) -> list[Row]:
+    """compare.json, .csv, .parquet (a row per finished cell) and .md below `out`; returns a summary per method."""
+    from pyarrow import Table, parquet
+
+    compare = section(scenario)
+    rows = [
+        row_of(cell, compare, finished(out / cell.folder), _lines(out / cell.folder / "rounds.jsonl"))
+        for cell in grid(scenario)
+        if is_finished(cell, out)
+    ]
+    if not rows:
+        raise UserError(f"{out}: no cell is finished, there is nothing to compare")
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    rows = [{key: row.get(key) for key in keys} for row in rows]
+    found = summaries(compare, rows)
+    document = {"name": scenario.name, "compare": compare.model_dump(mode="json"), "methods": found, "cells": rows}
+    write_atomically(out / "compare.json", json.dumps(document, indent=1).encode())
+    write_atomically(out / "compare.csv", _csv(rows, keys).encode())
+    write_atomically(out / "compare.md", markdown(scenario, found).encode())
+    parquet.write_table(Table.from_pylist(rows), out / "compare.parquet")
+    return found
+
+
+def _csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, keys, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,143 @@
+"""A simulated fleet without a broker: the orders of a run go straight to worker processes.
+
+The workers, the codecs and the coordinator's half are those of a run over a broker, so the bytes are the same; what is
+left out is the agents' half of the protocol. Time is made up: nobody is late, nobody vanishes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coordinator import command, launch, records
+from coordinator.inprocess import Driver, Work
+from coordinator.run import Effect, Run
+from coordinator.workers import Crew
+from shared.errors import UserError
+from shared.frames import Job
+from shared.messages import OrderMessage
+from shared.scenario import Faults, Fleet, Scenario, agent_name
+from shared.strategy import ClientId
+
+Watch = Callable[[Mapping[str, Any]], None]
+
+
+class Simulation(Driver):
+    """Drives a run with workers. An agent's memory is a file, named by the step whose report it came with."""
+
+    def __init__(self, run: Run, crew: Crew, sources: Mapping[ClientId, Job], watch: Watch) -> None:
+        super().__init__(run, watch)
+        self._crew, self._sources = crew, sources
+        for client in sources:
+            self._folder(client).mkdir(parents=True, exist_ok=True)
+            self._settle(client)
+
+    def answers(self, work: Work) -> list[Effect]:
+        """Reports are taken in the order in which the round invited: over-selection must not prefer the first names."""
+        step = self.run.engine.step
+        places = {client: place for place, client in enumerate(step.cohort)} if step is not None else {}
+        ordered = sorted(work, key=lambda item: places.get(item[0], len(places)))
+        effects: list[Effect] = []
+        for (client, _), answer in zip(ordered, self._crew.each([self._job(*item) for item in ordered]), strict=True):
+            if "failure" in answer:
+                raise UserError(f"{client}: {answer['failure']}")
+            effects += self.run.accept(client, self._report(client).read_bytes(), self._now)
+            self._settle(client)
+        return effects
+
+    def _job(self, client: ClientId, order: OrderMessage) -> Job:
+        assert order.work is not None  # noqa: S101 - the driver has looked
+        memory = self._memory(client)
+        return {
+            "job": "perform",
+            "source": self._sources[client],
+            "client": client,
+            "order": order.to_bytes(),
+            "models": [str(self.run.file_of(ref.key)) for ref in order.work.models],
+            "memory": str(self._folder(client) / f"memory-{memory}.npz") if memory is not None else "",
+            "report_out": str(self._report(client)),
+            "memory_out": str(self._folder(client) / f"memory-{order.step}.npz"),
+            "durable": False,
+        }
+
+    def _settle(self, client: ClientId) -> None:
+        """Keep the memory of the newest accepted work; what came with a report that was not accepted never was."""
+        newest = self._memory(client)
+        for step in self._steps(client):
+            if step != newest:
+                (self._folder(client) / f"memory-{step}.npz").unlink()
+        self._report(client).unlink(missing_ok=True)
+
+    def _memory(self, client: ClientId) -> int | None:
+        accepted = self.run.facts.accepted.get(client, 0)
+        return max((step for step in self._steps(client) if step <= accepted), default=None)
+
+    def _steps(self, client: ClientId) -> list[int]:
+        return [int(path.stem.removeprefix("memory-")) for path in self._folder(client).glob("memory-*.npz")]
+
+    def _report(self, client: ClientId) -> Path:
+        return self._folder(client) / "report"
+
+    def _folder(self, client: ClientId) -> Path:
+        return self.run.folder / "agents" / client
+
+
+def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
+    """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
+    fleet = _simulated(scenario)
+    command.prepare(scenario, options)
+    folder = options.folder.resolve()
+    root = str(options.data_root.resolve()) if options.data_root is not None else None
+    source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}
+    _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
+    sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
+    people = _people(scenario, crew, sources, watch)
+    setup, rules = asyncio.run(launch.initial(folder, scenario)), command.rules_of(scenario)
+    first: Sequence[Effect] = ()
+    if options.resume:
+        run, first = Run.resume(folder, scenario, setup, rules, 0.0)
+        first = [*first, *run.desired()]
+    else:
+        run = Run.start(folder, scenario, setup, rules, "in-process", 0.0)
+    try:
+        Simulation(run, crew, sources, watch).complete(people, first)
+    except RuntimeError as error:
+        raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
+    return records.write_all(run, command.truth_of(scenario, folder))
+
+
+def _simulated(scenario: Scenario) -> Fleet:
+    fleet = scenario.fleet
+    if fleet is None:
+        raise UserError(f"{scenario.name} has no section fleet: without a broker there is nobody to train")
+    if fleet.timeline or fleet.faults != Faults():
+        raise UserError(
+            "fleet.timeline and fleet.faults happen in real time and need a broker: leave --in-process out, "
+            "or the sections"
+        )
+    return fleet
+
+
+def _people(
+    scenario: Scenario, crew: Crew, sources: Mapping[ClientId, Job], watch: Watch
+) -> dict[ClientId, tuple[int, int]]:
+    """Training and test samples of everybody whose data fits."""
+    task = scenario.task.model_dump(mode="json")
+    found = crew.each([{"job": "inspect", "source": source, "task": task} for source in sources.values()])
+    people = {}
+    for client, told in zip(sources, map(_done, found), strict=True):
+        if told.get("problem"):
+            watch({"event": "problem", "agent": client, "why": told["problem"]})
+        else:
+            people[client] = (told["samples"], told["test_samples"])
+    if not people:
+        raise UserError("the data of no agent fits the task")
+    return people
+
+
+def _done(answer: Job) -> Job:
+    if "failure" in answer:
+        raise UserError(answer["failure"])
+    return answer
