@@ -17,7 +17,7 @@ DATA = Path(os.environ.get("COVEY_DATA_ROOT", ROOT.parent / "shared" / "data"))
 SMALL = {  # the same scenario with few agents and one round
     "fmnist_fedclust": ["fleet.agents=6", "rounds.participation=0.5", "training.epochs=1", "fleet.limit=3000"],
     "writers_fesem": ["fleet.agents=8", "fleet.partition.populations={hsf0: 4, hsf4: 4}", "training.epochs=1"],
-    "har_people": [],
+    "har_people": ["training.epochs=1", "rounds.participation=0.1"],
 }
 
 
@@ -47,10 +47,11 @@ def test_a_scenario_is_complete_and_comes_back_from_its_dump(path: Path, tmp_pat
 def test_fedclust_finds_the_planted_clusters_of_digits_and_beats_fedavg(tmp_path: Path, broker: str) -> None:
     which = ["--embedded"] if broker == "embedded" else []
     clustered = run(tmp_path / "a", "digits", *which)
-    single = run(tmp_path / "b", "digits", "--set", "strategy.name=fedavg", *which)
     assert clustered["ari"] == 1.0
-    assert macro(clustered, "server") > macro(single, "server") + 0.05
     assert f'"broker": "{broker}' in (tmp_path / "a" / "run.log").read_text()
+    if broker == "mosquitto":  # the same bytes over either, so once is enough
+        single = run(tmp_path / "b", "digits", "--set", "strategy.name=fedavg")
+        assert macro(clustered, "server") > macro(single, "server") + 0.05
 
 
 @pytest.mark.processes
