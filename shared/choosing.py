@@ -1,8 +1,8 @@
 """How many clusters? Three rules that let the data say (algorithms.md sections 3.4 and 3.7); nothing is trained for them.
 
-`shared.clustering.largest_gap` reads the merge heights of a tree, `elbow` the fall of J over a grid of K, and `by_silhouette`,
-which is ours, compares every cut of a tree with the cuts of clouds that have no clusters. Only the last can answer 1.
-scipy is imported only where it is used: agents do not have it.
+`shared.clustering.largest_gap` reads the merge heights of a tree, `elbow` the fall of J over a grid of K, and
+`by_silhouette`, which is ours, compares every cut of a tree with the cuts of clouds that have no clusters. Where agents
+differ at all, only the last can answer 1. scipy is imported only where it is used: agents do not have it.
 """
 
 from __future__ import annotations
@@ -96,16 +96,18 @@ def _cuts(matrix: Matrix, linkage: Linkage) -> Iterator[tuple[Labels, Matrix, Ma
 
     count = len(matrix)
     names = np.arange(count)  # which node of the tree each cluster is
-    own, sums, sizes = np.arange(count), matrix.astype(np.float64), np.ones(count)
-    for step, (a, b) in enumerate(hierarchy.linkage(squareform(matrix, checks=False), linkage)[:, :2].astype(int)):
-        keep, gone = sorted(np.flatnonzero((names == a) | (names == b)).tolist())
+    own, sums, sizes = np.arange(count), np.array(matrix, np.float64, order="F"), np.ones(count)
+    tree = hierarchy.linkage(squareform(matrix, checks=False), linkage)
+    for step, (a, b) in enumerate(tree[:, :2].astype(int).tolist()):
+        last = count - step - 1
+        keep, gone = np.flatnonzero((names[: last + 1] == a) | (names[: last + 1] == b)).tolist()
         sums[:, keep] += sums[:, gone]
         sizes[keep] += sizes[gone]
         names[keep] = count + step
         own[own == gone] = keep
-        own[own > gone] -= 1
-        sums, sizes, names = np.delete(sums, gone, axis=1), np.delete(sizes, gone), np.delete(names, gone)
-        yield own, sums, sizes
+        own[own == last] = gone  # the last cluster takes the free place
+        sums[:, gone], sizes[gone], names[gone] = sums[:, last], sizes[last], names[last]
+        yield own, sums[:, :last], sizes[:last]
 
 
 def _mean_silhouette(own: Labels, sums: Matrix, sizes: Matrix) -> float:
