@@ -156,7 +156,7 @@ def compare(
     if as_json:
         display.json_line({"event": "compare", "methods": found})
         return
-    out.print(display.words_table(table(loaded, found)))
+    out.print(display.words_table(table(loaded, found)), width=max(out.width, 160), crop=False)  # no column is lost
     names = "compare.json, .csv, .parquet and .md are in"
     out.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
 

@@ -195,13 +195,15 @@ def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> T
             columns[f"E-{mode}"] = _spread(key, digits, scale)
     if compare.published:
         columns["published (ours)"] = _published
-    columns["ARI"] = _spread("ari", 2)
+    if any("ari" in one for one in found):
+        columns["ARI"] = _spread("ari", 2)
     columns["clusters"] = lambda one: _listed(one["clusters"])
     if compare.target is not None:
         columns[f"rounds to {100 * compare.target:g} %"] = lambda one: _listed(one["reached"])
         columns["Mbit to it"] = _mean("mbit_to_target", 2)
     columns["Mbit per agent"] = _mean("mbit_per_agent", 2)
-    columns["MB on the wire"] = _mean("mb_wire", 1)
+    if any("mb_wire" in one for one in found):
+        columns["MB on the wire"] = _mean("mb_wire", 1)
     unit = "accuracy in %" if accuracies else "mean squared error"
     title = f"{scenario.name}: {unit}, {average} average; mean ± population deviation over seeds"
     return Table(title, list(columns), [[column(one) for column in columns.values()] for one in found])

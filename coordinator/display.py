@@ -106,7 +106,7 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
 
 def words_table(words: Words) -> Table:
     """A comparison for the terminal."""
-    table = Table(title=words.title, box=box.SIMPLE_HEAD)
+    table = Table(title=words.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for i, (title, *column) in enumerate(zip(words.headers, *words.lines, strict=True)):
         table.add_column(title, justify="right" if i else "left", min_width=max(map(len, column)))  # titles may wrap
     for line in words.lines:
