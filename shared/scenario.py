@@ -247,7 +247,8 @@ class Fleet(Section):
     agents: int = Field(ge=1)
     data: str = Field(
         "digits",
-        description="digits (embedded), fashion-mnist, cifar10, har, mnist-writer, or a path below the data root",
+        description="digits (embedded), fashion-mnist, cifar10, cifar100, svhn, emnist-byclass, emnist-letters, "
+        "emnist-balanced, femnist, celeba, har, mnist-writer, or a path below the data root",
     )
     partition: Partition | str = Field(
         Iid(), description="a rule, or .npz with train_idx/train_ptr and test_idx/test_ptr"
