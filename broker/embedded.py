@@ -17,20 +17,19 @@ import sys
 import threading
 from argparse import ArgumentParser
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from broker import passwords
+from broker.child import Child
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
 READY_S = 30.0
-STOP_S = 5.0
 ROOT = Path(__file__).resolve().parent.parent
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Child):
     """`async with EmbeddedBroker(...) as broker`: runs from entry to exit, reachable at `broker.url`.
 
     Raises UserError where the port is taken or the process does not come up.
@@ -40,8 +39,6 @@ class EmbeddedBroker:
         self.options = options or Options()
         self.name = f"embedded (amqtt {_amqtt_version()} codec)"
         self.url: BrokerUrl
-        self.pid = 0
-        self._process: asyncio.subprocess.Process
 
     async def __aenter__(self) -> Self:
         port = free_port(self.options)
@@ -73,29 +70,6 @@ class EmbeddedBroker:
         if not line:
             await self.stop()
             raise UserError(f"the embedded broker did not start on {self.options.host}; its messages are above")
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    async def wait(self) -> int:
-        """Until the process ends by itself, which it should not; its exit code."""
-        return await self._process.wait()
-
-    async def kill(self) -> None:
-        """End it as a power cut would. For fault drills."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-
-    async def stop(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            await asyncio.wait_for(self._process.wait(), STOP_S)
-        except TimeoutError:
-            await self.kill()
 
 
 def _amqtt_version() -> str:

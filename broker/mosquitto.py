@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import getpass
 import shutil
@@ -13,16 +12,15 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from broker import acl
+from broker.child import Child
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
 READY_S = 15.0
-STOP_S = 5.0
 HELLO = bytes.fromhex("100c00044d5154540402000a0000")  # CONNECT: MQTT 3.1.1, clean session, no name, 10 s
 
 
@@ -65,7 +63,7 @@ def render(options: Options, port: int, *, rules: Path | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
-class Mosquitto:
+class Mosquitto(Child):
     """`async with Mosquitto(...) as broker`: runs from entry to exit, reachable at `broker.url`.
 
     `config` replaces our configuration, as text with `{port}` in it. Raises UserError where mosquitto is
@@ -81,8 +79,6 @@ class Mosquitto:
         self._config = config
         self.name = f"mosquitto {version(program)}"
         self.url: BrokerUrl
-        self.pid = 0
-        self._process: asyncio.subprocess.Process
         self._folder: tempfile.TemporaryDirectory[str]
 
     async def __aenter__(self) -> Self:
@@ -134,29 +130,9 @@ class Mosquitto:
         lines = [line for file in files if file and file.exists() for line in file.read_text().splitlines()]
         return "\n".join(f"  {line}" for line in lines[-8:])
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
-
-    async def wait(self) -> int:
-        """Until the process ends by itself, which it should not; its exit code."""
-        return await self._process.wait()
-
-    async def kill(self) -> None:
-        """End it as a power cut would. For fault drills."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-
     async def stop(self) -> None:
-        if self.pid:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-            try:
-                await asyncio.wait_for(self._process.wait(), STOP_S)
-            except TimeoutError:
-                await self.kill()
+        """Ask the process to end, see to it, and remove its configuration."""
+        await super().stop()
         self._folder.cleanup()
 
 

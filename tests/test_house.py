@@ -17,7 +17,15 @@ FILES = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (
 
 # what is imported -> the only files that may
 ONLY = {
-    "torch": ["agent/learner*.py", "agent/models*.py", "agent/data*.py", "agent/data/*.py", "agent/worker*.py", "agent/views*.py", "agent/contrast*.py"],
+    "torch": [
+        "agent/learner*.py",
+        "agent/models*.py",
+        "agent/data*.py",
+        "agent/data/*.py",
+        "agent/worker*.py",
+        "agent/views*.py",
+        "agent/contrast*.py",
+    ],
     "aiomqtt": ["shared/mqtt_link.py"],
     "amqtt": ["broker/*.py"],
     "matplotlib": [],
