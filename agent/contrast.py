@@ -1,4 +1,4 @@
-"""The contrastive clustering loss of two views (algorithms.md section 4.3).
+"""The contrastive clustering loss of two views.
 
 Tang et al. 2024, equation 1, as Li et al. 2021 (Contrastive Clustering) have it: the printed 1/tau outside of exp and
 the index that stands twice are read as slips, for as printed tau would cancel.

@@ -1,4 +1,4 @@
-"""Torch behind `Local`: the one local training loop of the project (algorithms.md section 1.2).
+"""Torch behind `Local`: the one local training loop of the project.
 
 All parameters are views into one flat tensor and all gradients into another, so a step of SGD is a few
 vector operations whatever the number of layers, and a model comes and goes as one copy.

@@ -1,4 +1,4 @@
-"""Built-in models and the user's own, as torch modules, layouts and initial vectors (algorithms.md section 8).
+"""Built-in models and the user's own, as torch modules, layouts and initial vectors.
 
 Every builder takes (features, outputs, **options). Modules are declared in the order of the forward
 pass, so that the last declared one is the final layer.
@@ -95,7 +95,7 @@ class Net(nn.Sequential):
 
 
 class Headed(nn.Module):
-    """A model with a projection head beside its final layer (algorithms.md section 4.3).
+    """A model with a projection head beside its final layer.
 
     Takes a sequence of layers that ends in a linear one and keeps their names. The head is linear, ReLU, linear on
     the features (n, d) that the final layer reads, and stands before it, so that the final layer stays the last.

@@ -1,4 +1,4 @@
-"""Who of a simulated fleet holds which samples (algorithms.md section 7.3).
+"""Who of a simulated fleet holds which samples.
 
 A partition is stored as `.npz`: agent i owns `train_idx[train_ptr[i]:train_ptr[i+1]]` and tests on
 `test_idx[test_ptr[i]:test_ptr[i+1]]`. `test_of` says what `test_idx` points into: the data set's "test"

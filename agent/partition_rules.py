@@ -1,4 +1,4 @@
-"""The partitioning rules, one function each (algorithms.md section 7.3). All draws come from the one generator given."""
+"""The partitioning rules, one function each. All draws come from the one generator given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random views of images for contrastive learning (algorithms.md section 4.3): two views of one image should agree.
+"""Random views of images for contrastive learning: two views of one image should agree.
 
 Images are float (n, channels, height, width) in [0, 1]; each is changed by numbers of its own. Three channels get the
 views of natural images (crop and resize, flip, colours, greyscale), one channel those of handwriting (a small turn,

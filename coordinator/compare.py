@@ -14,7 +14,7 @@ from shared.scenario import Compare, Metric, Scenario
 Row = dict[str, Any]
 NONE = "–"
 MODES = ("last", "server", "tuned", "best")
-METRICS: Mapping[Metric, tuple[str, str]] = {  # algorithms.md sections 1.6 and 9.2
+METRICS: Mapping[Metric, tuple[str, str]] = {
     "last": ("last", "macro"),
     "server": ("server", "macro"),
     "tuned": ("tuned", "macro"),
@@ -117,7 +117,7 @@ def _accuracy(modes: Mapping[str, Any], metric: Metric) -> float | None:
 
 
 def _reached(lines: Iterable[Mapping[str, Any]], target: float, metric: Metric, agents: int) -> Row:
-    """The first round (from 1) at or above the target, without smoothing, and the traffic until then (section 9.3).
+    """The first round (from 1) at or above the target, without smoothing, and the traffic until then.
 
     Looked at is what participants reach right after their training, where that was tracked; otherwise the metric, after
     those rounds at which everybody was evaluated.

@@ -20,7 +20,7 @@ from shared.strategy import ClientId, Reports
 if TYPE_CHECKING:
     from coordinator.run import Run
 
-MODES = ("server", "tuned", "last", "best")  # algorithms.md section 1.6; E-global is the micro average of "server"
+MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
 FIGURES = ("accuracy", "f1", "loss", "mse")
 
 
@@ -73,7 +73,7 @@ def means(reports: Reports, phase: str, weight: str) -> dict[str, Any]:
 def averages(
     evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
 ) -> dict[str, Any]:
-    """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode (section 9.1)."""
+    """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
     modes = dict.fromkeys(mode for one in evaluation.values() for mode in one)
     return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
 

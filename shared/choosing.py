@@ -1,4 +1,4 @@
-"""How many clusters? Three rules that let the data say (algorithms.md sections 3.4 and 3.7); nothing is trained for them.
+"""How many clusters? Three rules that let the data say; nothing is trained for them.
 
 `shared.clustering.largest_gap` reads the merge heights of a tree, `elbow` the fall of J over a grid of K, and
 `by_silhouette`, which is ours, compares every cut of a tree with the cuts of clouds that have no clusters. Where agents

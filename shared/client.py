@@ -163,7 +163,7 @@ def _moments(local: Local) -> Report:
 
 
 def _evaluate(strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]) -> Report:
-    """Modes E-server, E-tuned and E-last (algorithms.md section 1.6)."""
+    """Modes E-server, E-tuned and E-last."""
     own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
     mixture = strategy.personal(job, local, own)
     numbers = {"server": _measure(mixture, local)}

@@ -1,4 +1,4 @@
-"""Clustering primitives (algorithms.md section 6): K-means on streamed rows, agglomeration of a distance matrix.
+"""Clustering primitives: K-means on streamed rows, agglomeration of a distance matrix.
 
 Rows are float32 vectors (d,) that may be memory-mapped: they are read in tiles and never copied whole.
 Everything is deterministic for a seed; ties go to the lower index; labels count from 0 in the order of

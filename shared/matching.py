@@ -1,8 +1,8 @@
 """Matching hidden units: two networks may compute the same function in another order of units.
 
-The fixed-width part of matched averaging (Wang et al. 2020, Federated Learning with Matched Averaging; algorithms.md
-section 3.5): layer by layer from the input, the units of a model are brought into the order in which they lie
-nearest to those of an anchor. scipy is imported only where it is used: agents do not have it.
+The fixed-width part of matched averaging (Wang et al. 2020, Federated Learning with Matched Averaging): layer by
+layer from the input, the units of a model are brought into the order in which they lie nearest to those of an
+anchor. scipy is imported only where it is used: agents do not have it.
 """
 
 from __future__ import annotations

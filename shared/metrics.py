@@ -1,4 +1,4 @@
-"""What is measured (algorithms.md section 9), in numpy alone: agents compute their own accuracy and F1.
+"""What is measured, in numpy alone: agents compute their own accuracy and F1.
 
 Per client: `accuracy`, `macro_f1`. Over clients: `micro` and `macro` averages. Of clusters found against a
 truth: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels of equal length. Of soft
@@ -25,7 +25,7 @@ def accuracy(truth: Classes, predicted: Classes) -> float:
 
 
 def macro_f1(truth: Classes, predicted: Classes) -> float:
-    """Mean F1 over the classes that occur in truth or predictions, FeSEM's definition (section 9.1).
+    """Mean F1 over the classes that occur in truth or predictions, FeSEM's definition.
 
     2 TP / (2 TP + FP + FN) per class, which is 0 where precision or recall is undefined.
     """
@@ -66,7 +66,7 @@ def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def micro(values: Sequence[float], amounts: Sequence[float]) -> float:
-    """Mean over clients weighted by their amounts of data, not scikit-learn's "micro" (section 9.1).
+    """Mean over clients weighted by their amounts of data, not scikit-learn's "micro".
 
     Raises ValueError where the amounts sum to zero.
     """
@@ -110,7 +110,7 @@ def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> tuple[floa
     """Squared error of soft memberships, as (mean over clients of the sum over clusters, that divided by K).
 
     Both are (N, K), rows sum to 1. Cluster ids are matched by the one permutation, the same for all clients, that
-    makes the error least (section 9.6). Needs scipy. Raises ValueError for shapes that differ or are empty.
+    makes the error least. Needs scipy. Raises ValueError for shapes that differ or are empty.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -116,7 +116,7 @@ class Rounds(Section):
 
 
 class Evaluation(Section):
-    """What is measured, and when (algorithms.md section 1.6)."""
+    """What is measured, and when."""
 
     every: int = Field(0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end")
     tune_epochs: int = Field(1, ge=0, description="E_ft of mode E-tuned; 0: leave the mode out")

@@ -1,7 +1,6 @@
 """One independent random generator per (seed, purpose, keys...).
 
-No global generator is ever reseeded: two purposes, rounds or clients never share a stream
-(algorithms.md section 1.2, "Randomness").
+No global generator is ever reseeded: two purposes, rounds or clients never share a stream.
 """
 
 from __future__ import annotations

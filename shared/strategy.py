@@ -37,7 +37,7 @@ S = TypeVar("S")
 
 
 class Training(BaseModel):
-    """Local SGD (algorithms.md section 1.2). The optimiser is made anew for every job."""
+    """Local SGD. The optimiser is made anew for every job."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -152,7 +152,7 @@ class Pull:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Adds beta * contrastive loss of two augmented views to the loss (algorithms.md section 4.3).
+    """Adds beta * contrastive loss of two augmented views to the loss.
 
     For models with a projection head on `clusters` outputs. `kappa` weighs the entropy of the mean assignment;
     `by` says whose signatures are told apart: the clusters' (columns) or the samples' (rows).
@@ -207,7 +207,7 @@ class Local(Protocol):
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
     ) -> Descent:
-        """LocalTrain (algorithms.md section 1.2). `epochs` overrides the training settings;
+        """LocalTrain. `epochs` overrides the training settings;
         `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size."""
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""Means that a few wild rows cannot move, and K-means with such centres (algorithms.md section 3.1).
+"""Means that a few wild rows cannot move, and K-means with such centres.
 
 A trimmed mean drops the smallest and the largest values of every coordinate; a ball drops the rows that lie
 farthest from the geometric median; a median drops all but the middle. Rows may be memory-mapped.

@@ -41,7 +41,7 @@ class Layout:
     """Names and shapes of a model's tensors, in the order in which a vector holds them.
 
     The first `trainable` tensors are parameters; the rest are floating-point buffers, which are
-    averaged with the parameters but are no part of distances (algorithms.md section 1.3).
+    averaged with the parameters but are no part of distances.
     """
 
     tensors: tuple[Tensor, ...]
@@ -83,7 +83,7 @@ class Layout:
 
     @cached_property
     def final_layer(self) -> slice:
-        """The last parametrised module, weights and bias together (algorithms.md section 8)."""
+        """The last parametrised module, weights and bias together."""
         spans = self.span_of(self.modules[-1])
         return slice(spans[0].start, spans[-1].stop)
 

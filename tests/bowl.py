@@ -1,6 +1,6 @@
 """Two small honest clients in numpy: a quadratic bowl whose answers are known by hand, and softmax regression.
 
-Both train by the one rule of algorithms.md section 1.2: decay, pull, momentum, step; a fresh optimiser per job.
+Both train by one rule: decay, pull, momentum, step; a fresh optimiser per job.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from tests.bowl import Softmax, softmax_client
 
 # Every strategy with hyper-parameters that suit eight clients; a new method adds its line here.
 METHODS: dict[str, dict[str, Any]] = {
+    "ditto": {},
     "local": {},
     "fedsgd": {},
     "fedavg": {},

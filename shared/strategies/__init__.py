@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.strategies.cfl import Cfl
+from shared.strategies.ditto import Ditto
 from shared.strategies.fedavg import FedAvg
 from shared.strategies.fedclust import FedClust
 from shared.strategies.feddane import FedDane
@@ -29,6 +30,7 @@ from shared.strategies.robust import Robust
 
 AnyStrategy = Annotated[
     Cfl
+    | Ditto
     | FedAvg
     | FedClust
     | FedDane

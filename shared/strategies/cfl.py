@@ -2,8 +2,7 @@
 
 Sattler, Müller, Samek 2019, Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under
 Privacy Constraints, algorithms 1 to 3, with the exact bipartition; `linkage` complete is what its code does. The
-paper needs every member's update of the same round. With partial participation (our extension, algorithms.md section
-3.2) the two norms are watched over those who report; where they call for a split, all members are asked to take
+paper needs every member's update of the same round. With partial participation (our extension) the two norms are watched over those who report; where they call for a split, all members are asked to take
 part in the next round, and this round, judged by the same norms, is what splits. An update of an earlier
 round is never used. Who missed it walks down the tree as a newcomer does, from the split on.
 

@@ -1,7 +1,7 @@
 """FedAvg: local SGD for E epochs, then the sample-weighted mean of the models.
 
 McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data, algorithm 1.
-Weights are training samples of those who reported (algorithms.md section 2.3); no difference from the paper.
+Weights are training samples of those who reported; no difference from the paper.
 """
 
 from __future__ import annotations

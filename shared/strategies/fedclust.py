@@ -1,7 +1,7 @@
 """FedClust: cluster once by the final layers after a short training from a common start, then FedAvg per cluster.
 
 Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client
-Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent (algorithms.md section 3.7):
+Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent:
 average linkage, E_0 = E, clusters start at the common start and train from round 1 on, and the cut is the largest
 relative gap of the merge heights unless the scenario says otherwise: it may give the cut, or ask for the best
 silhouette, which can also find that there are no clusters (shared/choosing.py). A newcomer is compared with the centroid of

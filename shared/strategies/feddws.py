@@ -1,8 +1,8 @@
 """FedDWS, also printed FedDist+WS: FedDist with weights by data size.
 
 Long et al. 2023, a row of the FeSEM tables. The code published for that row divides by the number of clients once
-more and uses a name that is never defined; its comments disagree about epsilon. We follow the formula
-(algorithms.md section 2.8), with FedDist's epsilon. epsilon = 1 is FedAvg.
+more and uses a name that is never defined; its comments disagree about epsilon. We follow the formula, with FedDist's
+epsilon. epsilon = 1 is FedAvg.
 """
 
 from __future__ import annotations

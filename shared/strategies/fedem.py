@@ -1,8 +1,8 @@
 """FedEM: every client's data is a mixture, with weights of its own, of K components that all clients share.
 
-Marfoq et al. 2021, Federated Multi-Task Learning under a Mixture of Distributions, algorithm 1. Our choices
-(algorithms.md section 4.2): the mean is over those who reported; `damped` is the authors' code, in which clients
-that were not drawn hold the old components. A newcomer fits its weights to the components and trains nothing.
+Marfoq et al. 2021, Federated Multi-Task Learning under a Mixture of Distributions, algorithm 1. Our choices:
+the mean is over those who reported; `damped` is the authors' code, in which clients that were not drawn hold the old
+components. A newcomer fits its weights to the components and trains nothing.
 The weights stay on the client unless `share_memberships` is set.
 """
 

@@ -2,7 +2,7 @@
 
 Li et al. 2020, Federated Optimization in Heterogeneous Networks, algorithm 2.
 We differ from the paper's server as its authors' code does: clients are drawn uniformly and weighted by
-samples, so that mu = 0 is exactly FedAvg (algorithms.md section 2.4).
+samples, so that mu = 0 is exactly FedAvg.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FedSGD: one gradient per client and round; the server takes the step.
 
 McMahan et al. 2017, the baseline of section 2. The full local gradient by default, as it is defined there;
-one public implementation uses the first two samples of each client (algorithms.md section 2.2), we do not.
+one public implementation uses the first two samples of each client, we do not.
 The step size is the training section's `lr`; its epochs, batch and momentum have no part in this method.
 """
 

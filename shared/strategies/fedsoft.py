@@ -1,7 +1,7 @@
 """FedSoft: one personal model per client, pulled towards every cluster by the share of its data that the cluster fits.
 
 Ruan and Joe-Wong 2022, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, algorithm 1.
-Our choices (algorithms.md section 4.1): the pulls to K models are one pull of strength lambda * U towards their
+Our choices: the pulls to K models are one pull of strength lambda * U towards their
 weighted mean c / U, so a round moves one vector each way and only an estimation moves K down. A void selection is
 drawn again from those who were not asked. The authors keep Adam's moments across rounds; here the optimiser is SGD,
 made anew for every job: without momentum it has no memory that could be kept.

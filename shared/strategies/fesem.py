@@ -1,7 +1,7 @@
 """FeSEM(K): K-means over client models, interleaved with federated training ("stochastic EM").
 
 Long et al. 2023, Multi-center federated learning: clients clustering for better personalization, algorithm 1, and
-its first version, Xie et al. 2020, which has no pull (mu = 0). Our choices (algorithms.md section 3.4): a warm-up
+its first version, Xie et al. 2020, which has no pull (mu = 0). Our choices: a warm-up
 of all clients gives K-means something to cluster; E and M use the latest model of every client, invited or not;
 the pull has a constant strength unless `prox` is "paper". E and M of the next round are done as soon as this
 round's models are there, so that evaluation sees the newest centres. We follow the paper, not its code, whose

@@ -1,6 +1,6 @@
 """FeSEM-MA: FeSEM whose distances and means put matching hidden units on top of each other first.
 
-Long et al. 2023 (FeSEM) with the layer-wise matching of Wang et al. 2020 (FedMA); algorithms.md section 3.5, mode
+Long et al. 2023 (FeSEM) with the layer-wise matching of Wang et al. 2020 (FedMA), mode
 `fixed`: widths stay at the architecture's, each model's units are brought into the order of the centre, layer by
 layer from the input, and the M-step is the plain mean of the ordered models. One phase per round, and no retraining
 between layers. FedMA's own pass, in which widths grow and every layer costs a round trip, is not offered. The

@@ -1,7 +1,7 @@
 """Fuzzy-CFL: a small head on the model sorts each client's samples into K clusters, and clusters mix by the counts.
 
 Tang et al. 2024, Fuzzy Clustered Federated Learning under Mixed Data Distributions (extended abstract), equations
-2 to 4; there is no code. Our choices (algorithms.md section 4.3): signatures are the columns of the assignments; an
+2 to 4; there is no code. Our choices: signatures are the columns of the assignments; an
 entropy term (`kappa`), which the abstract does not mention, keeps the head from putting everything into one cluster;
 somebody without counts gets the plain mean of the cluster models, counts with it and is then served like the others.
 The head is part of the model and needs task.model.options.head = n_clusters.

@@ -2,7 +2,7 @@
 
 Ghosh, Chung, Yin, Ramchandran 2020, An Efficient Framework for Clustered Federated Learning, algorithm 1, with model
 or gradient averaging; Mansour, Mohri, Ro, Suresh 2020, Three Approaches for Personalization, algorithm HypCluster,
-which is the same alternation: `hypocluster` is another name for it. Our choices (algorithms.md section 3.3): models are
+which is the same alternation: `hypocluster` is another name for it. Our choices: models are
 weighted by samples unless `weights` is uniform, ties go to the first hypothesis, and a client that is evaluated
 chooses again, by its training loss. `select_on: test` repeats a published leak and is here to reproduce it only.
 """

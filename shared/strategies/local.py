@@ -1,7 +1,7 @@
 """Local, also called NoFed: every client trains alone from the common start; no model is ever sent up.
 
 The baseline of the clustered papers (FeSEM, FedClust), with no paper of its own. The budget is R * C * E epochs,
-what a client of a federated run is expected to do (algorithms.md section 2.1), spent in one phase of round 1.
+what a client of a federated run is expected to do, spent in one phase of round 1.
 The later rounds invite nobody but those who have not trained yet: latecomers, and those who were cut off.
 We report the final model; one public suite prints the best test accuracy ever seen beside it.
 """

@@ -2,7 +2,7 @@
 
 Vahidian et al. 2023, Efficient Distribution Similarity Identification in Clustered Federated Learning via Principal
 Angles between Client Data Subspaces. A client's signature are the first p left singular vectors of the samples of each
-of its classes, in the scale of the files, not centred. Our choices (algorithms.md section 3.6): `min_entry`, what the
+of its classes, in the scale of the files, not centred. Our choices: `min_entry`, what the
 public code measures, takes the absolute value of the inner product, for a singular vector has no sign of its own;
 linkage `weighted` is the code's "average"; without a cut the largest relative gap of the merge heights counts.
 Singular vectors of images look like class means: who must not show these to the server should not use PACFL.

@@ -2,7 +2,7 @@
 
 Ghosh, Hong, Yin, Ramchandran 2019, Robust Federated Learning in a Heterogeneous Environment: stage 1 finds every
 client's empirical risk minimiser, stage 2 clusters these, stage 3 optimises each cluster with a robust aggregator.
-Our choices (algorithms.md section 3.1): E_0 epochs of local training stand for the minimiser, 20 restarts of
+Our choices: E_0 epochs of local training stand for the minimiser, 20 restarts of
 trimmed K-means, uniform weights in all means, and a newcomer goes through stage 1 to the nearest centre. We follow
 the paper and cluster once; a public code that clusters anew in every round is FeSEM with other means.
 """

@@ -32,7 +32,7 @@ LENET = Layout(
     ),
     10,
 )
-VALUES, HEAD, UPPER = 44_426, 850, 11_014  # algorithms.md sections 8 and 5.1
+VALUES, HEAD, UPPER = 44_426, 850, 11_014
 
 
 def scenario(strategy: dict[str, Any], agents: int = 100, **sections: Any) -> Scenario:

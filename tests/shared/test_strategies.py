@@ -451,7 +451,7 @@ def test_a_first_phase_without_reports_leaves_the_state_alone(strategy: Any) -> 
     assert strategy.fold(state, strategy.plan(state, View(0, 3, 0, ("a",))), []) is state
 
 
-# -- reductions (algorithms.md section 12) -----------------------------------------------------------
+# -- reductions -----------------------------------------------------------
 
 LOCAL_SGD = Training(epochs=2, batch=7, lr=0.1, momentum=0.5, weight_decay=0.01)
 

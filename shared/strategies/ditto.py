@@ -1,0 +1,38 @@
+"""Ditto: FedAvg for everybody, and beside it a personal model of each client's own that is pulled towards it.
+
+Li, Hu, Beirami, Smith 2021, Ditto: Fair and Robust Federated Learning Through Personalization, algorithm 1. The
+global model is trained as if there were no personal ones. The personal model is trained for as many epochs from where
+it was, with the gradient of (lambda / 2) * ||v - w_t||^2 added; it never leaves the client.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+from shared.strategies.single import PlainSingle
+from shared.strategy import Job, Local, Memory, Mixture, Pull, Report
+
+OWN = "own"  # the personal model (d,) in the client's memory
+
+
+class Ditto(PlainSingle):
+    """Two models per client, one vector on the wire."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    summary: ClassVar[str] = "FedAvg, and a personal model per client that is pulled towards it and stays at home"
+    source: ClassVar[str] = "Li et al. 2021"
+
+    name: Literal["ditto"] = "ditto"
+    lam: float = Field(0.1, ge=0, alias="lambda", description="strength of the pull towards the round's model")
+
+    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+        report, memory = super().work(job, local, memory)
+        anchor = job.models[0]
+        own = local.descend(memory.get(OWN, anchor), Pull(anchor, self.lam)).end
+        return report, {**memory, OWN: own}
+
+    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+        return ((1.0, memory.get(OWN, job.models[0])),)
