@@ -62,6 +62,7 @@ class Fleet:
     ) -> None:
         self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
         self.jobs = Numpy(people)
+        self.late: set[ClientId] = set()  # who does not join at the start
         self.agents: dict[ClientId, Agent] = {}
         self.rows: list[Mapping[str, Any]] = []
         self.service: Service | None = None
@@ -70,7 +71,8 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         for client in self.jobs.people:
-            self.join(client)
+            if client not in self.late:
+                self.join(client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
