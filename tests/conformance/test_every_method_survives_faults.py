@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from broker.memory import MemoryBroker
@@ -33,7 +34,6 @@ async def weather(fleet: Fleet) -> None:
 def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forgets(tmp_path: Path, method: str) -> None:
     scene = scenario(method, rounds={"count": ROUNDS, "participation": 0.75})
     laws = rules(scene, start_agents=7, quorum=QUORUM, absence_s=0.5, deadline_s=60.0)
-    assert laws.rounds == ROUNDS
 
     async def whole() -> tuple[Run, Fleet]:
         fleet = Fleet(tmp_path, scene, laws, MemoryBroker(seed=2), clients())
@@ -47,7 +47,8 @@ def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forge
     run, fleet = clock.run(whole())
     phases = [row for row in fleet.rows if row["event"] == "phase" and row["ends_round"]]
     assert run.engine.round == ROUNDS == len(phases)
-    assert "agent-7" in run.engine.known
+    if method != "local":  # all of whose work is in the first round: it is over before anybody is late
+        assert "agent-7" in run.engine.known
     assert "agent-2" not in run.engine.present
     assert any(row["missing"] for row in fleet.rows if row["event"] == "phase"), (
         "nobody was missed: no fault hit the run"
@@ -55,4 +56,4 @@ def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forge
     for row in phases:
         assert len(row["reported"]) >= min(QUORUM, len(row["invited"])), row
     for model in run.strategy.clusters(run.state):
-        assert bool((model == model).all())
+        assert bool(np.isfinite(model).all())
