@@ -206,6 +206,9 @@ class _Worker:
 
     async def end(self) -> int:
         self.keep()
+        if self._process.stdout is not None and self._process.stdout.at_eof():
+            with suppress(TimeoutError):  # it ends by itself, and a signal now would hide its exit code
+                return await asyncio.wait_for(self._process.wait(), 1.0)
         with suppress(ProcessLookupError):
             self._process.kill()
         return await self._process.wait()

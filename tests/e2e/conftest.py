@@ -35,6 +35,7 @@ def scenario(folder: Path, *, simulated: bool, **sections: Any) -> Path:
             "agents": agents,
             "data": "digits",
             "partition": {"name": "grouped_labels", "groups": 2},
+            "workers": 1,  # one import of torch, which takes longer than all the work
             "faults": {"slow": 1.0, "slow_s": 0.3},
         }
     if not simulated:
