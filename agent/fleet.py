@@ -19,7 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from agent.faults import Weather
-from agent.pool import Jobs, Pool
+from agent.pool import COMMAND, Jobs, Pool
 from agent.service import Agent, Identity, Tell, client_id
 from shared.errors import DecodeError, UserError
 from shared.link import Link, Message, Up, Will
@@ -153,7 +153,7 @@ async def host(path: Path, broker: str, folder: Path, data_root: Path | None, te
     url = BrokerUrl.parse(broker)
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = scenario.fleet.workers or os.cpu_count() or 1
-    async with Pool(workers, keep_warm_s=600.0) as pool:
+    async with Pool(workers, keep_warm_s=600.0, command=(*COMMAND, "--warm")) as pool:
         await write_partition(pool, source, folder / "partition.npz")
         tell({"event": "fleet", "agents": scenario.fleet.agents, "workers": workers, "broker": str(url)})
         fleet = FleetRun(

@@ -37,6 +37,8 @@ def main() -> None:
     os.dup2(2, 1)
     end_with_parent()
     verbose = "--verbose" in sys.argv
+    if "--warm" in sys.argv:  # a simulated fleet will train for sure: let no round wait for the import
+        _quiet_torch()
     while (job := wire.read(sys.stdin.buffer)) is not None:
         try:
             answers.write(wire.pack(answer(job, verbose=verbose)))
