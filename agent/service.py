@@ -297,18 +297,7 @@ class Agent:
 
     def _put_failure(self, order: OrderMessage, why: str) -> None:
         self.tell({"event": "failed", "step": order.step, "why": why})
-        content = ReportContent(
-            run=order.run,
-            step=order.step,
-            client=self.identity.agent,
-            examples=0,
-            steps=0,
-            loss=0.0,
-            numbers={},
-            seconds=0.0,
-            vectors={},
-            failure=why[:1000],
-        ).to_bytes()
+        content = ReportContent.failed(order, self.identity.agent, why[:1000]).to_bytes()
         self.outbox.places(order.step)[0].write_bytes(content)
         self._put(order, digest(content), len(content), with_memory=False)
 

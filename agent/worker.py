@@ -103,18 +103,7 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
         content, fresh = _work(job, order, memory_out)
     except Exception as error:
         failure = _explain(error, verbose=verbose)
-        content = ReportContent(
-            run=order.run,
-            step=order.step,
-            client=job["client"],
-            examples=0,
-            steps=0,
-            loss=0.0,
-            numbers={},
-            seconds=0.0,
-            vectors={},
-            failure=failure,
-        )
+        content = ReportContent.failed(order, job["client"], failure)
     report = content.to_bytes()
     _write(Path(job["report_out"]), report, durable=job["durable"])
     return {"digest": digest(report), "size": len(report), "fresh": fresh, "failed": failure}

@@ -25,10 +25,9 @@ from shared.messages import Encoded, ModelContent, OrderMessage, ReportContent, 
 from shared.metrics import accuracy, macro_f1
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
-from shared.strategy import Job, Local, Memory, Mixture, Report, Strategy, Training
+from shared.strategy import HELD, Job, Local, Memory, Mixture, Report, Strategy, Training
 from shared.vectors import Layout, Vector
 
-HELD = "held"
 OWED = "codec/"
 
 _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)

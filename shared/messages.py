@@ -244,6 +244,12 @@ class ReportContent(Packed):
     vectors: dict[str, Encoded]
     failure: Text | None = None
 
+    @classmethod
+    def failed(cls, order: OrderMessage, client: str, why: str) -> Self:
+        """The answer to an order whose work could not be done."""
+        empty: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "numbers": {}, "seconds": 0.0, "vectors": {}}
+        return cls(run=order.run, step=order.step, client=client, failure=why, **empty)
+
 
 class AgentStatus(Document):
     """Who an agent is and how it does (retained, and as last will with `online` false).

@@ -10,21 +10,13 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from shared.messages import Name
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
 from shared.strategy import Training
-from shared.topics import is_name
 
-
-def _name(text: str) -> str:
-    if not is_name(text):
-        raise ValueError("letters, digits, '.', '_' and '-', at most 64, are wanted")
-    return text
-
-
-Name = Annotated[str, AfterValidator(_name)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

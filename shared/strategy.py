@@ -31,6 +31,7 @@ ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
 Rows = npt.NDArray[np.int64]  # which training samples, in data order
 Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
+HELD = "held"  # memory: the client's whole model (d,) after its last own training, which mode E-last reads
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
 Split = Literal["train", "test"]
 S = TypeVar("S")

@@ -20,6 +20,7 @@ from pydantic import Field
 from shared.strategies.single import averaged
 from shared.strategies.soft import merged
 from shared.strategy import (
+    HELD,
     ClientId,
     Job,
     Local,
@@ -35,7 +36,7 @@ from shared.strategy import (
 )
 from shared.vectors import Vector, combine
 
-PI, HELD = "pi", "held"  # in a client's memory: its mixture weights (K,), its heaviest component after training
+PI = "pi"  # in a client's memory: its mixture weights (K,); HELD is its heaviest component after training
 SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost
 
 Shares = npt.NDArray[np.float64]

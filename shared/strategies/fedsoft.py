@@ -21,6 +21,7 @@ from shared.errors import DataError
 from shared.seeds import generator
 from shared.strategies.soft import dominant, merged, unknown
 from shared.strategy import (
+    HELD,
     ClientId,
     Job,
     Local,
@@ -36,8 +37,6 @@ from shared.strategy import (
     View,
 )
 from shared.vectors import Vector, mean
-
-HELD = "held"  # the client's personal model in its memory
 
 
 @dataclass(frozen=True)

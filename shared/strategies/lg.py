@@ -21,6 +21,7 @@ from pydantic import Field
 from shared.errors import DataError, UserError
 from shared.strategies.single import averaged
 from shared.strategy import (
+    HELD,
     ClientId,
     Job,
     Local,
@@ -36,7 +37,6 @@ from shared.strategy import (
 )
 from shared.vectors import Layout, Vector
 
-HELD = "held"  # the client's whole model in its memory: mode E-last reads it too
 SHARED, START = "0", "start"  # keys: the shared part, and the own layers' initial values
 Spans = tuple[tuple[int, int], ...]
 

@@ -15,6 +15,7 @@ from pydantic import Field
 
 from shared.errors import DataError
 from shared.strategy import (
+    HELD,
     ClientId,
     Job,
     Local,
@@ -29,8 +30,6 @@ from shared.strategy import (
     View,
 )
 from shared.vectors import Vector
-
-HELD = "held"  # the client's own model in its memory
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from agent import wire
 from agent.models import initial
 from agent.pool import Pool, WorkerLost
 from agent.worker import answer, load_memory, save_memory
-from shared.client import HELD, encode_model
+from shared.client import encode_model
 from shared.codec import Codec, decode
 from shared.messages import ModelRef, ReportContent, digest
 from shared.seeds import generator
+from shared.strategy import HELD
 from tests.agent.orders import TASK, order
 
 ECHO = (

@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from shared.client import HELD, OWED, decode_model, encode_model, perform, shuffle
+from shared.client import OWED, decode_model, encode_model, perform, shuffle
 from shared.codec import Codec, decode
 from shared.errors import DecodeError, UserError
 from shared.messages import ModelRef, OrderMessage, ReportContent, Work
 from shared.seeds import generator
 from shared.strategies.fedavg import FedAvg
 from shared.strategies.local import LocalOnly
-from shared.strategy import Job, Local, Memory, Report, Training
+from shared.strategy import HELD, Job, Local, Memory, Report, Training
 from shared.vectors import Vector
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 
