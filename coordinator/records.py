@@ -64,9 +64,10 @@ def means(reports: Reports, phase: str, weight: str) -> dict[str, Any]:
     if not amount:
         return {}
     row: dict[str, Any] = {"loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount}
-    tracked = [report.numbers["track"] for _, report in reports if "track" in report.numbers]
+    tracked = {client: {"trained": report.numbers["track"]} for client, report in reports if "track" in report.numbers}
     if tracked:
-        row["tracked"] = averages({str(i): {"trained": one} for i, one in enumerate(tracked)}, {}, weight)["trained"]
+        row["tracked"] = averages(tracked, {}, weight)["trained"]
+        row["tracked"]["by_agent"] = {client: one["trained"].get("accuracy") for client, one in tracked.items()}
     return row
 
 
