@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks.memory import run
 from shared.link import Message, Up
 from shared.mqtt_link import MqttLink
 from tests.e2e.conftest import coordinator, finish, fleet
-from tests.processes import free_port, model_bytes, mosquitto, needs_mosquitto, rows, until
+from tests.processes import free_port, model_bytes, mosquitto, needs_mosquitto, rows
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
@@ -39,10 +41,9 @@ def test_two_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path
 
 def test_noise_on_every_topic_changes_no_byte_and_is_counted(tmp_path: Path, undisturbed: Path) -> None:
     port = free_port()
-    with mosquitto(tmp_path, port), fleet(tmp_path, port):
+    with mosquitto(tmp_path, port), fleet(tmp_path, port) as agents:
         this = coordinator(tmp_path, port)
-        until(lambda: (tmp_path / "run" / "checkpoint").exists(), of=this)
-        kinds = asyncio.run(make_noise(f"mqtt://127.0.0.1:{port}", NOISE))
+        kinds = asyncio.run(make_noise(f"mqtt://127.0.0.1:{port}", NOISE, psutil.Process(agents.process.pid)))
         assert this.process.poll() is None, "the noise came after the run"
         finish(this)
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
@@ -59,12 +60,15 @@ def test_a_coordinator_grows_by_a_few_models_and_not_by_all_reports() -> None:
     assert figures["growth"]["rss"] < 12 * model + 20, figures
 
 
-async def make_noise(url: str, count: int) -> set[str]:
-    """Listen to a run, and send what was heard back damaged, cut short, or replaced by random bytes."""
+async def make_noise(url: str, count: int, agents: psutil.Process) -> set[str]:
+    """Listen to a run, and send what was heard back damaged, cut short, or replaced by random bytes.
+
+    Once every kind of message was heard, the training stands still until the noise is over: it is in mid-run on any machine.
+    """
     dice = random.Random(7)  # noqa: S311 - noise
     heard: dict[str, bytes] = {}
-    async with MqttLink(url, client_id="noise") as link:
-        sent = 0
+    async with MqttLink(url, client_id="noise") as link, AsyncExitStack() as after:
+        sent, held = 0, False
         async for incoming in link.incoming():
             if isinstance(incoming, Up):
                 await link.subscribe(["covey/#"])
@@ -72,7 +76,15 @@ async def make_noise(url: str, count: int) -> set[str]:
                 continue
             heard.setdefault(incoming.topic, incoming.payload)
             kinds = {kind(topic) for topic in heard}
-            for _ in range(25 if {"order", "model", "report", "status", "metrics"} <= kinds else 1):
+            all_heard = {"order", "model", "report", "status", "metrics"} <= kinds
+            if all_heard and not held:
+                held = True
+                workers = agents.children(recursive=True)
+                assert workers, "nobody trains"
+                for worker in workers:
+                    worker.suspend()
+                    after.callback(worker.resume)
+            for _ in range(25 if all_heard else 1):
                 topic = dice.choice(sorted(heard))
                 sent += await link.publish(topic, damaged(heard[topic], dice))
             if sent >= count:
