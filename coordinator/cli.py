@@ -35,6 +35,9 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
 Broker = Annotated[
     str | None, typer.Option(help="mqtt[s]://[user:password@]host[:port]", envvar="COVEY_BROKER", show_default=False)
 ]
+InProcess = Annotated[
+    bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
+]
 Ca = Annotated[Path | None, typer.Option(help="certificates to trust instead of the system's (mqtts)")]
 
 
@@ -68,6 +71,7 @@ def run(
     ] = False,
     overrides: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the folder's checkpoint")] = False,
+    in_process: InProcess = False,
     data_root: Annotated[
         Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
     ] = None,
@@ -78,19 +82,20 @@ def run(
     With a fleet section the simulated agents are started here; without one it waits for `agent start`.
     Ctrl-C stops cleanly: the run goes on with --resume.
     """
-    from coordinator import command, display
+    from coordinator import command, display, simulate
     from coordinator.scenario_file import load
 
     loaded = load(scenario, overrides or [])
     options = command.Options(folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, ca)
-    if as_json:
-        result = asyncio.run(command.run(loaded, options, display.json_line))
-    else:
-        with display.Progressing(out, loaded.rounds.count) as watch:
+    with nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch:
+        if in_process:
+            result = simulate.alone(loaded, options, watch)
+        else:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
+        way = " --in-process" if in_process else ""
         err.print(
-            f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume",
+            f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume{way}",
             highlight=False,
             soft_wrap=True,
         )
@@ -99,7 +104,7 @@ def run(
         display.json_line({"event": "result", **result})
         return
     out.print(display.results_table([result]))
-    if remark := display.participation(result):
+    for remark in filter(None, (display.participation(result), display.newcomers(result))):
         out.print(remark, highlight=False, soft_wrap=True)
     out.print(f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True)
 
@@ -114,9 +119,7 @@ def compare(
     cells: Annotated[
         list[str] | None, typer.Option(help="run only these, e.g. fedavg/1,fedclust; repeatable", show_default=False)
     ] = None,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
-    ] = False,
+    in_process: InProcess = False,
     broker: Broker = None,
     ca: Ca = None,
     embedded: Annotated[

@@ -24,7 +24,7 @@ from coordinator.service import Service, last_will
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 from shared.mqtt_link import MqttLink
-from shared.scenario import Scenario, agent_name, starting_agents
+from shared.scenario import Scenario, agent_name, newcomers, starting_agents
 from shared.topics import Topics
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
@@ -63,6 +63,7 @@ def rules_of(scenario: Scenario) -> Rules:
         absence_s=rounds.absence_s,
         void_limit=rounds.void_limit,
         participants=_participants(scenario),
+        newcomers=newcomers(scenario),
     )
 
 

@@ -13,14 +13,32 @@ from shared.scenario import Compare, Metric, Scenario
 
 Row = dict[str, Any]
 NONE = "–"
-MODES = ("last", "server", "tuned", "best")
+MODES = ("last", "server", "tuned", "best", "newcomers_server", "newcomers_tuned")
+TITLES = {
+    "last": "E-last",
+    "server": "E-server",
+    "tuned": "E-tuned",
+    "newcomers_server": "newcomers, as served",
+    "newcomers_tuned": "newcomers, tuned",
+}
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "last": ("last", "macro"),
     "server": ("server", "macro"),
     "tuned": ("tuned", "macro"),
     "global": ("server", "micro"),
+    "newcomers": ("newcomers_tuned", "macro"),
 }
-SPREAD = ("ari", "nmi", "purity", "mbit_per_agent", "mb_wire", "rounds_to_target", "mbit_to_target", "seconds")
+SPREAD = (
+    "ari",
+    "nmi",
+    "purity",
+    "mbit_per_agent",
+    "mb_wire",
+    "rounds_to_target",
+    "mbit_to_target",
+    "mb_wire_to_target",
+    "seconds",
+)
 
 
 @dataclass(frozen=True)
@@ -89,20 +107,27 @@ def chosen(cells: Sequence[Cell], wanted: Iterable[str]) -> list[Cell]:
 def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Row:
     """The figures of a finished cell: accuracies as shares, traffic in Mbit per agent and in MB on the wire."""
     metric = _metric(compare, cell.label)
+    modes = _modes(result)
     row: Row = {"method": cell.label, "seed": cell.seed, "strategy": cell.scenario.strategy.name}
     for mode in MODES:
-        figures = result["accuracy"].get(mode, {})
+        figures = modes.get(mode, {})
         for figure in ("accuracy", "f1", "mse"):
             for average, value in figures.get(figure, {}).items():
                 row[f"{mode}_{figure}_{average}"] = value
-    row["metric"], row["figure"] = metric, _accuracy(result["accuracy"], metric)
+    row["metric"], row["figure"] = metric, _accuracy(modes, metric)
     row |= {key: result[key] for key in ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")}
     wire = result["bytes"]
     row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
     row["seconds"] = result["seconds"]
     if compare.target is not None:
-        row |= _reached(lines, compare.target, metric, result["agents"])
+        row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), compare.target)
     return row
+
+
+def _modes(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Figures by mode, those of the newcomers beside the others'."""
+    newcomers = (result.get("newcomers") or {}).get("accuracy", {})
+    return {**result["accuracy"], **{f"newcomers_{mode}": figures for mode, figures in newcomers.items()}}
 
 
 def _metric(compare: Compare, label: str) -> Metric:
@@ -116,28 +141,55 @@ def _accuracy(modes: Mapping[str, Any], metric: Metric) -> float | None:
     return value
 
 
-def _reached(lines: Iterable[Mapping[str, Any]], target: float, metric: Metric, agents: int) -> Row:
-    """The first round (from 1) at or above the target, without smoothing, and the traffic until then.
+@dataclass(frozen=True)
+class Point:
+    """Where a run stood after so many rounds (from 1): accuracy, and traffic until then."""
 
-    Looked at is what participants reach right after their training, where that was tracked; otherwise the metric, after
-    those rounds at which everybody was evaluated.
+    on: str
+    rounds: int
+    accuracy: float
+    mbit: float  # per agent
+    mb_wire: float | None
+
+
+def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, classes: int) -> list[Point]:
+    """The metric over the rounds.
+
+    E-last where it was tracked: the mean over all agents of what each reached right after its newest training;
+    who never trained counts as a guess. That is what published counts of rounds are made of: with C = 0.1 a
+    quarter of all agents has not trained after 13 rounds, whatever the method. Otherwise the metric where everybody
+    was evaluated.
     """
     phases = [line for line in lines if line["event"] == "phase"]
-    tracked = any("tracked" in line for line in phases)
-    row: Row = {"target_on": "participants" if tracked else metric, "rounds_to_target": None, "mbit_to_target": None}
+    newest: dict[str, float] = {}
+    points = []
     for line in phases:
-        if tracked:
-            value = line.get("tracked", {}).get("accuracy", {}).get("macro")
-        else:
-            value = _accuracy(line.get("evaluation", {}), metric)
-        if value is not None and value >= target:
-            traffic = line["traffic"]
-            bits = 32 * (traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0))
-            return row | {
-                "rounds_to_target": line["round"] + (1 if tracked else 0),
-                "mbit_to_target": bits / 1e6 / max(agents, 1),
-            }
-    return row
+        on, value, rounds = str(metric), _accuracy(line.get("evaluation", {}), metric), line["round"]
+        if metric == "last" and any("tracked" in other for other in phases):
+            newest |= line.get("tracked", {}).get("by_agent", {})
+            on, rounds = "last, tracked", line["round"] + 1
+            untouched = (agents - len(newest)) / classes
+            value = (sum(newest.values()) + untouched) / agents if line["phase"] == "train" else None
+        if value is not None:
+            points.append(_point(on, rounds, value, line["traffic"], agents))
+    return points
+
+
+def _point(on: str, rounds: int, accuracy: float, traffic: Mapping[str, int], agents: int) -> Point:
+    bits = 32 * (traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0))
+    wire = traffic.get("wire_down", 0) + traffic.get("down_models", 0) + traffic.get("wire_up", 0)
+    return Point(on, rounds, accuracy, bits / 1e6 / max(agents, 1), wire / 1e6 if traffic.get("wire_up") else None)
+
+
+def _reached(curve: Sequence[Point], target: float) -> Row:
+    """The first point at or above the target, without smoothing."""
+    first = next((point for point in curve if point.accuracy >= target), None)
+    return {
+        "target_on": curve[0].on if curve else None,
+        "rounds_to_target": first.rounds if first else None,
+        "mbit_to_target": first.mbit if first else None,
+        "mb_wire_to_target": first.mb_wire if first else None,
+    }
 
 
 def summaries(compare: Compare, rows: Sequence[Row]) -> list[Row]:
@@ -189,10 +241,10 @@ def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> T
     columns["seeds"] = lambda one: str(len(one["seeds"]))
     accuracies = any(f"{mode}_accuracy_{average}" in one for one in found for mode in MODES)
     figure, scale, digits = ("accuracy", 100.0, 2) if accuracies else ("mse", 1.0, 4)
-    for mode in ("last", "server", "tuned"):
+    for mode, title in TITLES.items():
         key = f"{mode}_{figure}_{average}"
         if any(key in one for one in found):
-            columns[f"E-{mode}"] = _spread(key, digits, scale)
+            columns[title] = _spread(key, digits, scale)
     if compare.published:
         columns["published (ours)"] = _published
     if any("ari" in one for one in found):
@@ -201,6 +253,8 @@ def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> T
     if compare.target is not None:
         columns[f"rounds to {100 * compare.target:g} %"] = lambda one: _listed(one["reached"])
         columns["Mbit to it"] = _mean("mbit_to_target", 2)
+        if any("mb_wire_to_target" in one for one in found):
+            columns["wire MB to it"] = _mean("mb_wire_to_target", 1)
     columns["Mbit per agent"] = _mean("mbit_per_agent", 2)
     if any("mb_wire" in one for one in found):
         columns["MB on the wire"] = _mean("mb_wire", 1)

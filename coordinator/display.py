@@ -135,6 +135,17 @@ def participation(result: Mapping[str, Any]) -> str:
     )
 
 
+def newcomers(result: Mapping[str, Any]) -> str:
+    """What agents reach that came after the last round; empty where there are none."""
+    late = result.get("newcomers")
+    if late is None:
+        return ""
+    figures = ", ".join(
+        f"{MODES[mode]} {_figure(late['accuracy'][mode])}" for mode in MODES if mode in late["accuracy"]
+    )
+    return f"{len(late['agents'])} newcomers after the last round: {figures}"
+
+
 def _state(row: Mapping[str, Any]) -> str:
     if not row["online"]:
         return "[red]gone"

@@ -69,7 +69,7 @@ async def initial(folder: Path, scenario: Scenario) -> Setup:
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:
     """What the scenario tells its strategy."""
     rounds = scenario.rounds
-    agents = scenario.fleet.agents if scenario.fleet is not None else None
+    agents = scenario.fleet.agents - scenario.fleet.newcomers if scenario.fleet is not None else None
     share = rounds.participation if rounds.agents is None or agents is None else rounds.agents / agents
     return Setup(tuple(starts), layout, scenario.seed, rounds.count, min(share, 1.0), scenario.training)
 

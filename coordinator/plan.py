@@ -131,7 +131,8 @@ class Plan:
 def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     """The figures for so many agents; None: as many as the fleet has, or as must be there at the start."""
     rounds = scenario.rounds
-    known = agents or (scenario.fleet.agents if scenario.fleet else None) or rounds.start_agents or rounds.agents or 1
+    fleet = scenario.fleet.agents - scenario.fleet.newcomers if scenario.fleet else None
+    known = agents or fleet or rounds.start_agents or rounds.agents or 1
     dry = _DryRun(scenario, setup, known)
     history = list(dry.run())
     repeated = rounds.count - len(history)

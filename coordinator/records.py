@@ -108,7 +108,9 @@ def per_agent(run: Run) -> dict[ClientId, dict[str, Any]]:
 def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
     """The summary of a run, JSON-able: the contract of `result.json`."""
     strategy, scenario, traffic = run.strategy, run.scenario, run.traffic
-    agents = per_agent(run)
+    everybody, late = per_agent(run), run.engine.rules.newcomers
+    agents = {client: one for client, one in everybody.items() if client not in late}
+    newcomers = {client: one for client, one in everybody.items() if client in late}
     took_part = sorted(run.facts.trained)
     train = {client: told[0] for client, told in run.samples.items()}
     weight = scenario.evaluation.weight
@@ -129,8 +131,9 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "cluster_sizes": sizes(assignment),
         "assignment": assignment,
         "accuracy": accuracy,
+        "newcomers": {"agents": sorted(newcomers), "accuracy": averages(newcomers, train, weight)} if late else None,
         "took_part": took_part,
-        "never_trained": sorted(set(run.engine.known) - set(took_part)),
+        "never_trained": sorted(set(run.engine.known) - set(took_part) - late),
         "ari": metrics.adjusted_rand(found, wanted) if known else None,
         "nmi": metrics.mutual_information(found, wanted) if known else None,
         "purity": metrics.purity(found, wanted) if known else None,

@@ -13,6 +13,7 @@ The rules:
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer; until then those who were there count as present.
+- Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
 
@@ -70,6 +71,7 @@ class Rules:
     absence_s: float = 0.0
     void_limit: int = 20
     participants: tuple[tuple[ClientId, ...], ...] | None = None
+    newcomers: frozenset[ClientId] = frozenset()
 
     def __post_init__(self) -> None:
         if self.participants is not None and len(self.participants) < self.rounds:
@@ -231,12 +233,16 @@ class RoundEngine:
             return []
         self.started = True
         self.stage = Stage.PLANNING
-        return [Plan(View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self.present))))]
+        return [Plan(View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self._admitted(self.present)))))]
 
     def _enough_to_start(self) -> bool:
         if len(self.present) < self.rules.quorum:
             return False
         return self.started or self._waited or len(self.present) >= self.rules.start_agents
+
+    def _admitted(self, clients: set[ClientId]) -> set[ClientId]:
+        """Those of them who may be invited yet."""
+        return clients if self.round >= self.rules.rounds else clients - self.rules.newcomers
 
     def _planned(self, phase: Phase | None, now: float) -> list[Action]:
         if self.stage is not Stage.PLANNING:
@@ -258,9 +264,10 @@ class RoundEngine:
         """The cohort of a phase among those present; None where too few of it are there."""
         spare: list[ClientId] = []
         if phase.cohort == "sample" and self.rules.participants is None:
-            order = walk(self.known, self.rules.seed, self.round, self.attempt, phase.name)
+            known = self._admitted(self.known)
+            order = walk(known, self.rules.seed, self.round, self.attempt, phase.name)
             there = [client for client in order if client in self.present]
-            most = cohort_size(len(self.known), self.rules.participation, self.rules.agents)
+            most = cohort_size(len(known), self.rules.participation, self.rules.agents)
             invited = math.ceil(most * self.rules.over_select - 1e-9)
             cohort, spare = there[:invited], there[invited:]
         else:
@@ -281,10 +288,10 @@ class RoundEngine:
 
     def _wanted(self, phase: Phase) -> set[ClientId]:
         if phase.cohort == "all":
-            return self.known
+            return self._admitted(self.known)
         if phase.cohort == "sample":
             assert self.rules.participants is not None  # noqa: S101 - the caller has seen to it
-            return set(self.rules.participants[self.round])
+            return self._admitted(set(self.rules.participants[self.round]))
         return set(phase.cohort)
 
     # -- while a phase is open -----------------------------------------------------------------------

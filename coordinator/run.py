@@ -217,10 +217,18 @@ class Run:
         if self.scenario.task.standardise == "federated" and self.facts.scaling is None:
             return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
         every = self.scenario.evaluation.every
-        phase = None if view.round >= view.rounds else self.strategy.plan(self.state, view)
-        due = phase is None or (every > 0 and view.round > 0 and view.round % every == 0)
+        phase = self._entry(view) if view.round >= view.rounds else self.strategy.plan(self.state, view)
+        due = phase is None or (0 < view.round < view.rounds and every > 0 and view.round % every == 0)
         if due and self.facts.evaluated < view.round:
             return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
+        return phase
+
+    def _entry(self, view: View) -> Phase | None:
+        """After the last round: what the strategy wants of newcomers before it can serve them, and nothing else."""
+        newcomers = self.engine.rules.newcomers
+        phase = self.strategy.plan(self.state, view) if newcomers else None
+        if phase is None or phase.ends_round or isinstance(phase.cohort, str) or not newcomers & set(phase.cohort):
+            return None
         return phase
 
     def _give_orders(self, cohort: Sequence[ClientId]) -> list[Effect]:

@@ -84,10 +84,27 @@ class Simulation(Driver):
         return self.run.folder / "agents" / client
 
 
-def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
-    """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
+def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[str, Any] | None:
+    """One run with workers of its own; None where the operator stopped it. Raises UserError."""
     fleet = _simulated(scenario)
     command.prepare(scenario, options)
+    try:
+        with Crew(fleet.workers, options.folder / "workers.log") as crew:
+            return _run(scenario, options, crew, watch)
+    except KeyboardInterrupt:
+        return None
+
+
+def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
+    """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
+    _simulated(scenario)
+    command.prepare(scenario, options)
+    return _run(scenario, options, crew, watch)
+
+
+def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
+    """`simulate` in a folder that is prepared."""
+    fleet = _simulated(scenario)
     folder = options.folder.resolve()
     root = str(options.data_root.resolve()) if options.data_root is not None else None
     source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}

@@ -246,10 +246,22 @@ class Fleet(Section):
         Iid(), description="a rule, or .npz with train_idx/train_ptr and test_idx/test_ptr"
     )
     test_share: float = Field(0.2, gt=0, lt=1, description="of data sets without a test split of their own")
+    newcomers: int = Field(
+        0,
+        ge=0,
+        description="so many agents, the last ones, take part in no round: after the last round each gets a model by the "
+        "method's rule for newcomers, and mode E-tuned fine-tunes it",
+    )
     limit: int | None = Field(None, ge=1, description="use only so many examples of the data set, drawn on the seed")
     workers: int = Field(0, ge=0, description="training processes; 0: one per core")
     timeline: tuple[Timeline, ...] = ()
     faults: Faults = Faults()
+
+    @model_validator(mode="after")
+    def _somebody_is_no_newcomer(self) -> Self:
+        if self.newcomers >= self.agents:
+            raise ValueError(f"newcomers {self.newcomers}: fewer than the fleet's {self.agents} agents are wanted")
+        return self
 
     @model_validator(mode="after")
     def _timeline_names_agents_of_the_fleet(self) -> Self:
@@ -259,7 +271,7 @@ class Fleet(Section):
         return self
 
 
-Metric = Literal["last", "server", "tuned", "global"]
+Metric = Literal["last", "server", "tuned", "global", "newcomers"]
 
 
 class Method(Section):
@@ -287,7 +299,10 @@ class Compare(Section):
     methods: tuple[Method, ...]
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1, 2, 3)
     published: dict[str, float] = Field({}, description="by label: the figure that is printed beside ours, in percent")
-    metric: Metric = Field("last", description="what the published figure is: a mode's macro average; global: micro")
+    metric: Metric = Field(
+        "last",
+        description="what the published figure is: a mode's macro average; global: E-server's micro one; newcomers: E-tuned of the newcomers",
+    )
     target: float | None = Field(None, gt=0, le=1, description="count the rounds until the accuracy gets there")
 
     @model_validator(mode="after")
@@ -341,6 +356,14 @@ class Scenario(Section):
 def agent_name(index: int, agents: int) -> str:
     """The id of a simulated agent: padded, so that ids sort like indices."""
     return f"agent-{index:0{len(str(agents - 1))}d}"
+
+
+def newcomers(scenario: Scenario) -> frozenset[str]:
+    """The ids of the simulated agents that come after the last round."""
+    fleet = scenario.fleet
+    if fleet is None:
+        return frozenset()
+    return frozenset(agent_name(i, fleet.agents) for i in range(fleet.agents - fleet.newcomers, fleet.agents))
 
 
 def late_agents(scenario: Scenario) -> frozenset[int]:

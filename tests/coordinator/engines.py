@@ -16,7 +16,8 @@ def gathered(*clients: str, **rules: Any) -> RoundEngine:
     """An engine that waits for the answer to its first `Plan`."""
     engine = RoundEngine(Rules(**{**LINGER, "start_agents": len(clients), **rules}))
     actions = [action for client in clients for action in engine.handle(Joined(client), 0.0)]
-    assert actions == [Plan(View(0, engine.rules.rounds, 0, tuple(sorted(clients))))]
+    early = tuple(sorted(set(clients) - engine.rules.newcomers))
+    assert actions == [Plan(View(0, engine.rules.rounds, 0, early))]
     return engine
 
 

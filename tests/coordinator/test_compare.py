@@ -18,7 +18,7 @@ from coordinator import command
 from coordinator.compare import Cell, chosen, grid, markdown, row_of, summaries, table
 from coordinator.compare_command import run_cells, write_tables
 from coordinator.scenario_file import dump, load
-from coordinator.simulate import simulate
+from coordinator.simulate import alone, simulate
 from coordinator.workers import Crew
 from shared.errors import UserError
 from shared.frames import Job
@@ -149,30 +149,60 @@ def cell(label: str, seed: int = 4) -> Cell:
     return next(cell for cell in grid(scenario()) if (cell.label, cell.seed) == (label, seed))
 
 
-def tracked(value: float) -> dict[str, Any]:
-    return {"tracked": {"accuracy": {"macro": value, "micro": 0.0}}}
+def tracked(**reached: float) -> dict[str, Any]:
+    """A round of training, and what its participants reached in it."""
+    return {"phase": "train", "tracked": {"by_agent": reached}}
 
 
-def test_rounds_to_target_count_from_one_on_what_participants_reach() -> None:
+def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
-    lines = [line(0, **tracked(0.5)), line(1, **tracked(0.75)), line(2, **tracked(0.2)), line(3, **tracked(0.9))]
+    guess = 0.1  # ten classes
+    lines = [
+        line(0, **tracked(a=1.0, b=1.0, c=1.0)),
+        line(0, phase="train", evaluation=figures(last=(1.0, 1.0))),  # an evaluation is no training
+        line(1, **tracked(a=0.95, d=1.0)),
+        line(2, **tracked(e=0.5)),
+        line(3, **tracked(e=0.0, f=0.9)),
+    ]
     row = row_of(cell("fedclust"), compare, result(0.8), lines)
-    assert (row["target_on"], row["rounds_to_target"]) == ("participants", 2)
-    assert row["mbit_to_target"] == 32 * 18 / 6  # megabits of down and up vectors, an average agent's share
+    assert (0.95 + 1 + 1 + 1 + 2 * guess) / 6 < 0.75 <= (0.95 + 1 + 1 + 1 + 0.5 + guess) / 6
+    assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 3)
+    assert row["mbit_to_target"] == 32 * 27 / 6  # megabits of down and up vectors, an average agent's share
+    assert row["mb_wire_to_target"] is None  # nothing went over a wire
 
 
-def test_without_tracking_rounds_to_target_are_those_of_the_evaluations() -> None:
+def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    everybody = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))
+    everybody["traffic"] |= {"wire_down": 250_000, "down_models": 750_000, "wire_up": 1_000_000}
+    assert row_of(cell("fedclust"), compare, result(0.8), [everybody])["mb_wire_to_target"] == 2.0
+
+
+def test_single_models_and_untracked_runs_count_rounds_where_everybody_was_evaluated() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     low, high = figures(last=(0.9, 0.7), server=(0.7, 0.9)), figures(last=(0.0, 0.8), server=(0.76, 0.0))
     lines = [line(0), line(5, evaluation=low), line(10, evaluation=high)]
-    for label, metric in (("fedclust", "last"), ("fedavg", "global")):
-        row = row_of(cell(label), compare, result(0.8), lines)
+    for label, metric, more in (("fedclust", "last", []), ("fedavg", "global", [line(1, **tracked(a=1.0))])):
+        row = row_of(cell(label), compare, result(0.8), [*more, *lines])
         assert (row["target_on"], row["rounds_to_target"]) == (metric, 10)
 
 
 def test_a_target_that_was_never_reached_has_no_rounds() -> None:
-    row = row_of(cell("four"), compared(scenario(compare={"target": 0.75})), result(0.8), [line(0, **tracked(0.74))])
-    assert (row["rounds_to_target"], row["mbit_to_target"]) == (None, None)
+    row = row_of(cell("four"), compared(scenario(compare={"target": 0.75})), result(0.8), [line(0, **tracked(a=0.74))])
+    assert (row["rounds_to_target"], row["mbit_to_target"], row["mb_wire_to_target"]) == (None, None, None)
+
+
+def test_newcomers_have_columns_of_their_own() -> None:
+    compare = compared(scenario(compare={"metric": "newcomers", "published": {"four": 97.0}}))
+    late = {"agents": ["x"], "accuracy": figures(server=(0.5, 0.4), tuned=(0.9, 0.8))}
+    rows = [row_of(cell("four"), compare, result(0.8, newcomers=late), [])]
+    assert rows[0]["figure"] == rows[0]["newcomers_tuned_accuracy_macro"] == 0.8
+    shown = table(scenario(), summaries(compare, rows))
+    assert {"newcomers, as served", "newcomers, tuned"} <= set(shown.headers)
+    assert (
+        "newcomers, tuned"
+        not in table(scenario(), summaries(compare, [row_of(cell("four"), compare, result(0.8), [])])).headers
+    )
 
 
 def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
@@ -198,7 +228,8 @@ def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
 def test_the_table_stands_as_it_should() -> None:
     scene = scenario(compare={"target": 0.75})
     compare = compared(scene)
-    reached = [[line(1, **tracked(0.8))], [line(1, **tracked(0.1))]]
+    everybody = dict.fromkeys("abcdef", 0.8)
+    reached = [[line(1, **tracked(**everybody), evaluation=figures(server=(0.8, 0.8)))], [line(1, **tracked(a=0.9))]]
     rows = [
         row_of(cell(label, seed), compare, result(last), lines)
         for label in ("fedavg", "fedclust")
@@ -285,17 +316,19 @@ def invited(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.processes
-def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path, crew: Crew) -> None:
+def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path) -> None:
     wire = {"codec": "int8", "delta": True}
     data = {key: value for key, value in DIGITS.items() if key != "compare"} | {"wire": wire}
-    path = written(tmp_path, {**data, "strategy": {"name": "fedclust", "n_clusters": 2}})
+    fleet = {**data["fleet"], "newcomers": 1}
+    path = written(tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}})
     arguments = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
     finish(Program(arguments, tmp_path / "log"))
-    here = simulate(load(path), command.Options(tmp_path / "here"), crew, lambda row: None)
+    here = alone(load(path), command.Options(tmp_path / "here"), lambda row: None)
+    assert here is not None
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "wire")
     assert len(model_bytes(tmp_path / "here")) == 2
-    for key in ("accuracy", "assignment", "took_part", "mbit_per_agent", "ari"):
+    for key in ("accuracy", "assignment", "took_part", "mbit_per_agent", "ari", "newcomers"):
         assert here[key] == there[key]
 
 

@@ -21,7 +21,7 @@ from coordinator.events import (
     Reported,
     Tick,
 )
-from coordinator.rounds import RoundEngine, Rules
+from coordinator.rounds import RoundEngine, Rules, Stage
 from coordinator.sampling import walk
 from shared.errors import UserError
 from shared.strategy import Phase, View
@@ -330,3 +330,24 @@ def test_an_answer_that_nobody_asked_for_is_our_mistake() -> None:
         engine.handle(Planned(TRAIN), 0.0)
     with pytest.raises(RuntimeError, match="nothing was to be folded while gathering"):
         engine.handle(Folded(), 0.0)
+
+
+def test_newcomers_take_part_in_nothing_before_the_last_round_was_folded() -> None:
+    engine = gathered("a", "b", "n", start_agents=3, newcomers=frozenset({"n"}), rounds=1, refill=True)
+    assert cohort_of(engine, EVERYBODY) == ["a", "b"]
+    assert cohort_of(engine, TRAIN) == ["a", "b"]  # participation 1 of those admitted, nobody spare
+    (plan,) = engine.handle(Folded(), 0.0)
+    assert plan == Plan(View(1, 1, 0, ("a", "b", "n")))
+    assert feed(engine, 0.0, Planned(EVERYBODY))[0] == Open(3, 1, 0, EVERYBODY, ("a", "b", "n"))
+
+
+def cohort_of(engine: RoundEngine, phase: Phase) -> list[str]:
+    """Fold a phase with everybody's report; who was invited."""
+    if engine.stage is Stage.FOLDING:
+        engine.handle(Folded(), 0.0)
+    engine.handle(Planned(phase), 0.0)
+    invited = cohort(engine)
+    assert engine.step is not None
+    feed(engine, 0.0, *(Reported(client, engine.step.number) for client in invited))
+    assert engine.stage is Stage.FOLDING
+    return sorted(invited)

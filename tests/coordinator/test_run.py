@@ -185,3 +185,18 @@ def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Pat
     assert accuracy["best"]["accuracy"]["macro"] >= accuracy["last_of_participants"]["accuracy"]["macro"]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert all("tracked" in line for line in lines if line["phase"] == "train")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(tmp_path: Path, method: str) -> None:
+    late = {"agent-6", "agent-7"}
+    run = in_process(tmp_path, scenario(method, rounds={"count": 3}), newcomers=frozenset(late))
+    result = records.result(run, None)
+    assert result["newcomers"]["agents"] == sorted(late)
+    assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
+    assert result["accuracy"]["server"]["agents"] == 6
+    assert (result["rounds"], late & set(result["took_part"])) == (3, set())
+    lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert all(not late & set(line["invited"]) for line in lines if line["round"] < 3)
+    if method in ("fedclust", "pacfl", "ifca", "fesem", "fesem_ma", "robust"):
+        assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
