@@ -131,12 +131,12 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run every method of the scenario's compare section on every seed, and print a table of means.
+    """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
 
     Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped.
     """
     from coordinator import command, compare_command, display
-    from coordinator.compare import Cell, table
+    from coordinator.compare import Cell, tables
     from coordinator.scenario_file import load
 
     loaded = load(scenario, overrides or [])
@@ -145,7 +145,7 @@ def compare(
     def watching(cell: Cell) -> Any:
         if as_json:
             return nullcontext(lambda row: display.json_line({"cell": cell.name, **row}))
-        out.print(f"{cell.label}, seed {cell.seed}: {options.folder / cell.folder}", highlight=False, soft_wrap=True)
+        out.print(f"{cell.name}: {options.folder / cell.folder}", highlight=False, soft_wrap=True)
         return display.Progressing(out, loaded.rounds.count)
 
     try:
@@ -159,7 +159,8 @@ def compare(
     if as_json:
         display.json_line({"event": "compare", "methods": found})
         return
-    out.print(display.words_table(table(loaded, found)), width=max(out.width, 160), crop=False)  # no column is lost
+    for words in tables(loaded, found):
+        out.print(display.words_table(words), width=max(out.width, 160), crop=False)  # no column is lost
     names = "compare.json, .csv, .parquet and .md are in"
     out.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
 

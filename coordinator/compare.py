@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import UserError
-from shared.scenario import Compare, Metric, Scenario
+from shared.scenario import Compare, Method, Metric, Scenario, Split
 
 Row = dict[str, Any]
 NONE = "–"
@@ -43,20 +43,25 @@ SPREAD = (
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of the grid."""
+    """One run of the grid; `split` is empty where the scenario's own partition is the only one."""
 
+    split: str
     label: str
     seed: int
     scenario: Scenario
 
     @property
+    def words(self) -> list[str]:
+        return [*([self.split] if self.split else []), self.label, str(self.seed)]
+
+    @property
     def name(self) -> str:
-        return f"{self.label}/{self.seed}"
+        return "/".join(self.words)
 
     @property
     def folder(self) -> Path:
         """Below the comparison's folder."""
-        return Path(self.label) / f"seed-{self.seed}"
+        return Path(self.split) / self.label / f"seed-{self.seed}"
 
 
 def section(scenario: Scenario) -> Compare:
@@ -69,36 +74,47 @@ def section(scenario: Scenario) -> Compare:
     return scenario.compare
 
 
+def splits(scenario: Scenario) -> list[Split]:
+    """The partitions that are compared on; one without a label where it is the scenario's own."""
+    compare = section(scenario)
+    own = Split.model_construct(label="", partition="", published=compare.published, target=compare.target)
+    return list(compare.partitions) or [own]
+
+
 def grid(scenario: Scenario) -> list[Cell]:
-    """All cells, seed by seed, so that methods can be compared early."""
+    """All cells, seed by seed and partition by partition, so that methods can be compared early."""
     compare = section(scenario)
     return [
-        Cell(
-            method.label,
-            seed,
-            scenario.model_copy(
-                update={
-                    "seed": seed,
-                    "strategy": method.strategy,
-                    "training": scenario.training_of(method),
-                    "compare": None,
-                }
-            ),
-        )
+        Cell(split.label, method.label, seed, _of(scenario, split, method, seed))
         for seed in compare.seeds
+        for split in splits(scenario)
         for method in compare.methods
     ]
 
 
+def _of(scenario: Scenario, split: Split, method: Method, seed: int) -> Scenario:
+    """The scenario that one cell runs."""
+    changed: dict[str, Any] = {"seed": seed, "strategy": method.strategy, "compare": None}
+    changed["training"] = scenario.training_of(method)
+    if split.label and scenario.fleet is not None:
+        changed["fleet"] = scenario.fleet.model_copy(update={"partition": split.partition})
+    return scenario.model_copy(update=changed)
+
+
 def chosen(cells: Sequence[Cell], wanted: Iterable[str]) -> list[Cell]:
-    """The cells that are named, "fedavg/1" or "fedavg" for all seeds; all of them where none is."""
+    """The cells that are named: "fedavg/1", "fedavg" for all seeds, "skew20" for all methods on that partition; all
+    of them where nothing is."""
     names = [name for text in wanted for name in text.split(",") if name]
     for name in names:
-        if not any(name in (cell.name, cell.label) for cell in cells):
+        if not any(_names(name, cell) for cell in cells):
             raise UserError(
                 f"--cells {name}: there is no such cell; there are {', '.join(cell.name for cell in cells)}"
             )
-    return [cell for cell in cells if not names or cell.name in names or cell.label in names]
+    return [cell for cell in cells if not names or any(_names(name, cell) for name in names)]
+
+
+def _names(name: str, cell: Cell) -> bool:
+    return set(name.split("/")) <= set(cell.words)
 
 
 # -- figures -----------------------------------------------------------------------------------------------------------
@@ -108,7 +124,13 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     """The figures of a finished cell: accuracies as shares, traffic in Mbit per agent and in MB on the wire."""
     metric = _metric(compare, cell.label)
     modes = _modes(result)
-    row: Row = {"method": cell.label, "seed": cell.seed, "strategy": cell.scenario.strategy.name}
+    target = next((split.target for split in compare.partitions if split.label == cell.split), compare.target)
+    row: Row = {
+        "partition": cell.split,
+        "method": cell.label,
+        "seed": cell.seed,
+        "strategy": cell.scenario.strategy.name,
+    }
     for mode in MODES:
         figures = modes.get(mode, {})
         for figure in ("accuracy", "f1", "mse"):
@@ -119,8 +141,8 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     wire = result["bytes"]
     row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
     row["seconds"] = result["seconds"]
-    if compare.target is not None:
-        row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), compare.target)
+    if target is not None:
+        row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), target)
     return row
 
 
@@ -192,25 +214,29 @@ def _reached(curve: Sequence[Point], target: float) -> Row:
     }
 
 
-def summaries(compare: Compare, rows: Sequence[Row]) -> list[Row]:
-    """Per method: how many seeds, and mean and population deviation of every figure over those that have it."""
-    found = []
-    for method in compare.methods:
-        mine = [row for row in rows if row["method"] == method.label]
-        if not mine:
-            continue
-        keys = [key for key in dict.fromkeys(key for row in mine for key in row) if key in SPREAD or _is_figure(key)]
-        summary: Row = {"method": method.label, "seeds": [row["seed"] for row in mine], "metric": mine[0]["metric"]}
-        summary["published"] = compare.published.get(method.label)
-        for key in keys:
-            values = [row[key] for row in mine if row.get(key) is not None]
-            if values:
-                summary[key] = {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "n": len(values)}
-        summary |= {key: [row.get(key) for row in mine] for key in ("clusters", "rounds")}
-        if compare.target is not None:
-            summary["reached"] = [row["rounds_to_target"] for row in mine]
-        found.append(summary)
-    return found
+def summaries(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
+    """Per partition and method: how many seeds, and mean and population deviation of every figure over those that have
+    it."""
+    return [
+        _summary(split, mine)
+        for split in splits(scenario)
+        for method in section(scenario).methods
+        if (mine := [row for row in rows if (row["partition"], row["method"]) == (split.label, method.label)])
+    ]
+
+
+def _summary(split: Split, mine: Sequence[Row]) -> Row:
+    first = mine[0]
+    summary: Row = {"partition": split.label, "method": first["method"], "seeds": [row["seed"] for row in mine]}
+    summary |= {"metric": first["metric"], "published": split.published.get(first["method"])}
+    for key in dict.fromkeys(key for row in mine for key in row):
+        values = [row[key] for row in mine if row.get(key) is not None]
+        if values and (key in SPREAD or _is_figure(key)):
+            summary[key] = {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "n": len(values)}
+    summary |= {key: [row.get(key) for row in mine] for key in ("clusters", "rounds")}
+    if split.target is not None:
+        summary["reached"] = [row["rounds_to_target"] for row in mine]
+    return summary
 
 
 def _is_figure(key: str) -> bool:
@@ -234,9 +260,14 @@ class Table:
         return f"**{self.title}**\n\n{rows}\n"
 
 
-def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> Table:
-    """Methods side by side; `average` of the accuracies is macro (mean over agents) or micro (by samples)."""
-    compare, columns = section(scenario), dict[str, Callable[[Row], str]]()
+def tables(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> list[Table]:
+    """One per partition with methods side by side; `average` of accuracies: macro (mean over agents), micro (by samples)."""
+    there = [(split, [one for one in found if one["partition"] == split.label]) for split in splits(scenario)]
+    return [_table(scenario.name, split, mine, average) for split, mine in there if mine]
+
+
+def _table(name: str, split: Split, found: Sequence[Row], average: str) -> Table:
+    columns = dict[str, Callable[[Row], str]]()
     columns["method"] = lambda one: str(one["method"])
     columns["seeds"] = lambda one: str(len(one["seeds"]))
     accuracies = any(f"{mode}_accuracy_{average}" in one for one in found for mode in MODES)
@@ -245,13 +276,13 @@ def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> T
         key = f"{mode}_{figure}_{average}"
         if any(key in one for one in found):
             columns[title] = _spread(key, digits, scale)
-    if compare.published:
+    if split.published:
         columns["published (ours)"] = _published
     if any("ari" in one for one in found):
         columns["ARI"] = _spread("ari", 2)
     columns["clusters"] = lambda one: _listed(one["clusters"])
-    if compare.target is not None:
-        columns[f"rounds to {100 * compare.target:g} %"] = lambda one: _listed(one["reached"])
+    if split.target is not None:
+        columns[f"rounds to {100 * split.target:g} %"] = lambda one: _listed(one["reached"])
         columns["Mbit to it"] = _mean("mbit_to_target", 2)
         if any("mb_wire_to_target" in one for one in found):
             columns["wire MB to it"] = _mean("mb_wire_to_target", 1)
@@ -259,7 +290,8 @@ def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> T
     if any("mb_wire" in one for one in found):
         columns["MB on the wire"] = _mean("mb_wire", 1)
     unit = "accuracy in %" if accuracies else "mean squared error"
-    title = f"{scenario.name}: {unit}, {average} average; mean ± population deviation over seeds"
+    place = f"{name}, {split.label}" if split.label else name
+    title = f"{place}: {unit}, {average} average; mean ± population deviation over seeds"
     return Table(title, list(columns), [[column(one) for column in columns.values()] for one in found])
 
 
@@ -299,5 +331,6 @@ def _listed(values: Sequence[Any]) -> str:
 
 
 def markdown(scenario: Scenario, found: Sequence[Row]) -> str:
-    """Both averages, one table each."""
-    return "\n".join(table(scenario, found, average).markdown() for average in ("macro", "micro"))
+    """Both averages, one table each for every partition."""
+    both = (one for average in ("macro", "micro") for one in tables(scenario, found, average))
+    return "\n".join(one.markdown() for one in both)

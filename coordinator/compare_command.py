@@ -86,7 +86,7 @@ def write_tables(scenario: Scenario, out: Path) -> list[Row]:
         raise UserError(f"{out}: no cell is finished, there is nothing to compare")
     keys = list(dict.fromkeys(key for row in rows for key in row))
     rows = [{key: row.get(key) for key in keys} for row in rows]
-    found = summaries(compare, rows)
+    found = summaries(scenario, rows)
     document = {"name": scenario.name, "compare": compare.model_dump(mode="json"), "methods": found, "cells": rows}
     write_atomically(out / "compare.json", json.dumps(document, indent=1).encode())
     write_atomically(out / "compare.csv", _csv(rows, keys).encode())

@@ -285,18 +285,40 @@ class Method(Section):
     @model_validator(mode="before")
     @classmethod
     def _flat(cls, data: Any) -> Any:
-        """Keys that are none of ours are the strategy's."""
-        if not isinstance(data, dict) or "strategy" in data:
-            return data
-        own = {key: value for key, value in data.items() if key in cls.model_fields}
-        strategy = {key: value for key, value in data.items() if key not in own}
-        return {"label": strategy.get("name"), **own, "strategy": strategy}
+        return _nested(cls, "strategy", data)
+
+
+class Split(Section):
+    """A partition of a comparison, written flat: {label: skew20, name: label_skew, share: 0.2, target: 0.75}."""
+
+    label: Name = Field(description="what the tables and the folder are called; the rule's name where none is given")
+    partition: Partition | str = Field(description="in place of fleet.partition")
+    published: dict[str, float] = Field({}, description="as compare.published")
+    target: Share | None = Field(None, description="as compare.target")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flat(cls, data: Any) -> Any:
+        return _nested(cls, "partition", data)
+
+
+def _nested(section: type[Section], inner: str, data: Any) -> Any:
+    """What was written flat: keys that are none of the section's own are those of the section in it."""
+    if not isinstance(data, dict) or inner in data:
+        return data
+    own = {key: value for key, value in data.items() if key in section.model_fields}
+    rest = {key: value for key, value in data.items() if key not in own}
+    return {"label": rest.get("name"), **own, inner: rest}
 
 
 class Compare(Section):
-    """Every method on every seed. The cells of one seed share the partition, the initial weights and the draws."""
+    """Every method on every partition and seed. The cells of one seed and partition share the partition, the initial
+    weights and the draws."""
 
     methods: tuple[Method, ...]
+    partitions: tuple[Split, ...] = Field(
+        (), description="in place of fleet.partition, one after another; empty: it alone"
+    )
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1, 2, 3)
     published: dict[str, float] = Field({}, description="by label: the figure that is printed beside ours, in percent")
     metric: Metric = Field(
@@ -315,10 +337,20 @@ class Compare(Section):
             raise ValueError(f"methods {twice} stand there twice: give each a label of its own")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds {list(self.seeds)}: each is wanted once")
-        strangers = sorted(set(self.published) - set(labels))
+        splits = [split.label for split in self.partitions]
+        if len(set(splits)) < len(splits) or set(splits) & set(labels):
+            raise ValueError(f"partitions {splits}: give each a label of its own, other than the methods'")
+        if self.partitions and (self.published or self.target is not None):
+            raise ValueError("published and target are said for each of the partitions, not for all")
+        strangers = sorted({name for published in self.figures for name in published} - set(labels))
         if strangers:
             raise ValueError(f"published names {strangers}; the methods are {labels}")
         return self
+
+    @property
+    def figures(self) -> list[dict[str, float]]:
+        """All published figures, by label."""
+        return [self.published, *(split.published for split in self.partitions)]
 
 
 class Scenario(Section):
@@ -336,6 +368,12 @@ class Scenario(Section):
     wire: Wire = Wire()
     fleet: Fleet | None = None
     compare: Compare | None = Field(None, description="methods and seeds of `coordinator compare`")
+
+    @model_validator(mode="after")
+    def _partitions_are_of_a_fleet(self) -> Self:
+        if self.compare is not None and self.compare.partitions and self.fleet is None:
+            raise ValueError("compare.partitions: only a fleet section has a partition to replace")
+        return self
 
     @model_validator(mode="after")
     def _training_of_methods_is_training(self) -> Self:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from coordinator import command
-from coordinator.compare import Cell, chosen, grid, markdown, row_of, summaries, table
+from coordinator.compare import Cell, chosen, grid, markdown, row_of, summaries, tables
 from coordinator.compare_command import run_cells, write_tables
 from coordinator.scenario_file import dump, load
 from coordinator.simulate import alone, simulate
@@ -115,6 +115,10 @@ def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
             "methods.0.n_clustr: unknown key, line .*; did you mean n_clusters",
         ),
         ({"methods": [{"name": "fedclus"}], "published": {}}, "methods.0.name: .*did you mean fedclust"),
+        ({"published": {}, "partitions": [{"name": "iid"}, {"name": "iid"}]}, "give each a label of its own"),
+        ({"partitions": [{"name": "iid"}]}, "are said for each of the partitions"),
+        ({"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]}, "partitions.0.shar: .*share"),
+        ({"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]}, r"published names \['x'\]"),
         ({"methods": [{"label": "../x", "name": "fedavg"}], "published": {}}, "methods.0.label"),
     ],
 )
@@ -197,12 +201,41 @@ def test_newcomers_have_columns_of_their_own() -> None:
     late = {"agents": ["x"], "accuracy": figures(server=(0.5, 0.4), tuned=(0.9, 0.8))}
     rows = [row_of(cell("four"), compare, result(0.8, newcomers=late), [])]
     assert rows[0]["figure"] == rows[0]["newcomers_tuned_accuracy_macro"] == 0.8
-    shown = table(scenario(), summaries(compare, rows))
+    (shown,) = tables(scenario(), summaries(scenario(), rows))
     assert {"newcomers, as served", "newcomers, tuned"} <= set(shown.headers)
-    assert (
-        "newcomers, tuned"
-        not in table(scenario(), summaries(compare, [row_of(cell("four"), compare, result(0.8), [])])).headers
-    )
+    (without,) = tables(scenario(), summaries(scenario(), [row_of(cell("four"), compare, result(0.8), [])]))
+    assert "newcomers, tuned" not in without.headers
+
+
+PARTITIONS = {
+    "published": {},
+    "partitions": [
+        {"label": "even", "name": "iid", "published": {"fedavg": 90.0}, "target": 0.5},
+        {"name": "label_skew", "share": 0.2},
+    ],
+}
+
+
+def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_published_figures_of_its_own() -> None:
+    scene = scenario(compare=PARTITIONS)
+    cells = grid(scene)
+    assert [cell.name for cell in cells[:4]] == [
+        "even/fedavg/4",
+        "even/fedclust/4",
+        "even/four/4",
+        "label_skew/fedavg/4",
+    ]
+    assert (cells[3].folder, len(cells)) == (Path("label_skew/fedavg/seed-4"), 12)
+    placed = [cell.scenario.fleet.partition.name for cell in (cells[0], cells[3]) if cell.scenario.fleet]  # type: ignore[union-attr]
+    assert placed == ["iid", "label_skew"]
+    assert [cell.name for cell in chosen(cells, ["even/four,label_skew/5"])][:2] == ["even/four/4", "even/four/5"]
+    lines = [line(5, evaluation=figures(server=(0.6, 0.6)))]
+    rows = [row_of(one, compared(scene), result(0.8), lines) for one in (cells[0], cells[3])]
+    assert rows[0]["rounds_to_target"] == 5
+    assert "rounds_to_target" not in rows[1]
+    even, skewed = tables(scene, summaries(scene, rows))
+    assert (even.title[:12], skewed.title[:18]) == ("small, even:", "small, label_skew:")
+    assert ("published (ours)" in even.headers, "published (ours)" in skewed.headers) == (True, False)
 
 
 def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
@@ -215,7 +248,7 @@ def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
 def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
     compare = compared(scenario())
     rows = [row_of(cell("fedclust", seed), compare, result(last), []) for seed, last in ((4, 0.7), (5, 0.9))]
-    [found] = summaries(compare, rows)
+    [found] = summaries(scenario(), rows)
     assert found["last_accuracy_macro"] == {"mean": pytest.approx(0.8), "std": pytest.approx(0.1), "n": 2}
     assert found["figure"]["mean"] == pytest.approx(0.8)
     assert (found["published"], found["seeds"]) == (95.5, [4, 5])
@@ -235,8 +268,8 @@ def test_the_table_stands_as_it_should() -> None:
         for label in ("fedavg", "fedclust")
         for seed, last, lines in zip((4, 5), (0.7, 0.9), reached, strict=True)
     ]
-    found = summaries(compare, rows)
-    words = table(scene, found)
+    found = summaries(scene, rows)
+    (words,) = tables(scene, found)
     assert dict(zip(words.headers, words.lines[1], strict=True)) == {
         "method": "fedclust",
         "seeds": "2",
@@ -252,7 +285,7 @@ def test_the_table_stands_as_it_should() -> None:
     }
     text = markdown(scene, found)
     silent = [{key: value for key, value in one.items() if key not in ("ari", "mb_wire")} for one in found]
-    assert set(words.headers) - set(table(scene, silent).headers) == {"ARI", "MB on the wire"}  # no empty columns
+    assert set(words.headers) - set(tables(scene, silent)[0].headers) == {"ARI", "MB on the wire"}  # no empty columns
     assert "| fedavg | 2 | 80.00±10.00 | 30.00±0.00 | – |" in text
     assert "| fedavg | 2 | 10.00±0.00 | 20.00±0.00 | – |" in text
 
