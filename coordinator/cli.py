@@ -136,7 +136,8 @@ def compare(
     Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped.
     """
     from coordinator import command, compare_command, display
-    from coordinator.compare import Cell, tables
+    from coordinator.compare import Cell
+    from coordinator.compare_tables import tables
     from coordinator.scenario_file import load
 
     loaded = load(scenario, overrides or [])

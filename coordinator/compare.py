@@ -1,9 +1,9 @@
-"""A comparison: the grid of methods and seeds, a row of figures per cell, and the tables. Pure: no files, no processes."""
+"""A comparison: the grid of methods, partitions and seeds, and a row of figures per cell. Pure: no files, no processes."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,7 @@ from shared.errors import UserError
 from shared.scenario import Compare, Method, Metric, Scenario, Split
 
 Row = dict[str, Any]
-NONE = "–"
 MODES = ("last", "server", "tuned", "best", "newcomers_server", "newcomers_tuned")
-TITLES = {
-    "last": "E-last",
-    "server": "E-server",
-    "tuned": "E-tuned",
-    "newcomers_server": "newcomers, as served",
-    "newcomers_tuned": "newcomers, tuned",
-}
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "last": ("last", "macro"),
     "server": ("server", "macro"),
@@ -241,96 +233,3 @@ def _summary(split: Split, mine: Sequence[Row]) -> Row:
 
 def _is_figure(key: str) -> bool:
     return key == "figure" or key.endswith(("_micro", "_macro"))
-
-
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Table:
-    """Words in columns."""
-
-    title: str
-    headers: list[str]
-    lines: list[list[str]]
-
-    def markdown(self) -> str:
-        rule = [":--", *["--:"] * (len(self.headers) - 1)]
-        rows = "\n".join(f"| {' | '.join(words)} |" for words in (self.headers, rule, *self.lines))
-        return f"**{self.title}**\n\n{rows}\n"
-
-
-def tables(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> list[Table]:
-    """One per partition with methods side by side; `average` of accuracies: macro (mean over agents), micro (by samples)."""
-    there = [(split, [one for one in found if one["partition"] == split.label]) for split in splits(scenario)]
-    return [_table(scenario.name, split, mine, average) for split, mine in there if mine]
-
-
-def _table(name: str, split: Split, found: Sequence[Row], average: str) -> Table:
-    columns = dict[str, Callable[[Row], str]]()
-    columns["method"] = lambda one: str(one["method"])
-    columns["seeds"] = lambda one: str(len(one["seeds"]))
-    accuracies = any(f"{mode}_accuracy_{average}" in one for one in found for mode in MODES)
-    figure, scale, digits = ("accuracy", 100.0, 2) if accuracies else ("mse", 1.0, 4)
-    for mode, title in TITLES.items():
-        key = f"{mode}_{figure}_{average}"
-        if any(key in one for one in found):
-            columns[title] = _spread(key, digits, scale)
-    if split.published:
-        columns["published (ours)"] = _published
-    if any("ari" in one for one in found):
-        columns["ARI"] = _spread("ari", 2)
-    columns["clusters"] = lambda one: _listed(one["clusters"])
-    if split.target is not None:
-        columns[f"rounds to {100 * split.target:g} %"] = lambda one: _listed(one["reached"])
-        columns["Mbit to it"] = _mean("mbit_to_target", 2)
-        if any("mb_wire_to_target" in one for one in found):
-            columns["wire MB to it"] = _mean("mb_wire_to_target", 1)
-    columns["Mbit per agent"] = _mean("mbit_per_agent", 2)
-    if any("mb_wire" in one for one in found):
-        columns["MB on the wire"] = _mean("mb_wire", 1)
-    unit = "accuracy in %" if accuracies else "mean squared error"
-    place = f"{name}, {split.label}" if split.label else name
-    title = f"{place}: {unit}, {average} average; mean ± population deviation over seeds"
-    return Table(title, list(columns), [[column(one) for column in columns.values()] for one in found])
-
-
-def _spread(key: str, digits: int, scale: float = 1.0) -> Callable[[Row], str]:
-    def words(one: Row) -> str:
-        if key not in one:
-            return NONE
-        return f"{scale * one[key]['mean']:.{digits}f}±{scale * one[key]['std']:.{digits}f}"
-
-    return words
-
-
-def _mean(key: str, digits: int) -> Callable[[Row], str]:
-    """With a remark where not every seed has the figure."""
-
-    def words(one: Row) -> str:
-        if key not in one:
-            return NONE
-        few = one[key]["n"] < len(one["seeds"])
-        return f"{one[key]['mean']:.{digits}f}" + (f" ({one[key]['n']} of {len(one['seeds'])})" if few else "")
-
-    return words
-
-
-def _published(one: Row) -> str:
-    """The published figure, and ours in the metric that it is held against."""
-    if one["published"] is None:
-        return NONE
-    ours = f"{one['metric']} {100 * one['figure']['mean']:.2f}" if "figure" in one else NONE
-    return f"{one['published']:.2f} ({ours})"
-
-
-def _listed(values: Sequence[Any]) -> str:
-    """One value where all are the same, else each seed's."""
-    words = [NONE if value is None else str(value) for value in values]
-    return words[0] if len(set(words)) == 1 else ", ".join(words)
-
-
-def markdown(scenario: Scenario, found: Sequence[Row]) -> str:
-    """Both averages, one table each for every partition."""
-    both = (one for average in ("macro", "micro") for one in tables(scenario, found, average))
-    return "\n".join(one.markdown() for one in both)

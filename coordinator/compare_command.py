@@ -15,7 +15,8 @@ from typing import Any
 
 from coordinator import command
 from coordinator.checkpoint import Checkpoint
-from coordinator.compare import Cell, Row, chosen, grid, markdown, row_of, section, summaries
+from coordinator.compare import Cell, Row, chosen, grid, row_of, section, summaries
+from coordinator.compare_tables import markdown
 from coordinator.disk import write_atomically
 from coordinator.records import finished, scenario_digest
 from coordinator.scenario_file import load

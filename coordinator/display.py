@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from coordinator.compare import Table as Words
+from coordinator.compare_tables import Table as Words
 
 NONE = "–"
 MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}

@@ -325,6 +325,10 @@ class Compare(Section):
         "last",
         description="what the published figure is: a mode's macro average; global: E-server's micro one; newcomers: E-tuned of the newcomers",
     )
+    layout: Literal["modes", "averages"] = Field(
+        "modes",
+        description="columns of the tables: a mode of evaluation each, or micro and macro accuracy and F1 in `metric`'s mode",
+    )
     target: float | None = Field(None, gt=0, le=1, description="count the rounds until the accuracy gets there")
 
     @model_validator(mode="after")

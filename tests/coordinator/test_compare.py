@@ -15,8 +15,9 @@ import pytest
 import yaml
 
 from coordinator import command
-from coordinator.compare import Cell, chosen, grid, markdown, row_of, summaries, tables
+from coordinator.compare import Cell, chosen, grid, row_of, summaries
 from coordinator.compare_command import run_cells, write_tables
+from coordinator.compare_tables import markdown, tables
 from coordinator.scenario_file import dump, load
 from coordinator.simulate import alone, simulate
 from coordinator.workers import Crew
@@ -288,6 +289,23 @@ def test_the_table_stands_as_it_should() -> None:
     assert set(words.headers) - set(tables(scene, silent)[0].headers) == {"ARI", "MB on the wire"}  # no empty columns
     assert "| fedavg | 2 | 80.00±10.00 | 30.00±0.00 | – |" in text
     assert "| fedavg | 2 | 10.00±0.00 | 20.00±0.00 | – |" in text
+
+
+def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode() -> None:
+    scene = scenario(compare={"layout": "averages", "metric": "server"})
+    told = result(0.8)
+    told["accuracy"]["server"]["f1"] = {"micro": 0.4, "macro": 0.5}
+    found = summaries(scene, [row_of(cell("fedclust"), compared(scene), told, [])])
+    (words,) = tables(scene, found)
+    shown = dict(zip(words.headers, words.lines[0], strict=True))
+    assert [shown[title] for title in ("Micro-Acc", "Micro-F1", "Macro-Acc", "Macro-F1")] == [
+        "20.00±0.00",
+        "40.00±0.00",
+        "30.00±0.00",
+        "50.00±0.00",
+    ]
+    assert "E-last" not in shown
+    assert markdown(scene, found).count("| :--") == 1
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
