@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.records import mbit_per_agent
 from shared.errors import UserError
 from shared.scenario import Compare, Method, Metric, Scenario, Split
 
@@ -163,7 +164,7 @@ class Point:
     rounds: int
     accuracy: float
     mbit: float  # per agent
-    mb_wire: float | None
+    mb_wire: float | None  # of all agents; models that were sent out for evaluation are left out
 
 
 def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, classes: int) -> list[Point]:
@@ -190,9 +191,10 @@ def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, clas
 
 
 def _point(on: str, rounds: int, accuracy: float, traffic: Mapping[str, int], agents: int) -> Point:
-    bits = 32 * (traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0))
-    wire = traffic.get("wire_down", 0) + traffic.get("down_models", 0) + traffic.get("wire_up", 0)
-    return Point(on, rounds, accuracy, bits / 1e6 / max(agents, 1), wire / 1e6 if traffic.get("wire_up") else None)
+    wire = sum(traffic.get(key, 0) for key in ("wire_down", "down_models", "wire_up")) - traffic.get(
+        "evaluation_models", 0
+    )
+    return Point(on, rounds, accuracy, mbit_per_agent(traffic, agents), wire / 1e6 if traffic.get("wire_up") else None)
 
 
 def _reached(curve: Sequence[Point], target: float) -> Row:

@@ -143,11 +143,17 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
             "wire_down": traffic["wire_down"] + traffic["down_models"],
             "wire_up": traffic["wire_up"],
         },
-        "mbit_per_agent": 32 * (traffic["down_vectors"] + traffic["up_vectors"]) / 1e6 / max(len(run.engine.known), 1),
+        "mbit_per_agent": mbit_per_agent(traffic, len(run.engine.known)),
         "seconds": round(run.seconds, 3),
         "versions": versions(),
         "notes": dict(strategy.notes(run.state)),
     }
+
+
+def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
+    """Megabits of float32 values, both ways, per registered agent; no overhead, evaluation left out, as papers count it."""
+    values = traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0) - traffic.get("evaluation_vectors", 0)
+    return 32 * values / 1e6 / max(agents, 1)
 
 
 def versions() -> dict[str, str]:

@@ -237,8 +237,12 @@ class Run:
         for send in orders:
             if send.order.work is not None:
                 refs = send.order.work.models
-                self.traffic["down_vectors"] += sum(self._models[ref.key].values for ref in refs)
-                self.traffic["down_models"] += sum(ref.size for ref in refs)
+                values, size = sum(self._models[ref.key].values for ref in refs), sum(ref.size for ref in refs)
+                self.traffic["down_vectors"] += values
+                self.traffic["down_models"] += size
+                if send.order.work.phase == EVALUATE:  # of the above: papers do not count it
+                    self.traffic["evaluation_vectors"] += values
+                    self.traffic["evaluation_models"] += size
         return [*models, *orders]
 
     def _close(self, close: Close, now: float) -> list[Effect]:

@@ -179,8 +179,10 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
 def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     everybody = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))
-    everybody["traffic"] |= {"wire_down": 250_000, "down_models": 750_000, "wire_up": 1_000_000}
-    assert row_of(cell("fedclust"), compare, result(0.8), [everybody])["mb_wire_to_target"] == 2.0
+    everybody["traffic"] |= {"wire_down": 250_000, "down_models": 850_000, "wire_up": 1_000_000}
+    everybody["traffic"] |= {"evaluation_vectors": 3e6, "evaluation_models": 100_000}  # neither count has these
+    row = row_of(cell("fedclust"), compare, result(0.8), [everybody])
+    assert (row["mb_wire_to_target"], row["mbit_to_target"]) == (2.0, 32 * 6 / 6)
 
 
 def test_single_models_and_untracked_runs_count_rounds_where_everybody_was_evaluated() -> None:

@@ -200,3 +200,9 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(tmp_path:
     assert all(not late & set(line["invited"]) for line in lines if line["round"] < 3)
     if method in ("fedclust", "pacfl", "ifca", "fesem", "fesem_ma", "robust"):
         assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
+
+
+def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(tmp_path: Path) -> None:
+    run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 3}))
+    vectors = 3 * 4 * 2  # rounds, half of eight agents, down and up
+    assert records.result(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 8)
