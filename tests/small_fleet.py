@@ -21,14 +21,14 @@ from shared.scenario import Scenario
 from shared.strategy import ClientId
 from shared.topics import Topics
 from shared.vectors import Layout
-from tests.bowl import Softmax
+from tests.bowl import Trainer
 from tests.small_run import local_for, setup
 
 
 class Numpy:
     """The pool's jobs in numpy, in this process; `takes_s` of virtual time each."""
 
-    def __init__(self, people: Mapping[ClientId, Softmax], takes_s: float = 0.5) -> None:
+    def __init__(self, people: Mapping[ClientId, Trainer], takes_s: float = 0.5) -> None:
         self.people, self.takes_s = people, takes_s
         self.worked: list[tuple[ClientId, int]] = []  # (client, step)
 
@@ -36,7 +36,7 @@ class Numpy:
         await asyncio.sleep(self.takes_s)
         if job["job"] == "inspect":
             local = self.people[job["source"]["client"]]
-            labels = sorted({str(label) for label in local.y.tolist()})
+            labels = sorted({str(label) for label in local.targets("train").tolist()})
             return {"samples": local.examples, "test_samples": local.examples, "labels": labels, "problem": None}
         return self._perform(job)
 
@@ -58,7 +58,7 @@ class Fleet:
     """Open it as a context; `serve` runs the coordinator until it is over or stopped."""
 
     def __init__(
-        self, folder: Path, scene: Scenario, rules: Rules, broker: MemoryBroker, people: Mapping[ClientId, Softmax]
+        self, folder: Path, scene: Scenario, rules: Rules, broker: MemoryBroker, people: Mapping[ClientId, Trainer]
     ) -> None:
         self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
         self.jobs = Numpy(people)

@@ -18,7 +18,7 @@ from shared.messages import OrderMessage
 from shared.scenario import Scenario
 from shared.seeds import entropy, generator
 from shared.strategy import ClientId, Local, Setup, Training
-from tests.bowl import Softmax, softmax_client
+from tests.bowl import Softmax, Trainer, softmax_client
 
 # Every strategy with hyper-parameters that suit eight clients; a new method adds its line here.
 METHODS: dict[str, dict[str, Any]] = {
@@ -83,7 +83,7 @@ def rules(scene: Scenario, **changes: Any) -> Rules:
     return replace(base, **changes)
 
 
-def local_for(locals_: Mapping[ClientId, Softmax]) -> Any:
+def local_for(locals_: Mapping[ClientId, Trainer]) -> Any:
     """Data for a job: the client's, with the job's own randomness."""
 
     def local(client: ClientId, order: OrderMessage) -> Local:

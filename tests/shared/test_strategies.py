@@ -1,4 +1,4 @@
-"""Every method on bowls whose answers are known by hand, and the reductions of one method to another."""
+"""The first methods on bowls whose answers are known by hand. What becomes FedAvg: conformance/test_reductions.py."""
 
 import math
 from dataclasses import replace
@@ -18,7 +18,7 @@ from shared.strategies.fedsgd import FedSgd
 from shared.strategies.fesem import Fesem
 from shared.strategies.local import LocalOnly
 from shared.strategy import Job, Phase, Report, Setup, Strategy, Training, View
-from shared.vectors import Layout, Tensor, Vector, mean
+from shared.vectors import Layout, Tensor, Vector
 from tests.bowl import Bowl, Softmax, Trainer, bowl_layout, flat, softmax_client
 from tests.drive import Run, fingerprint
 
@@ -451,53 +451,11 @@ def test_a_first_phase_without_reports_leaves_the_state_alone(strategy: Any) -> 
     assert strategy.fold(state, strategy.plan(state, View(0, 3, 0, ("a",))), []) is state
 
 
-# -- reductions -----------------------------------------------------------
-
-LOCAL_SGD = Training(epochs=2, batch=7, lr=0.1, momentum=0.5, weight_decay=0.01)
-
-
-def test_fedprox_without_pull_is_fedavg() -> None:
-    ends = [run(s, softmaxes(), LOCAL_SGD, participation=0.5).state for s in (FedAvg(), FedProx(mu=0.0))]
-    assert fingerprint(ends[0]) == fingerprint(ends[1])
-    assert fingerprint(run(FedProx(mu=0.1), softmaxes(), LOCAL_SGD).state) != fingerprint(ends[0])
-
-
-def test_fedsgd_is_fedavg_with_one_full_batch_step() -> None:
-    locals_ = {**softmaxes(24), "big": softmax_client((0, 3), seed=9, n=60)}
-    training = Training(epochs=1, batch=60, lr=0.3, weight_decay=0.1)
-    average, gradient = (run(s, locals_, training).state.model for s in (FedAvg(), FedSgd()))
-    assert gradient == pytest.approx(average, rel=1e-5, abs=1e-7)
-
-
-def test_fesem_with_one_cluster_and_no_pull_is_fedavg_from_the_warm_up_mean() -> None:
-    locals_ = softmaxes()
-    em = Run(Fesem(n_clusters=1, mu=0.0), setup(locals_, LOCAL_SGD), locals_)
-    em._phase(0)
-    start = mean([(model, 1.0) for model in em.state.stored.values()])
-    average = Run(FedAvg(), replace(setup(locals_, LOCAL_SGD), starts=(start,)), locals_).rounds(3)
-    assert em.rounds(3).state.models[0] == pytest.approx(average.state.model, rel=1e-5, abs=1e-7)
-
-
-def test_fedclust_with_an_endless_lambda_is_fedavg() -> None:
-    locals_ = softmaxes()
-    told = setup(locals_, LOCAL_SGD, participation=0.5)
-    told = replace(told, starts=(generator(1, "start").normal(0, 1, told.layout.size).astype(np.float32),))
-    clustered, average = (Run(s, told, locals_).rounds(3).state for s in (FedClust(threshold=1e300), FedAvg()))
-    assert fingerprint(clustered.models) == fingerprint((average.model,))
-
-
-def test_fedclust_with_a_lambda_below_zero_trains_everybody_alone() -> None:
-    locals_ = two_groups()
-    end = run(FedClust(threshold=-1.0), locals_, rounds=6, participation=0.5)
-    assert sorted(end.state.assign.values()) == list(range(8))
-    for client, local in locals_.items():
-        turns = sum(client in reporters for phase, reporters in end.phases if phase.name == "train")
-        alone = (1 - 0.5**turns) * local.minimum
-        assert end.state.models[end.state.assign[client]] == pytest.approx(alone, rel=1e-5)
+# -- pulls and buffers -----------------------------------------------------------------------------
 
 
 def test_a_pull_that_is_small_changes_little() -> None:
-    """A guard for the reductions above: they would hold for a pull that never reaches the gradient."""
+    """A guard for the reduction to FedAvg: it would hold for a pull that never reaches the gradient."""
     draw = generator(0, "points").normal(0, 1, (4, 2))
     locals_ = bowls(*map(tuple, draw))
     training = Training(epochs=10, batch=10, lr=0.1)

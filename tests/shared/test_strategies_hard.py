@@ -1,4 +1,4 @@
-"""Robust, CFL, IFCA and PACFL on clients whose answers are known by hand, and their reductions to FedAvg."""
+"""Robust, CFL, IFCA and PACFL on clients whose answers are known by hand."""
 
 import math
 from dataclasses import replace
@@ -16,7 +16,7 @@ from shared.strategies.ifca import Ifca
 from shared.strategies.pacfl import Pacfl, signature
 from shared.strategies.robust import Robust, logistic
 from shared.strategy import Phase, Report, Setup, Strategy, Training
-from shared.vectors import Vector, mean
+from shared.vectors import Vector
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 from tests.drive import Run, fingerprint
 
@@ -53,57 +53,6 @@ def alternating(locals_: Any) -> dict[str, int]:
 
 def close(a: Vector, b: Vector) -> None:
     assert float(np.linalg.norm(a - b)) <= 1e-5 * float(np.linalg.norm(b))
-
-
-# -- reductions ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [
-        Cfl(eps_1=0.0, warmup=0),
-        Ifca(n_clusters=1),
-        Ifca(n_clusters=1, shared_trunk=True),
-        Pacfl(threshold=180.0),
-        Pacfl(threshold=180.0, measure="principal"),
-    ],
-    ids=lambda s: f"{s.name}-{s.model_dump(exclude_defaults=True)}",
-)
-def test_with_one_cluster_it_is_fedavg(strategy: Any) -> None:
-    training = Training(epochs=2, batch=8, lr=0.1, momentum=0.5)
-    locals_ = softmaxes()
-    ours, plain = (run(s, locals_, training, rounds=4, participation=0.5) for s in (strategy, FedAvg()))
-    assert [reporters for phase, reporters in ours.phases if phase.name == "train"] == [r for _, r in plain.phases]
-    close(ours.state.models[0], plain.state.model)
-    assert len(ours.state.models) == 1
-
-
-def test_robust_without_trimming_is_uniform_fedavg_from_the_mean_of_the_local_models() -> None:
-    training = Training(epochs=2, batch=8, lr=0.1, momentum=0.5)
-    locals_ = {f"c{i}": softmax_client((i % 2, 2), seed=i) for i in range(5)}  # equal n: FedAvg is uniform
-    ours = run(Robust(n_clusters=1, beta=0.0, round_beta=0.0, first_epochs=3), locals_, training, rounds=3)
-    solve = [job_of(ours, "solve", client, training, 3) for client in locals_]
-    plain = run(FedAvg(), locals_, training, rounds=3, starts=[mean([(one, 1.0) for one in solve])])
-    close(ours.state.models[0], plain.state.model)
-
-
-def job_of(run_: Run, phase: str, client: str, training: Training, epochs: int) -> Vector:
-    """What a client's training in a phase of round 0 ends with."""
-    from shared.seeds import entropy
-
-    seed = entropy(run_.setup.seed, "job", phase, 0, client)
-    local = replace(run_.locals[client], training=training, seed=seed)
-    return local.descend(run_.setup.starts[0], epochs=epochs).end
-
-
-def test_pacfl_below_zero_degrees_is_everybody_alone() -> None:
-    locals_ = softmaxes(4)
-    end = run(Pacfl(threshold=-1.0), locals_, Training(epochs=1, batch=100, lr=0.1), rounds=2)
-    assert end.state.assign == {client: i for i, client in enumerate(locals_)}
-    for client, k in end.state.assign.items():
-        assert end.state.models[k].tolist() == end.memory.get(client, {}).get("held", end.state.models[k]).tolist()
-        alone = run(FedAvg(), {client: locals_[client]}, Training(epochs=1, batch=100, lr=0.1), rounds=2)
-        close(end.state.models[k], alone.state.model)
 
 
 # -- Robust(TKM) -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Soft-clustered and matched methods on clients whose answers are known by hand, and their reductions."""
+"""Soft-clustered and matched methods on clients whose answers are known by hand."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -85,21 +85,6 @@ def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
     gradient = own - local.minimum + 0.2 * sum(u * (own - c) for u, c in zip(importance, centres, strict=True))
     assert close(report.vectors["model"], own - 0.5 * gradient)
     assert memory["held"] is report.vectors["model"]
-
-
-def test_fedsoft_without_pull_trains_every_client_alone() -> None:
-    locals_ = two_groups(2)
-    end = run(FedSoft(pull=0.0), locals_, ONE, flat(1, 1), flat(-1, -1), rounds=3)
-    for client, local in locals_.items():
-        ((_, model),) = end.personal(client)
-        assert close(model, local.minimum + (flat(1, 1) - local.minimum) * 0.5**3)  # from the common start
-
-
-def test_fedsoft_with_one_cluster_has_full_importance_and_plain_weights() -> None:
-    locals_ = softmaxes()
-    end = run(FedSoft(n_clusters=1, pull=0.0), locals_, TWO, rounds=1)
-    assert set(end.state.importance.values()) == {(1.0,)}
-    assert close(end.state.models[0], run(FedAvg(), locals_, TWO, end.setup.starts[0], rounds=1).state.model)
 
 
 def test_fedsoft_separates_two_groups() -> None:
@@ -237,12 +222,6 @@ def test_fedem_revives_a_component_whose_weight_was_zero() -> None:
     assert memory["pi"] == pytest.approx([0, 1], abs=1e-6)
 
 
-def test_fedem_with_one_component_is_fedavg() -> None:
-    locals_ = softmaxes()
-    fedem = run(FedEm(n_clusters=1), locals_, TWO)
-    assert close(fedem.state.components[0], run(FedAvg(), locals_, TWO, fedem.setup.starts[0]).state.model)
-
-
 def test_fedem_components_are_means_by_samples() -> None:
     strategy = FedEm(n_clusters=2)
     state = strategy.init(setup(strategy, two_groups(), ONE))
@@ -305,12 +284,6 @@ def test_fuzzy_mixes_clients_into_clusters_and_clusters_into_clients_by_counts()
     later = strategy.fold(state, Phase(), [("b", counted(flat(9, 9), 0, 40))])
     assert later.models[0] is state.models[0]  # nobody has a sample in it
     assert strategy.model(later, "@a").tolist() == [(3 * 6 + 9) / 4, (3 * 2 + 9) / 4]  # not a reporter, newest clusters
-
-
-def test_fuzzy_with_one_cluster_and_no_contrast_is_fedavg() -> None:
-    locals_ = softmaxes()
-    fuzzy = run(Fuzzy(n_clusters=1, beta=0), locals_, TWO)
-    assert close(fuzzy.state.models[0], run(FedAvg(), locals_, TWO, fuzzy.setup.starts[0]).state.model)
 
 
 def test_fuzzy_ablation_with_the_loss_alone_aggregates_as_fedavg() -> None:
