@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator import mixtures
 from shared.errors import UserError
 from shared.scenario import Compare, Metric, Scenario
 
@@ -62,6 +63,7 @@ def grid(scenario: Scenario) -> list[Cell]:
                 update={
                     "seed": seed,
                     "strategy": method.strategy,
+                    "task": scenario.task_of(method),
                     "training": scenario.training_of(method),
                     "compare": None,
                 }
@@ -100,6 +102,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     wire = result["bytes"]
     row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
     row["seconds"] = result["seconds"]
+    row |= mixtures.row_of(result)
     if compare.target is not None:
         row |= _reached(lines, compare.target, metric, result["agents"])
     return row
@@ -162,7 +165,7 @@ def summaries(compare: Compare, rows: Sequence[Row]) -> list[Row]:
 
 
 def _is_figure(key: str) -> bool:
-    return key == "figure" or key.endswith(("_micro", "_macro"))
+    return key == "figure" or key.endswith(("_micro", "_macro")) or mixtures.is_figure(key)
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -197,6 +200,8 @@ def table(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> T
         columns["published (ours)"] = _published
     if any("ari" in one for one in found):
         columns["ARI"] = _spread("ari", 2)
+    for key, (header, places, factor) in mixtures.columns(found).items():
+        columns[header] = _spread(key, places, factor)
     columns["clusters"] = lambda one: _listed(one["clusters"])
     if compare.target is not None:
         columns[f"rounds to {100 * compare.target:g} %"] = lambda one: _listed(one["reached"])
