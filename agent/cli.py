@@ -133,6 +133,23 @@ def model(
         np.savez(file, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
 
 
+@app.command()
+def superclasses(
+    scenario: ScenarioFile,
+    models: Annotated[Path, typer.Option(help="a folder with cluster-0.safetensors and so on")],
+    data_root: Annotated[Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")] = None,
+    scaling: Annotated[
+        str | None, typer.Option(help="JSON: the run's mean and std per channel, where they are federated")
+    ] = None,
+) -> None:
+    """Test models on all test data of each super-class of a simulated fleet; prints JSON, a row of accuracies per model."""
+    from agent.fleet import load_scenario
+    from agent.superclasses import accuracies
+
+    known = None if scaling is None else json.loads(scaling)
+    print(json.dumps(accuracies(load_scenario(scenario), models, data_root, known)))
+
+
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:
     from agent.pool import Pool
     from agent.service import Agent, client_id

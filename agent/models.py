@@ -53,10 +53,14 @@ def build(task: Task, seed: int) -> nn.Module:
 
 
 def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) -> Any:
-    """A built-in model takes the option `head` besides its own; a user's own has it as a `Headed`, if at all."""
-    clusters = options.get("head")
-    if clusters is None or builder not in BUILT_IN.values():
+    """A built-in model takes the option `head` (null: none) besides its own; a user's own has it as a `Headed`, if at all."""
+    if "head" not in options or builder not in BUILT_IN.values():
         return builder(task.features, task.outputs, **options)
+    clusters = options["head"]
+    if clusters is None:
+        return builder(
+            task.features, task.outputs, **{name: value for name, value in options.items() if name != "head"}
+        )
     if not isinstance(clusters, int) or clusters < 1:
         raise UserError(f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted")
     own = {name: value for name, value in options.items() if name != "head"}

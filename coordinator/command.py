@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from coordinator import launch, records
+from coordinator import launch, mixtures, records
 from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
 from coordinator.rounds import Rules
@@ -24,7 +25,7 @@ from coordinator.service import Service, last_will
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 from shared.mqtt_link import MqttLink
-from shared.scenario import Scenario, agent_name, newcomers, starting_agents
+from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
 from shared.topics import Topics
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
@@ -132,7 +133,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
         return None
     if over:
         raise UserError(f"the run was given up after round {this.engine.round}: {over}")
-    return records.write_all(this, truth_of(scenario, folder))
+    return await finish(this, options.data_root)
 
 
 async def _broker_url(stack: AsyncExitStack, scenario: Scenario, options: Options, watch: Watch) -> BrokerUrl:
@@ -171,12 +172,37 @@ def _stop_on_signals(service: Service) -> None:
         loop.add_signal_handler(number, service.stop)
 
 
+async def finish(this: Run, data_root: Path | None) -> dict[str, Any]:
+    """Leave models, records and the result of a run that is over in its folder; returns the result. UserError."""
+    scenario, folder = this.scenario, this.folder
+    records.write_models(this)
+    tested: list[list[float]] = []
+    if _has_superclasses(scenario) and this.strategy.clusters(this.state):
+        tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling)
+    memberships = this.strategy.memberships(this.state)
+    mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
+    return records.write_all(this, truth_of(scenario, folder), mixed)
+
+
+def _has_superclasses(scenario: Scenario) -> bool:
+    return scenario.fleet is not None and isinstance(scenario.fleet.partition, SuperclassMixture)
+
+
 def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
     """The planted or natural cluster of each simulated agent, where the partition knows it."""
+    return {client: int(k) for client, k in _truth(scenario, folder).items() if k.ndim == 0} or None
+
+
+def mixtures_of(scenario: Scenario, folder: Path) -> dict[str, tuple[float, ...]]:
+    """The true mixture of each simulated agent; empty where the partition knows none."""
+    return {client: tuple(row.tolist()) for client, row in _truth(scenario, folder).items() if row.ndim == 1}
+
+
+def _truth(scenario: Scenario, folder: Path) -> dict[str, npt.NDArray[Any]]:
+    """What partition.npz says of each agent: a cluster (), or a mixture (K,)."""
     path = folder / "partition.npz"
     if scenario.fleet is None or not path.exists():
-        return None
+        return {}
     with np.load(path, allow_pickle=False) as file:
-        if "truth" not in file.files or file["truth"].ndim != 1:
-            return None
-        return {agent_name(i, scenario.fleet.agents): int(k) for i, k in enumerate(file["truth"])}
+        truth = file["truth"] if "truth" in file.files else []
+        return {agent_name(i, scenario.fleet.agents): np.asarray(of_agent) for i, of_agent in enumerate(truth)}

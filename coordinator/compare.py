@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator import mixtures
 from coordinator.records import mbit_per_agent
 from shared.errors import UserError
 from shared.scenario import Compare, Method, Metric, Scenario, Split
@@ -88,7 +89,7 @@ def grid(scenario: Scenario) -> list[Cell]:
 def _of(scenario: Scenario, split: Split, method: Method, seed: int) -> Scenario:
     """The scenario that one cell runs."""
     changed: dict[str, Any] = {"seed": seed, "strategy": method.strategy, "compare": None}
-    changed["training"] = scenario.training_of(method)
+    changed |= {"task": scenario.task_of(method), "training": scenario.training_of(method)}
     if split.label and scenario.fleet is not None:
         changed["fleet"] = scenario.fleet.model_copy(update={"partition": split.partition})
     return scenario.model_copy(update=changed)
@@ -134,6 +135,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     wire = result["bytes"]
     row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
     row["seconds"] = result["seconds"]
+    row |= mixtures.row_of(result)
     if target is not None:
         row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), target)
     return row
@@ -191,9 +193,8 @@ def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, clas
 
 
 def _point(on: str, rounds: int, accuracy: float, traffic: Mapping[str, int], agents: int) -> Point:
-    wire = sum(traffic.get(key, 0) for key in ("wire_down", "down_models", "wire_up")) - traffic.get(
-        "evaluation_models", 0
-    )
+    wire = sum(traffic.get(key, 0) for key in ("wire_down", "down_models", "wire_up"))
+    wire -= traffic.get("evaluation_models", 0)
     return Point(on, rounds, accuracy, mbit_per_agent(traffic, agents), wire / 1e6 if traffic.get("wire_up") else None)
 
 
@@ -234,4 +235,4 @@ def _summary(split: Split, mine: Sequence[Row]) -> Row:
 
 
 def _is_figure(key: str) -> bool:
-    return key == "figure" or key.endswith(("_micro", "_macro"))
+    return key == "figure" or key.endswith(("_micro", "_macro")) or mixtures.is_figure(key)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coordinator import mixtures
 from coordinator.compare import METRICS, Row, section, splits
 from shared.scenario import Metric, Scenario, Split
 
@@ -82,6 +83,8 @@ def _rest(split: Split, found: Sequence[Row]) -> Columns:
     columns: Columns = {}
     if split.published:
         columns["published (ours)"] = _published
+    for key, (header, places, factor) in mixtures.columns(found).items():
+        columns[header] = _spread(key, places, factor)
     if any("ari" in one for one in found):
         columns["ARI"] = _spread("ari", 2)
     columns["clusters"] = lambda one: _listed(one["clusters"])

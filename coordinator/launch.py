@@ -1,4 +1,4 @@
-"""The child processes of a run: a broker, a simulated fleet, a model builder. Each dies with its parent.
+"""The child processes of a run: a broker, a simulated fleet, a model builder, a test of models. Each dies with its parent.
 
 The coordinator imports neither `broker` nor `agent`: it starts their commands, so that torch never
 gets into its memory and each can be replaced by one that runs elsewhere.
@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +64,25 @@ async def initial(folder: Path, scenario: Scenario) -> Setup:
     with np.load(path, allow_pickle=False) as file:
         starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
     return setup_of(scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout)
+
+
+async def superclass_accuracies(
+    folder: Path, data_root: Path | None, scaling: Mapping[str, Sequence[float]] | None
+) -> list[list[float]]:
+    """Accuracy of each model in `folder`/models (rows) on each super-class of the fleet's test data (columns).
+
+    Measured by a child process. Empty where a super-class has no test data.
+    """
+    command = ["agent.cli", "superclasses", str(folder / "scenario.yaml"), "--models", str(folder / "models")]
+    command += ["--data-root", str(data_root)] if data_root is not None else []
+    command += ["--scaling", json.dumps(scaling)] if scaling is not None else []
+    log = folder / "superclasses.log"
+    async with _child(command, log, talks=True) as child:
+        told, _ = await child.communicate()
+        if child.returncode != 0:
+            raise UserError(f"the clusters could not be tested on the super-classes:\n{tail(log)}")
+    table: list[list[float]] = json.loads(told)
+    return table
 
 
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
 FIGURES = ("accuracy", "f1", "loss", "mse")
+NOTHING_MIXED: Mapping[str, Any] = {"membership": None, "cluster_accuracy": None}  # agents hold no known mixtures
 
 
 class Lines:
@@ -168,13 +169,22 @@ def versions() -> dict[str, str]:
     return found
 
 
-def write_all(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
-    """Leave models, the table of agents and the result in the run's folder; returns the result."""
+def write_models(run: Run) -> None:
+    """Leave each cluster's model in the run's folder."""
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
     for k, model in enumerate(run.strategy.clusters(run.state)):
         save_arrays(models / f"cluster-{k}.safetensors", run.setup.layout.named(model))
-    summary = result(run, truth)
+
+
+def write_all(
+    run: Run, truth: Mapping[ClientId, int] | None, mixed: Mapping[str, Any] = NOTHING_MIXED
+) -> dict[str, Any]:
+    """Leave the table of agents and the result in the run's folder; returns the result. Models: `write_models`.
+
+    `mixed` are the entries of the result that `coordinator.mixtures` makes.
+    """
+    summary = {**result(run, truth), **mixed}
     _write_table(run.folder / "agents.parquet", run, truth)
     write_atomically(run.folder / "result.json", json.dumps(summary, indent=1).encode())
     return summary

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator import command, launch, records
+from coordinator import command, launch
 from coordinator.inprocess import Driver, Work
 from coordinator.run import Effect, Run
 from coordinator.workers import Crew
@@ -122,7 +122,7 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
         Simulation(run, crew, sources, watch).complete(people, first)
     except RuntimeError as error:
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
-    return records.write_all(run, command.truth_of(scenario, folder))
+    return asyncio.run(command.finish(run, options.data_root))
 
 
 def _simulated(scenario: Scenario) -> Fleet:

@@ -2,7 +2,7 @@
 
 Per client: `accuracy`, `macro_f1`. Over clients: `micro` and `macro` averages. Of clusters found against a
 truth: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels of equal length. Of soft
-memberships against true mixtures: `membership_mse`.
+memberships against true mixtures: `membership_mse`; `matching` says which cluster stands for which truth.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -106,20 +106,41 @@ def purity(found: Sequence[Hashable], truth: Sequence[Hashable]) -> float:
     return sum(best.values()) / len(found)
 
 
-def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> tuple[float, float]:
-    """Squared error of soft memberships, as (mean over clients of the sum over clusters, that divided by K).
+class MembershipError(NamedTuple):
+    """`total`: mean over clients of the sum over clusters; `mean`: that divided by K; `permutation[k]`: the cluster
+    that stands for k."""
+
+    total: float
+    mean: float
+    permutation: tuple[int, ...]
+
+
+def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> MembershipError:
+    """Squared error of soft memberships.
 
     Both are (N, K), rows sum to 1. Cluster ids are matched by the one permutation, the same for all clients, that
     makes the error least. Needs scipy. Raises ValueError for shapes that differ or are empty.
     """
-    from scipy.optimize import linear_sum_assignment
-
     found, wanted = (np.asarray(shares, np.float64) for shares in (estimated, truth))
     if found.shape != wanted.shape or found.ndim != 2 or found.size == 0:
         raise ValueError(f"memberships of shape {found.shape} cannot be compared with a truth of {wanted.shape}")
     errors = ((found[:, :, None] - wanted[:, None, :]) ** 2).mean(axis=0)  # of cluster j if it stood for k
-    total = float(errors[linear_sum_assignment(errors)].sum())
-    return total, total / found.shape[1]
+    order = matching(errors)
+    total = float(errors[list(order), range(len(order))].sum())
+    return MembershipError(total, total / len(order), order)
+
+
+def matching(costs: npt.ArrayLike) -> tuple[int, ...]:
+    """For each column (a truth) the row (a cluster) that stands for it, each row once at most, at the least sum of costs.
+
+    Needs scipy. Raises ValueError where there are fewer rows than columns.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    table = np.asarray(costs, np.float64)
+    if table.ndim != 2 or table.shape[0] < table.shape[1]:
+        raise ValueError(f"costs of shape {table.shape}: no fewer rows (clusters) than columns (truths) are wanted")
+    return tuple(int(row) for row in linear_sum_assignment(table.T)[1])
 
 
 def _tables(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:

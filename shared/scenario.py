@@ -280,6 +280,7 @@ class Method(Section):
     label: Name = Field(description="what the tables and the folder are called; the method's name where none is given")
     strategy: AnyStrategy = Field(description="name and hyper-parameters")
     training: dict[str, Any] = Field({}, description="laid over the scenario's training section")
+    model_options: dict[str, Any] = Field({}, description="laid over task.model.options, e.g. {head: null}")
     metric: Metric | None = Field(None, description="in place of compare.metric, e.g. global for a single model")
 
     @model_validator(mode="before")
@@ -389,6 +390,24 @@ class Scenario(Section):
                 key = ".".join(map(str, ("training", *first["loc"])))
                 raise ValueError(f"compare, method {method.label}: {key}: {first['msg']}") from None
         return self
+
+    @model_validator(mode="after")
+    def _models_of_methods_have_the_heads_they_need(self) -> Self:
+        """Said now, for a comparison may run for hours before it comes to the method."""
+        for method in self.compare.methods if self.compare is not None else ():
+            model, wanted = self.task_of(method).model, method.strategy.head
+            if wanted and model.options.get("head") != wanted and ":" not in model.name:
+                raise ValueError(
+                    f"compare, method {method.label}: the model needs a projection head for {wanted} clusters; "
+                    f"set task.model.options.head or the method's model_options.head to {wanted}"
+                )
+        return self
+
+    def task_of(self, method: Method) -> Task:
+        """The task with the model options that a method of the comparison lays over it."""
+        model = self.task.model
+        options = {**model.options, **method.model_options}
+        return self.task.model_copy(update={"model": model.model_copy(update={"options": options})})
 
     def training_of(self, method: Method) -> Training:
         """The training section with what a method of the comparison lays over it."""

@@ -162,6 +162,11 @@ def test_a_head_leaves_the_model_beside_it_as_it_was() -> None:
     assert initial(HEADED, 3)[1].modules[-1] == "fc3"  # the final layer is still the last
 
 
+def test_a_head_of_null_is_none() -> None:
+    module = build(HEADED.model_copy(update={"model": Model(name="lenet5", options={"head": None})}), 3)
+    assert not isinstance(module, Headed)
+
+
 @pytest.mark.parametrize("head", [0, "two"])
 def test_a_head_for_no_clusters_is_refused(head: Any) -> None:
     with pytest.raises(UserError, match=r"task\.model\.options\.head"):

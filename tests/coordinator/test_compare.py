@@ -80,6 +80,22 @@ def test_a_method_lays_its_training_over_the_scenarios() -> None:
     assert first.scenario.training.lr == second.scenario.training.lr == 0.1
 
 
+def test_a_method_lays_its_model_options_over_the_tasks() -> None:
+    methods = [{"name": "fedavg"}, {"name": "fuzzy", "model_options": {"head": 2}}]
+    first, second = grid(scenario(compare={"methods": methods, "seeds": [4], "published": {}}))
+    assert first.scenario.task.model.options == {"hidden": 16}
+    assert second.scenario.task.model.options == {"hidden": 16, "head": 2}
+    assert first.scenario.task.features == second.scenario.task.features
+
+
+def test_a_method_may_take_the_head_away_that_others_have() -> None:
+    task = {**DIGITS["task"], "model": {"options": {"hidden": 16, "head": 2}}}
+    methods = [{"name": "fedavg", "model_options": {"head": None}}, {"name": "fuzzy"}]
+    first, second = grid(scenario(task=task, compare={"methods": methods, "published": {}, "seeds": [4]}))
+    assert first.scenario.task.model.options == {"hidden": 16, "head": None}
+    assert second.scenario.task.model.options["head"] == 2
+
+
 def test_a_cell_is_a_scenario_that_compares_nothing() -> None:
     assert all(cell.scenario.compare is None for cell in grid(scenario()))
 
@@ -120,6 +136,11 @@ def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
         ({"partitions": [{"name": "iid"}]}, "are said for each of the partitions"),
         ({"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]}, "partitions.0.shar: .*share"),
         ({"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]}, r"published names \['x'\]"),
+        (
+            {"methods": [{"name": "fuzzy", "model_options": {"head": 3}}], "published": {}},
+            r"method fuzzy: the model needs a projection head for 2 clusters; set .*model_options\.head to 2",
+        ),
+        ({"methods": [{"name": "fuzzy"}], "published": {}}, "method fuzzy: the model needs a projection head"),
         ({"methods": [{"label": "../x", "name": "fedavg"}], "published": {}}, "methods.0.label"),
     ],
 )
@@ -287,6 +308,9 @@ def test_the_table_stands_as_it_should() -> None:
         "MB on the wire": "3.0",
     }
     text = markdown(scene, found)
+    mixed = [{**found[0], "membership_mse": {"mean": 0.02, "std": 0.01, "n": 2}}, found[1]]
+    (soft,) = tables(scene, mixed)
+    assert [line[soft.headers.index("membership MSE")] for line in soft.lines] == ["0.0200±0.0100", "–"]
     silent = [{key: value for key, value in one.items() if key not in ("ari", "mb_wire")} for one in found]
     assert set(words.headers) - set(tables(scene, silent)[0].headers) == {"ARI", "MB on the wire"}  # no empty columns
     assert "| fedavg | 2 | 80.00±10.00 | 30.00±0.00 | – |" in text

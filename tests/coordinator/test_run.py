@@ -39,10 +39,12 @@ def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_leaves_models_records_and_a_result(tmp_path: Path, method: str) -> None:
     run = in_process(tmp_path, scenario(method))
+    records.write_models(run)
     result = records.write_all(run, {f"agent-{i}": i % 2 for i in range(8)})
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert (result["method"], result["rounds"], result["agents"]) == (method, 3, 8)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert (result["membership"], result["cluster_accuracy"]) == (None, None)
     assert sum(line["ends_round"] for line in lines) == 3
     assert lines[-1]["phase"] == "evaluate"
     assert len(list((tmp_path / "models").iterdir())) == len(run.strategy.clusters(run.state))

@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from agent.partition import partition
 from coordinator.scenario_file import dump, load
+from shared.scenario import SuperclassMixture, agent_name
+from shared.strategies.fuzzy import Fuzzy
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, needs_mosquitto, result, rows
 
@@ -42,6 +46,22 @@ def test_a_scenario_is_complete_and_comes_back_from_its_dump(path: Path, tmp_pat
     assert loaded.name == path.stem
     (tmp_path / "again.yaml").write_text(dump(loaded))
     assert load(tmp_path / "again.yaml") == loaded
+
+
+@pytest.mark.parametrize("name", ["fuzzy_cifar10_73", "fuzzy_cifar10_91"])
+def test_the_known_memberships_of_a_scenario_are_the_truth_of_its_partition(name: str) -> None:
+    scene = load(ROOT / "scenarios" / f"{name}.yaml")
+    assert scene.fleet is not None
+    assert scene.compare is not None
+    assert isinstance(scene.fleet.partition, SuperclassMixture)
+    strategies = [method.strategy for method in scene.compare.methods]
+    [known] = [one.known for one in strategies if isinstance(one, Fuzzy) and one.known]
+    labels = np.repeat(np.arange(10), 100)
+    split = partition(scene.fleet.partition, labels, scene.fleet.agents, np.random.default_rng(0), test_targets=labels)
+    assert split.truth is not None
+    names = [agent_name(i, scene.fleet.agents) for i in range(scene.fleet.agents)]
+    assert np.allclose([known[name] for name in names], split.truth)
+    assert set(known) == set(names)
 
 
 @pytest.mark.processes

@@ -1,0 +1,73 @@
+"""What exported models score on each super-class of a simulated fleet's data, by prediction alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from agent.data import Dataset, fit
+from agent.data.dataset import Array
+from agent.learner import TorchLocal
+from agent.models import build, layout_of
+from agent.partition import Split, fleet_data
+from shared import metrics
+from shared.errors import UserError
+from shared.scenario import Scenario, SuperclassMixture
+from shared.seeds import generator
+from shared.vectors import Layout, Vector
+
+
+def accuracies(
+    scenario: Scenario, models: Path, data_root: Path | None, scaling: Mapping[str, Sequence[float]] | None = None
+) -> list[list[float]]:
+    """Accuracy of each cluster-<k>.safetensors in `models` (rows) on the pooled test data of each super-class (columns).
+
+    `scaling` is what the run's federated standardisation found. Empty where a super-class has no test data. Raises
+    UserError where the partition has no super-classes or a model file is not of the scenario's model.
+    """
+    rule = scenario.fleet.partition if scenario.fleet is not None else None
+    if not isinstance(rule, SuperclassMixture):
+        raise UserError("fleet.partition: super-classes are known to the rule superclass_mixture alone")
+    if scenario.task.standardise == "federated" and scaling is None:
+        raise UserError("task.standardise is federated: --scaling with the run's mean and std is wanted")
+    pooled = _pooled(*fleet_data(scenario, data_root))
+    superclass = np.isin(pooled.test_targets, rule.first, invert=True).astype(np.int64)  # before fit() renames classes
+    if len(np.unique(superclass)) < 2:
+        return []
+    task = scenario.task
+    layout = layout_of(build(task, 0))
+    rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
+    local = TorchLocal(fit(pooled, task), task, layout, scenario.training, rng, scaling)
+    return [_tested(local, _vector(path, layout), superclass) for path in _files(models)]
+
+
+def _pooled(data: Dataset, split: Split) -> Dataset:
+    """With the whole test part; where the set has none of its own, all agents' test samples together."""
+    if split.test_of == "test":
+        return data
+    rows = np.unique(split.test_idx)
+    return replace(data, test_features=data.features[rows], test_targets=data.targets[rows])
+
+
+def _tested(local: TorchLocal, model: Vector, superclass: Array) -> list[float]:
+    predicted, truth = np.argmax(local.predict(model, "test"), axis=1), local.targets("test")
+    return [metrics.accuracy(truth[superclass == k], predicted[superclass == k]) for k in range(2)]
+
+
+def _files(models: Path) -> list[Path]:
+    found = sorted(models.glob("cluster-*.safetensors"), key=lambda path: int(path.stem.removeprefix("cluster-")))
+    if not found:
+        raise UserError(f"{models}: no cluster-0.safetensors is here; the models folder of a finished run is wanted")
+    return found
+
+
+def _vector(path: Path, layout: Layout) -> Vector:
+    arrays = load_file(path)
+    wanted = {tensor.name: tensor.shape for tensor in layout.tensors}
+    if {name: array.shape for name, array in arrays.items()} != wanted:
+        raise UserError(f"{path}: the tensors are not those of task.model; was it made by this scenario?")
+    return np.concatenate([arrays[tensor.name].reshape(-1) for tensor in layout.tensors]).astype(np.float32)

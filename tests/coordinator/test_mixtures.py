@@ -1,0 +1,163 @@
+"""Known mixtures: the membership error, the accuracy of each super-class's own cluster, and runs that have both."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from coordinator import command
+from coordinator.mixtures import cluster_accuracy, columns, membership, row_of
+from coordinator.scenario_file import load
+from coordinator.simulate import simulate
+from coordinator.workers import Crew
+from shared.errors import UserError
+from shared.scenario import Scenario
+from tests import small_run
+from tests.e2e.conftest import finish
+from tests.processes import Program
+
+TRUTH = {"a": (0.7, 0.3), "b": (0.3, 0.7), "c": (0.3, 0.7)}
+
+
+def test_the_membership_error_is_that_of_the_agents_that_both_know() -> None:
+    found = membership({"a": (0.4, 0.6), "b": (0.6, 0.4), "stranger": (1.0, 0.0)}, TRUTH)
+    assert found == {"mse_sum": pytest.approx(0.02), "mse_mean": pytest.approx(0.01), "permutation": [1, 0]}
+
+
+@pytest.mark.parametrize(
+    ("estimated", "truth"),
+    [({}, TRUTH), ({"a": (0.5, 0.5)}, {}), ({"d": (0.5, 0.5)}, TRUTH), ({"a": (0.2, 0.3, 0.5)}, TRUTH)],
+    ids=["nobody tells", "no truth", "nobody in both", "three clusters of two super-classes"],
+)
+def test_without_memberships_to_compare_there_is_no_error(estimated: Any, truth: Any) -> None:
+    assert membership(estimated, truth) is None
+
+
+def test_clusters_stand_for_the_superclasses_that_they_know_best_together() -> None:
+    # each by itself, both super-classes would take cluster 1
+    assert cluster_accuracy([[0.2, 0.6], [0.9, 0.7]]) == {"by_superclass": [0.9, 0.6], "permutation": [1, 0]}
+    assert cluster_accuracy([[0.1, 0.1], [0.5, 0.6], [0.7, 0.2]]) == {
+        "by_superclass": [0.7, 0.6],
+        "permutation": [2, 1],
+    }
+
+
+def test_a_single_model_stands_for_every_superclass() -> None:
+    assert cluster_accuracy([[0.8, 0.6]]) == {"by_superclass": [0.8, 0.6], "permutation": [0, 0]}
+
+
+@pytest.mark.parametrize("table", [[], [[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]], ids=["none", "too few"])
+def test_models_that_cannot_stand_for_the_superclasses_have_no_accuracy(table: Any) -> None:
+    assert cluster_accuracy(table) is None
+
+
+def test_a_row_has_the_figures_of_the_result_and_an_old_result_has_none() -> None:
+    result = {
+        "membership": {"mse_sum": 0.02, "mse_mean": 0.01, "permutation": [1, 0]},
+        "cluster_accuracy": {"by_superclass": [0.9, 0.7], "permutation": [0, 1]},
+    }
+    assert row_of(result) == {
+        **{"membership_mse": 0.02, "membership_mse_mean": 0.01},
+        **{"superclass_0_accuracy": 0.9, "superclass_1_accuracy": 0.7},
+    }
+    assert row_of({}) == row_of({"membership": None, "cluster_accuracy": None}) == {}
+
+
+def test_a_table_has_a_column_where_any_method_has_the_figure() -> None:
+    assert columns([{}, {"membership_mse": 1, "membership_mse_mean": 1}]) == {
+        "membership_mse": ("membership MSE", 4, 1.0),
+        "membership_mse_mean": ("MSE / K", 4, 1.0),
+    }
+    assert columns([{"superclass_0_accuracy": 1}]) == {"superclass_0_accuracy": ("super-class 0", 2, 100.0)}
+    assert columns([{}]) == {}
+
+
+# -- the end of a run --------------------------------------------------------------------------------------------------
+
+
+def ended(folder: Path, method: str, truth: Any, rule: str = "superclass_mixture", **strategy: Any) -> dict[str, Any]:
+    """The result of a small run in numpy, whose fleet's partition says so of the truth."""
+    scene = small_run.scenario(method, strategy=strategy, fleet={"agents": 8, "partition": {"name": rule}})
+    run = small_run.in_process(folder, scene)
+    np.savez(folder / "partition.npz", truth=np.array(truth))
+    return asyncio.run(command.finish(run, None))
+
+
+def test_memberships_are_held_against_the_partitions_mixtures(tmp_path: Path) -> None:
+    told = ended(tmp_path, "fedem", [[1.0, 0.0], [0.0, 1.0]] * 4, "iid", share_memberships=True)
+    assert 0 <= told["membership"]["mse_sum"] == 2 * told["membership"]["mse_mean"] <= 2
+    assert told["cluster_accuracy"] is None  # who says which labels the super-classes have?
+    assert told["ari"] is None
+
+
+def test_a_truth_of_groups_is_no_mixture(tmp_path: Path) -> None:
+    told = ended(tmp_path, "fesem", [0, 1] * 4, "grouped_labels")
+    assert (told["membership"], told["cluster_accuracy"], told["ari"]) == (None, None, 1.0)
+
+
+def test_models_that_never_leave_the_agents_are_not_tested(tmp_path: Path) -> None:
+    told = ended(tmp_path, "local", [[0.7, 0.3]] * 8)
+    assert (told["membership"], told["cluster_accuracy"]) == (None, None)
+
+
+@pytest.mark.processes
+def test_a_test_of_the_models_that_fails_is_told_of_and_leaves_no_result(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"could not be tested on the super-classes:\n.*scenario\.yaml"):
+        ended(tmp_path, "fedavg", [[0.7, 0.3]] * 8)  # nobody wrote scenario.yaml
+    assert not (tmp_path / "result.json").exists()
+
+
+# -- whole runs --------------------------------------------------------------------------------------------------------
+
+
+def scenario(strategy: dict[str, Any]) -> dict[str, Any]:
+    head = {"head": 2} if strategy["name"] == "fuzzy" else {}
+    return {
+        "name": "mixed",
+        "seed": 1,
+        "task": {"features": [1, 8, 8], "classes": 10, "scale": 0.0625, "model": {"options": {"hidden": 16, **head}}},
+        "training": {"epochs": 1, "batch": 10, "lr": 0.1},
+        "strategy": strategy,
+        "rounds": {"count": 2, "participation": 1.0},
+        "evaluation": {"tune_epochs": 0},
+        "fleet": {"agents": 4, "limit": 600, "partition": {"name": "superclass_mixture", "major": 0.9}, "workers": 1},
+    }
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    with Crew(1, tmp_path_factory.mktemp("crew") / "workers.log") as crew:
+        yield crew
+
+
+@pytest.mark.processes
+def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(tmp_path: Path, crew: Crew) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(scenario({"name": "fuzzy"})))
+    arguments = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
+    finish(Program(arguments, tmp_path / "log"))
+    here = simulate(load(path), command.Options(tmp_path / "here"), crew, lambda row: None)
+    there = json.loads((tmp_path / "wire" / "result.json").read_text())
+    assert here["membership"] == there["membership"]
+    assert here["cluster_accuracy"] == there["cluster_accuracy"]
+    assert 0 < here["membership"]["mse_sum"] == 2 * here["membership"]["mse_mean"]
+    assert sorted(here["membership"]["permutation"]) == sorted(here["cluster_accuracy"]["permutation"]) == [0, 1]
+    assert np.all(np.array(here["cluster_accuracy"]["by_superclass"]) > 0.1)
+
+
+@pytest.mark.processes
+def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_own_superclass(
+    tmp_path: Path, crew: Crew
+) -> None:
+    known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
+    scene = Scenario.model_validate(scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known}))
+    told = simulate(scene, command.Options(tmp_path / "run"), crew, lambda row: None)
+    assert told["membership"]["mse_sum"] == pytest.approx(0, abs=1e-12)
+    assert told["membership"]["permutation"] == told["cluster_accuracy"]["permutation"] == [0, 1]
