@@ -53,7 +53,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Client:
-    """What one client trained: `end` (d,), the mean loss over its steps, and the accuracy on test images of its labels."""
+    """What a client trained: `end` (d,), the mean loss over its steps, the accuracy on test images of its labels."""
 
     group: int
     examples: int
