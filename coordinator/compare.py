@@ -23,6 +23,7 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
     "newcomers": ("newcomers_tuned", "macro"),
 }
 SPREAD = (
+    "J",
     "ari",
     "nmi",
     "purity",
@@ -136,6 +137,8 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
     row["seconds"] = result["seconds"]
     row |= mixtures.row_of(result)
+    if "J" in result["notes"]:  # FeSEM's mean distance to the own centre
+        row["J"] = result["notes"]["J"]
     if target is not None:
         row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), target)
     return row

@@ -85,6 +85,8 @@ def _rest(split: Split, found: Sequence[Row]) -> Columns:
         columns["published (ours)"] = _published
     for key, (header, places, factor) in mixtures.columns(found).items():
         columns[header] = _spread(key, places, factor)
+    if any("J" in one for one in found):
+        columns["J"] = _mean("J", 4)
     if any("ari" in one for one in found):
         columns["ARI"] = _spread("ari", 2)
     columns["clusters"] = lambda one: _listed(one["clusters"])

@@ -162,6 +162,7 @@ def result(last: float, **changes: Any) -> dict[str, Any]:
     base = {
         "accuracy": figures(last=(0.1, last), server=(0.2, 0.3)),
         **{"clusters": 2, "ari": 1.0, "nmi": 1.0, "purity": 1.0, "rounds": 2, "agents": 6},
+        "notes": {"J": 0.5},
         **{"mbit_per_agent": 3.0, "seconds": 1.0, "bytes": {"wire_down": 2_000_000, "wire_up": 1_000_000}},
     }
     return {**base, **changes}
@@ -300,6 +301,7 @@ def test_the_table_stands_as_it_should() -> None:
         "E-last": "80.00±10.00",
         "E-server": "30.00±0.00",
         "published (ours)": "95.50 (last 80.00)",
+        "J": "0.5000",
         "ARI": "1.00±0.00",
         "clusters": "2",
         "rounds to 75 %": "2, –",
