@@ -98,10 +98,17 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
             str(one["clusters"] or NONE),
             NONE if one["ari"] is None else f"{one['ari']:.2f}",
             str(one["rounds"]),
-            f"{one['bytes']['wire_down'] / 1e6:.2f} / {one['bytes']['wire_up'] / 1e6:.2f}",
+            _wire(one["bytes"]),
             f"{one['seconds']:.1f}",
         )
     return table
+
+
+def _wire(traffic: Mapping[str, int]) -> str:
+    """Megabytes down and up; a run without a broker has none."""
+    if not traffic["wire_up"]:
+        return NONE
+    return f"{traffic['wire_down'] / 1e6:.2f} / {traffic['wire_up'] / 1e6:.2f}"
 
 
 def words_table(words: Words) -> Table:
