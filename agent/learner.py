@@ -133,12 +133,13 @@ class TorchLocal:
         epochs: int | None = None,
         weights: Float32 | None = None,
         contrast: Contrast | None = None,
+        frozen: int = 0,
     ) -> Descent:
         """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss."""
         net = self._net
         net.load(start)
         net.module.train()
-        sgd = _Sgd(net, self._training, pull)
+        sgd = _Sgd(net, self._training, pull, frozen)
         objective = self._objective(contrast)
         losses: list[Tensor] = []
         with torch.random.fork_rng(devices=[], enabled=net.random):
@@ -278,15 +279,18 @@ class _Flat:
 
 
 class _Sgd:
-    """v = momentum * v + g, w -= lr * v, where g already holds weight decay and the pull. Made anew for every job."""
+    """v = momentum * v + g, w -= lr * v, where g already holds weight decay and the pull. Made anew for every job.
 
-    def __init__(self, net: _Flat, training: Training, pull: Pull) -> None:
-        size = len(net.parameters)
-        self._w, self._g, self._training = net.parameters, net.gradient, training
-        self._anchor = _part(pull.anchor, size) if pull.mu else None
-        self._drift = _part(pull.drift, size)
+    The first `frozen` parameters are out of its sight.
+    """
+
+    def __init__(self, net: _Flat, training: Training, pull: Pull, frozen: int = 0) -> None:
+        part = slice(frozen, len(net.parameters))
+        self._w, self._g, self._training = net.parameters[part], net.gradient[part], training
+        self._anchor = _part(pull.anchor, part) if pull.mu else None
+        self._drift = _part(pull.drift, part)
         self._mu = pull.mu
-        self._velocity = torch.zeros(size) if training.momentum else None
+        self._velocity = torch.zeros_like(self._w) if training.momentum else None
 
     def step(self) -> None:
         w, g, settings = self._w, self._g, self._training
@@ -306,8 +310,8 @@ def _cut(tensor: Tensor, size: int) -> tuple[Tensor, ...]:
     return tensor.split(size)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _part(vector: Vector | None, size: int) -> Tensor | None:
-    return None if vector is None else torch.from_numpy(np.array(vector[:size], np.float32))
+def _part(vector: Vector | None, part: slice) -> Tensor | None:
+    return None if vector is None else torch.from_numpy(np.array(vector[part], np.float32))
 
 
 def _from_torch(module: nn.Module) -> bool:

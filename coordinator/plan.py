@@ -311,6 +311,7 @@ class _Constant:
         epochs: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
+        frozen: int = 0,
     ) -> Descent:
         return Descent(np.broadcast_to(np.float32(self._value), (self._size,)), 1, 1.0)
 

@@ -207,9 +207,11 @@ class Local(Protocol):
         epochs: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
+        frozen: int = 0,
     ) -> Descent:
         """LocalTrain. `epochs` overrides the training settings;
-        `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size."""
+        `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size;
+        the first `frozen` parameters stay as they are, whatever decay and pull say."""
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,), by the largest output of the model's projection head."""

@@ -65,6 +65,7 @@ class Trainer(Local, ABC):
         epochs: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,  # no part of these models has to do with clusters: its gradient is 0
+        frozen: int = 0,
     ) -> Descent:
         t, w = self.training, start.astype(np.float64)
         each = np.ones(self.examples) if weights is None else weights
@@ -77,6 +78,7 @@ class Trainer(Local, ABC):
                     g = g + pull.mu * (w - pull.anchor)
                 if pull.drift is not None:
                     g = g + pull.drift
+                g[:frozen] = 0
                 velocity = t.momentum * velocity + g
                 w = w - t.lr * velocity
                 losses.append(loss)
@@ -156,8 +158,61 @@ class Softmax(Trainer):
     def _chances(self, model: Array, x: Array) -> Array:
         cut = self.classes * self.x.shape[1]
         logits = x @ model[:cut].reshape(self.classes, -1).T + model[cut:]
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+        return _softmax(logits)
+
+
+@dataclass(frozen=True)
+class Perceptron(Softmax):
+    """Softmax regression on hidden layers of tanh units, `hidden` wide."""
+
+    hidden: tuple[int, ...] = (4, 3)
+
+    @property
+    def layout(self) -> Layout:
+        widths = (self.x.shape[1], *self.hidden, self.classes)
+        names = [*(f"fc{i + 1}" for i in range(len(self.hidden))), "out"]
+        shapes = [(name, (b, a)) for name, a, b in zip(names, widths, widths[1:], strict=False)]
+        tensors = [(Tensor(f"{name}.weight", shape), Tensor(f"{name}.bias", shape[:1])) for name, shape in shapes]
+        return Layout(tuple(tensor for pair in tensors for tensor in pair), 2 * len(shapes))
+
+    def losses(self, model: Vector) -> npt.NDArray[np.float32]:
+        chances = _softmax(self._forward(model.astype(np.float64), self.x)[-1])
+        return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
+
+    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+        return np.asarray(self._forward(model, self.x)[-1], np.float32)
+
+    def _forward(self, model: Array, x: Array) -> list[Array]:
+        """What each layer reads, and the logits."""
+        weights = list(self.layout.named(model).values())
+        reads = [x]
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+            out = reads[-1] @ weight.T + bias
+            reads.append(np.tanh(out))
+        return [*reads[:-1], out]
+
+    def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
+        *reads, logits = self._forward(model, self.x[rows])
+        chances = _softmax(logits)
+        losses = -np.log(chances[np.arange(len(rows)), self.y[rows]])
+        slope = (chances - np.eye(self.classes)[self.y[rows]]) * weights[:, None] / len(rows)
+        kernels = list(self.layout.named(model).values())[::2]
+        parts: list[Array] = []
+        for read, kernel in zip(reversed(reads), reversed(kernels), strict=True):
+            parts = [(slope.T @ read).ravel(), slope.sum(axis=0), *parts]
+            slope = (slope @ kernel) * (1 - read**2)
+        return float(np.mean(weights * losses)), np.concatenate(parts)
+
+
+def _softmax(logits: Array) -> Array:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def perceptron_client(labels: tuple[int, ...], *, seed: int, n: int = 24) -> Perceptron:
+    """The same client with hidden units."""
+    plain = softmax_client(labels, seed=seed, n=n)
+    return Perceptron(plain.x, plain.y, plain.classes)
 
 
 def softmax_client(labels: tuple[int, ...], *, seed: int, n: int = 24, classes: int = 4, features: int = 5) -> Softmax:

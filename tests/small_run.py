@@ -18,9 +18,9 @@ from shared.messages import OrderMessage
 from shared.scenario import Scenario
 from shared.seeds import entropy, generator
 from shared.strategy import ClientId, Local, Setup, Training
-from tests.bowl import Softmax, Trainer, softmax_client
+from tests.bowl import Softmax, Trainer, perceptron_client, softmax_client
 
-# Every strategy with hyper-parameters that suit eight clients; a new method adds its line here.
+# Every strategy with hyper-parameters that suit eight clients; a new method adds its line here, and so may a mode.
 METHODS: dict[str, dict[str, Any]] = {
     "ditto": {},
     "local": {},
@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "lg": {"shared_layers": 1},
     "fesem": {"n_clusters": 2},
     "fesem_ma": {"n_clusters": 2},
+    "fesem_ma-fedma": {"name": "fesem_ma", "n_clusters": 2, "matching": "fedma"},
     "fedsoft": {"n_clusters": 2, "estimate_every": 2},
     "fedem": {"n_clusters": 2, "damped": True},
     "fuzzy": {"n_clusters": 2},
@@ -45,12 +46,19 @@ METHODS: dict[str, dict[str, Any]] = {
     "pacfl": {"n_clusters": 2},
 }
 
+DEEP = {"fesem_ma-fedma"}  # with hidden layers, for they make it what it is; else a single layer does
+
 GROUPS = ((0, 1), (2, 3))
 
 
-def clients(count: int = 8) -> dict[ClientId, Softmax]:
-    """Two planted groups with disjoint labels, agents taking turns."""
-    return {f"agent-{i}": softmax_client(GROUPS[i % 2], seed=i) for i in range(count)}
+def clients(count: int = 8, scene: Scenario | None = None) -> dict[ClientId, Softmax]:
+    """Two planted groups with disjoint labels, agents taking turns, with the scenario's kind of model."""
+    client = perceptron_client if scene is not None and _deep(scene) else softmax_client
+    return {f"agent-{i}": client(GROUPS[i % 2], seed=i) for i in range(count)}
+
+
+def _deep(scene: Scenario) -> bool:
+    return scene.task.model.name == "mlp"
 
 
 def scenario(method: str, **sections: Any) -> Scenario:
@@ -58,7 +66,7 @@ def scenario(method: str, **sections: Any) -> Scenario:
     base: dict[str, Any] = {
         "name": f"small-{method}",
         "seed": 3,
-        "task": {"features": [5], "classes": 4, "model": {"name": "linear"}},
+        "task": {"features": [5], "classes": 4, "model": {"name": "mlp" if method in DEEP else "linear"}},
         "training": {"epochs": 2, "batch": 8, "lr": 0.1},
         "strategy": {"name": method, **METHODS[method]},
         "rounds": {"count": 3, "participation": 0.5, "start_agents": 8},
@@ -69,7 +77,7 @@ def scenario(method: str, **sections: Any) -> Scenario:
 
 
 def setup(scene: Scenario) -> Setup:
-    layout = softmax_client((0, 1), seed=0).layout
+    layout = clients(1, scene)["agent-0"].layout
     starts = [
         generator(scene.seed, "init", j).normal(0, 0.1, layout.size).astype(np.float32)
         for j in range(scene.strategy.starts)
@@ -97,7 +105,7 @@ def local_for(locals_: Mapping[ClientId, Trainer]) -> Any:
 
 def in_process(folder: Path, scene: Scenario, count: int = 8, **changes: Any) -> Run:
     """The whole run without a network."""
-    people = clients(count)
+    people = clients(count, scene)
     driver = InProcess(folder, scene, setup(scene), rules(scene, **changes), local_for(people))
     return driver.complete({client: (local.examples, local.examples) for client, local in people.items()})
 

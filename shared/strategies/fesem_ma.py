@@ -1,11 +1,20 @@
 """FeSEM-MA: FeSEM whose distances and means put matching hidden units on top of each other first.
 
-Long et al. 2023 (FeSEM) with the layer-wise matching of Wang et al. 2020 (FedMA), mode
-`fixed`: widths stay at the architecture's, each model's units are brought into the order of the centre, layer by
-layer from the input, and the M-step is the plain mean of the ordered models. One phase per round, and no retraining
-between layers. FedMA's own pass, in which widths grow and every layer costs a round trip, is not offered. The
+Long et al. 2023 (FeSEM) with the layer-wise matching of Wang et al. 2020 (FedMA). The
 first clusters are found among models ordered like the common start. The FeSEM repository has no working FeSEM-MA.
 Plain chains of dense and convolutional layers only: no normalisation, no residual connections, dropout off.
+
+Mode `fixed`: widths stay at the architecture's, each model's units are brought into the order of the centre, layer by
+layer from the input, and the M-step is the plain mean of the ordered models. One phase per round, and no retraining
+between layers.
+
+Mode `fedma`: FedMA's own pass in every cluster, in which layers widen. A round of a network of L layers has L phases:
+everybody invited trains everything, E follows, and then, for each hidden layer, it is matched, frozen, and what comes
+after it is trained again; the last layer is averaged class by class. Our reading: devices have room for the
+architecture and the wire knows one layout, so the wide layers stay on the server, and a client gets those global
+units that its own were matched to, in its own order. FedMA drops the others too, but only in the next round.
+Between rounds nothing wide is left: E and the centres, which newcomers get and which are exported, are those of
+`fixed`. Who does not answer, or was not invited, takes part with its stored model; a cluster without any report rests.
 """
 
 from __future__ import annotations
@@ -18,23 +27,35 @@ import numpy as np
 from pydantic import Field
 
 from shared.clustering import kmeans, refill
-from shared.matching import align, layers_of
+from shared.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
+from shared.matching import Permutation, align, layers_of
+from shared.seeds import generator
 from shared.strategies.hard import Clustered, HardClustered
 from shared.strategies.soft import merged
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
 from shared.vectors import Layout, Vector, mean, release, squared_distance
 
 
 @dataclass(frozen=True)
 class FesemMaState(Clustered):
     """Besides the clusters: names and shapes of the layout, the latest model W_i (d,) of each client as it was
-    uploaded, J, the mean distance to the own centre, and the empty clusters seeded by the last E."""
+    uploaded, J, the mean distance to the own centre, and the empty clusters seeded by the last E.
+
+    Mode `fedma`: `stored` has the matched layers as each client has them; `counts` weigh a client in each output of
+    the last layer. During a pass `frozen` layers are matched, `cohort` goes on training, and `places` are the global
+    units of the newest of these layers for all who take part. `widths` by cluster are those of its last pass."""
 
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
     seed: int = 0
     stored: dict[ClientId, Vector] = field(default_factory=dict)
     spread: float = 0.0
     reseeded: int = 0
+    counts: dict[ClientId, tuple[int, ...]] = field(default_factory=dict)
+    passes: int = 0
+    frozen: int = 0
+    cohort: tuple[ClientId, ...] = ()
+    places: dict[ClientId, Permutation] = field(default_factory=dict)
+    widths: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -55,6 +76,16 @@ class FesemMa(HardClustered[FesemMaState]):
     warmup_epochs: int | None = Field(None, ge=1, description="epochs before clustering; null: as in a round")
     warmup_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
     sweeps: int = Field(1, ge=0, description="how often members are matched again to the mean that they made")
+    matching: Literal["fixed", "fedma"] = Field(
+        "fixed", description="keep the widths, or widen the layers on the server: one phase per layer, few agents only"
+    )
+    noise: float = Field(1.0, gt=0, description="fedma: variance of an agent's unit around its global unit")
+    prior: float = Field(1.0, gt=0, description="fedma: variance of global units, which are drawn towards zero by it")
+    gamma: float = Field(1.0, gt=0, description="fedma: the larger, the more global units")
+    rematch: int = Field(8, ge=0, description="fedma: how often every agent's layer is taken out and matched again")
+    class_counts: bool = Field(
+        True, description="fedma: agents tell their samples per class, which weigh the last layer; else all samples do"
+    )
 
     def init(self, setup: Setup) -> FesemMaState:
         """Raises UserError for a model that is no plain chain of layers."""
@@ -72,20 +103,37 @@ class FesemMa(HardClustered[FesemMaState]):
         key = "mean" if state.models else "start"
         return Order(models=(key,), numbers={"epochs": self.warmup_epochs} if self.warmup_epochs else {})
 
+    def plan(self, state: FesemMaState, view: View) -> Phase:
+        last = state.frozen == len(layers_of(state.layout)) - 1 or self.matching == "fixed"
+        if not state.frozen:
+            phase = super().plan(state, view)
+            return replace(phase, ends_round=last) if phase.name == "train" else phase
+        cohort = tuple(client for client in state.cohort if client in view.present)
+        in_vain = not cohort or view.attempt > 0  # stored models do
+        return Phase(f"layer{state.frozen}", cohort, self.entry_sizes(state), ends_round=last, may_be_empty=in_vain)
+
     def member_order(self, state: FesemMaState, client: ClientId) -> Order:
-        k = state.assign[client]
-        return Order(models=(str(k),), numbers={"mu": self.mu}, cluster=k)
+        order = self.serve(state, client)
+        return replace(order, numbers={"mu": self.mu, **({"frozen": _ends(state)} if state.frozen else {})})
+
+    def serve(self, state: FesemMaState, client: ClientId) -> Order:
+        order = super().serve(state, client)
+        own = self.matching == "fedma" and client in state.assign
+        return replace(order, models=(f"@{client}",)) if own else order
 
     def model(self, state: FesemMaState, key: str) -> Vector:
+        if key.startswith("@"):
+            return state.stored[key[1:]]
         if key == "mean":
             return mean([(centre, 1.0) for centre in state.models])
         return super().model(state, key)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        """The centre has the global order of units: clients need to know nothing of matching."""
+        """What comes has the right order of units: clients need to know nothing of matching."""
         pull = Pull(job.models[0], job.numbers["mu"]) if job.numbers.get("mu") else Pull()
-        done = local.descend(job.models[0], pull, epochs=job.numbers.get("epochs"))
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        done = local.descend(job.models[0], pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0))
+        numbers = self._class_counts(job, local)
+        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
     def found(self, state: FesemMaState, reports: Reports) -> FesemMaState:
         state = _kept(state, reports)
@@ -111,10 +159,18 @@ class FesemMa(HardClustered[FesemMaState]):
         return replace(state, assign=merged(state.assign, joined))
 
     def improve(self, state: FesemMaState, reports: Reports) -> FesemMaState:
-        return self._maximise(self._expect(_kept(state, reports)))
+        state = _kept(state, reports)
+        if self.matching == "fixed":
+            return self._maximise(self._expect(state))
+        if not state.frozen:
+            state = replace(self._expect(state), cohort=tuple(client for client, _ in reports))
+        return self._one_layer(state)
 
     def notes(self, state: FesemMaState) -> dict[str, Any]:
-        return {**super().notes(state), "J": state.spread, "reseeded": state.reseeded} if state.models else {}
+        if not state.models:
+            return {}
+        widths = {"widths": {k: list(state.widths[k]) for k in sorted(state.widths)}} if state.widths else {}
+        return {**super().notes(state), "J": state.spread, "reseeded": state.reseeded, **widths}
 
     def _expect(self, state: FesemMaState) -> FesemMaState:
         """E: every client goes to the centre that is nearest once its units are matched to that centre's."""
@@ -135,6 +191,72 @@ class FesemMa(HardClustered[FesemMaState]):
             for _ in range(1 + self.sweeps if members else 0):
                 models[k] = _matched_mean(members, models[k], state.layout)
         return replace(state, models=tuple(models))
+
+    # -- fedma ---------------------------------------------------------------------------------------
+
+    def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
+        targets = local.targets("train")
+        if self.matching == "fixed" or not self.class_counts or targets.dtype.kind == "f":
+            return {}
+        return {"classes": np.bincount(targets, minlength=layers_of(job.layout)[-1].units).tolist()}
+
+    def _one_layer(self, state: FesemMaState) -> FesemMaState:
+        """The next layer of every cluster that has work in it; behind the last hidden one the pass ends."""
+        last = state.frozen == len(layers_of(state.layout)) - 1
+        stored, widths = dict(state.stored), dict(state.widths)
+        places: dict[ClientId, Permutation] = {}
+        for k, members in _passing(state).items():
+            models = [state.stored[client] for client in members]
+            inputs = _inputs(state, k, members)
+            if last:
+                weights = np.array([state.counts[client] for client in members], np.float64)
+                models = average_last(models, state.layout, inputs, weights)
+            else:
+                draw = generator(state.seed, "fedma", state.passes, k, state.frozen)
+                models, found = match_layer(models, state.layout, state.frozen, inputs, self._prior, draw)
+                places.update(zip(members, found.places, strict=True))
+                widths[str(k)] = (*widths.get(str(k), ())[: state.frozen], found.width)
+            stored.update(zip(members, models, strict=True))
+        state = replace(state, stored=stored, widths=widths)
+        if not last:
+            return replace(state, frozen=state.frozen + 1, places=merged({}, places))
+        return self._maximise(replace(state, frozen=0, cohort=(), places={}, passes=state.passes + 1))
+
+    @property
+    def _prior(self) -> Prior:
+        return Prior(self.noise, self.prior, self.gamma, self.rematch)
+
+
+def _passing(state: FesemMaState) -> dict[int, list[ClientId]]:
+    """Who takes part, by cluster: all members where a pass begins with a report, later those who were matched."""
+    at_work = {state.assign[client] for client in state.cohort}
+    known = state.places if state.frozen else state.assign  # a newcomer waits for the next pass
+    return {k: [client for client in known if state.assign[client] == k] for k in sorted(at_work)}
+
+
+def _inputs(state: FesemMaState, k: int, members: Sequence[ClientId]) -> Inputs:
+    if not state.frozen:
+        return raw_inputs(state.layout, len(members))
+    return Inputs(state.widths[str(k)][state.frozen - 1], tuple(state.places[client] for client in members))
+
+
+def _ends(state: FesemMaState) -> int:
+    """How many values of a model the frozen layers are."""
+    name = layers_of(state.layout)[state.frozen - 1].name
+    return int(state.layout.span_of(name)[-1].stop)
+
+
+def _counts(report: Report, outputs: int) -> tuple[int, ...]:
+    """Samples per class, or all samples in each output's place where a report does not tell them."""
+    told = report.numbers.get("classes")
+    if (
+        isinstance(told, list)
+        and len(told) == outputs
+        and all(isinstance(n, int) and n >= 0 for n in told)
+        and any(told)
+    ):
+        return tuple(told)
+    return (max(report.examples, 1),) * outputs
 
 
 def _matched_mean(members: Sequence[Vector], anchor: Vector, layout: Layout) -> Vector:
@@ -159,4 +281,9 @@ def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Any, Any
 
 def _kept(state: FesemMaState, reports: Reports) -> FesemMaState:
     """The reports' models as they are: these may be memory-mapped and are not copied."""
-    return replace(state, stored=merged(state.stored, {client: report.vectors["model"] for client, report in reports}))
+    outputs = layers_of(state.layout)[-1].units
+    return replace(
+        state,
+        stored=merged(state.stored, {client: report.vectors["model"] for client, report in reports}),
+        counts=merged(state.counts, {client: _counts(report, outputs) for client, report in reports}),
+    )

@@ -139,7 +139,7 @@ class HardClustered(ManyModels[H], Generic[H]):
         return Phase(sizes={"model": state.start.size})
 
     def order(self, state: H, phase: Phase, client: ClientId) -> Order:
-        if phase.name == "train" and client in state.assign:
+        if phase.name != "entry" and client in state.assign:
             return self.member_order(state, client)
         return self.entry_order(state)
 

@@ -108,6 +108,20 @@ def test_the_pull_bends_the_gradient_before_momentum() -> None:
         assert np.allclose(fresh.descend(start, pull).end, expected, atol=1e-5)
 
 
+def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_they_were_not_there() -> None:
+    start, layout = initial(TABLE, 3)
+    (frozen,) = {span.stop for tensor, span in layout.spans() if tensor.name == layout.tensors[1].name}
+    anchor, drift = np.ones_like(start), np.ones_like(start)
+    local, *_ = local_of(TABLE, momentum=0.9, weight_decay=0.1, epochs=3)
+    end = local.descend(start, Pull(anchor, 0.3, drift), frozen=frozen).end
+    assert np.array_equal(end[:frozen], start[:frozen])
+    assert np.all(end[frozen:] != start[frozen:])
+    one_step = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
+    ends = [local_of(TABLE, **one_step)[0].descend(start, Pull(anchor, 0.3), frozen=n).end for n in (0, frozen)]
+    assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
+    assert np.array_equal(local_of(TABLE)[0].descend(start, frozen=layout.parameters).end, start)
+
+
 def test_a_pull_of_nothing_changes_no_bit() -> None:
     ends = []
     for pull in (Pull(), Pull(np.ones(44, np.float32), 0.0), Pull(drift=np.zeros(44, np.float32))):

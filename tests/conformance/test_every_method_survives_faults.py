@@ -36,7 +36,7 @@ def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forge
     laws = rules(scene, start_agents=7, quorum=QUORUM, absence_s=0.5, deadline_s=60.0)
 
     async def whole() -> tuple[Run, Fleet]:
-        fleet = Fleet(tmp_path, scene, laws, MemoryBroker(seed=2), clients())
+        fleet = Fleet(tmp_path, scene, laws, MemoryBroker(seed=2), clients(scene=scene))
         fleet.late = {"agent-7"}
         async with fleet:
             drill = asyncio.create_task(weather(fleet))

@@ -42,7 +42,7 @@ def test_the_wire_gives_the_bytes_of_the_run_without_a_network(
 
     async def whole() -> list[bytes]:
         broker = MemoryBroker(seed=5, **HABITS[habit])
-        async with Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, clients()) as fleet:
+        async with Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, clients(scene=scene)) as fleet:
             return fingerprint(await fleet.serve())
 
     assert clock.run(whole()) == reference(method, folder)

@@ -38,11 +38,12 @@ def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_leaves_models_records_and_a_result(tmp_path: Path, method: str) -> None:
-    run = in_process(tmp_path, scenario(method))
+    scene = scenario(method)
+    run = in_process(tmp_path, scene)
     records.write_models(run)
     result = records.write_all(run, {f"agent-{i}": i % 2 for i in range(8)})
     assert result == json.loads((tmp_path / "result.json").read_text())
-    assert (result["method"], result["rounds"], result["agents"]) == (method, 3, 8)
+    assert (result["method"], result["rounds"], result["agents"]) == (scene.strategy.name, 3, 8)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert (result["membership"], result["cluster_accuracy"]) == (None, None)
     assert sum(line["ends_round"] for line in lines) == 3
@@ -56,9 +57,10 @@ class Killed(Exception):  # noqa: N818 - it is no error
     pass
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedclust", "fesem"])
+@pytest.mark.parametrize("method", ["fedavg", "fedclust", "fesem", "fesem_ma-fedma"])
 def test_a_kill_between_any_two_reports_changes_no_byte(tmp_path: Path, method: str) -> None:
-    scene, people = scenario(method), clients()
+    scene = scenario(method)
+    people = clients(scene=scene)
     whole = fingerprint(in_process(tmp_path / "whole", scene))
     memories: dict[ClientId, Memory] = {}
     folder = tmp_path / "killed"

@@ -56,7 +56,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedsgd": [{"batch": "full"}, {"batch": 4}],
     "fedsoft": [{}, {"n_clusters": 3, "selected": 2, "estimate_every": 1}],
     "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True, "entry_steps": 3}],
-    "fesem_ma": [{"n_clusters": 2}, {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2}],
+    "fesem_ma": [
+        {"n_clusters": 2},
+        {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2},
+        {"matching": "fedma"},
+    ],
     "fuzzy": [
         {"n_clusters": 2},
         {"variant": "fedavg+clu"},
