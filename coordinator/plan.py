@@ -207,9 +207,13 @@ class _DryRun:
         return cohort_size(self.known, self.scenario.rounds.participation, self.scenario.rounds.agents)
 
     def _round(self, view: View) -> Iterator[PhaseCost]:
+        drawn: dict[tuple[ClientId, ...], int] = {}
         for _ in range(DRY_PHASES):
             phase = self.strategy.plan(self.state, view)
             names, invited = self._invited(phase, view)
+            invited = drawn.get(names, invited)  # those whom this round drew before stand for as many
+            if phase.cohort == "sample":
+                drawn[names] = invited
             orders = [self.strategy.order(self.state, phase, client) for client in names]
             reports = [self._work(phase, view, *pair) for pair in zip(names, orders, strict=True)]
             if names:

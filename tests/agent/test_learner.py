@@ -116,7 +116,7 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
     end = local.descend(start, Pull(anchor, 0.3, drift), frozen=frozen).end
     assert np.array_equal(end[:frozen], start[:frozen])
     assert np.all(end[frozen:] != start[frozen:])
-    one_step = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
+    one_step: dict[str, Any] = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
     ends = [local_of(TABLE, **one_step)[0].descend(start, Pull(anchor, 0.3), frozen=n).end for n in (0, frozen)]
     assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
     assert np.array_equal(local_of(TABLE)[0].descend(start, frozen=layout.parameters).end, start)

@@ -196,3 +196,9 @@ def test_rows_show_sizes_as_people_read_them() -> None:
     assert rows["agents, rounds"] == "100, 200"
     assert rows["train, 200 times"] == "10 agents, each 178 kB down, 178 kB up"
     assert rows["as papers count it"] == "56.87 Mbit of float32 values per agent"
+
+
+def test_a_phase_for_those_whom_the_round_drew_costs_as_many_agents() -> None:
+    small = Layout((Tensor("fc1.weight", (3, 4)), Tensor("fc2.weight", (10, 3))), 2)
+    of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}, agents=100), small)
+    assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [(10, 200)] * 2

@@ -17,7 +17,7 @@ from tests.drive import Run, fingerprint
 TRAINING = Training(epochs=2, batch=8, lr=0.2, momentum=0.5, weight_decay=0.01)
 LAYOUT = perceptron_client((0,), seed=0).layout  # two hidden layers, 4 and 3 units wide, then 4 classes
 FC1, FC2 = 24, 39  # where these layers end in a model
-LOOSE = {"gamma": 50.0}  # units found new global ones rather than match
+LOOSE: dict[str, Any] = {"gamma": 50.0}  # units found new global ones rather than match
 
 
 def fleet(count: int = 6) -> dict[str, Perceptron]:
@@ -161,7 +161,7 @@ def test_a_pass_lowers_everybodys_loss_and_finds_the_groups() -> None:
 def test_the_last_layer_counts_samples_of_each_class_where_agents_tell_them() -> None:
     run = started()
     state = stepped(run, 1)
-    own = run.locals["c0"]
+    own = fleet()["c0"]
     assert state.counts["c0"] == tuple(np.bincount(own.y, minlength=4).tolist())
     assert stepped(started(class_counts=False), 1).counts["c0"] == (own.examples,) * 4
 
