@@ -119,6 +119,15 @@ def compare(
     cells: Annotated[
         list[str] | None, typer.Option(help="run only these, e.g. fedavg/1,fedclust; repeatable", show_default=False)
     ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="compare.json of an earlier comparison: its cells are finished; repeatable", show_default=False
+        ),
+    ] = None,
+    run: Annotated[
+        bool, typer.Option("--run/--no-run", help="run what is missing, or only print what is there")
+    ] = True,
     in_process: InProcess = False,
     broker: Broker = None,
     ca: Ca = None,
@@ -133,7 +142,8 @@ def compare(
 ) -> None:
     """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
 
-    Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped.
+    Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped. With --known
+    also those count that were run elsewhere.
     """
     from coordinator import command, compare_command, display
     from coordinator.compare import Cell
@@ -149,14 +159,17 @@ def compare(
         out.print(f"{cell.name}: {options.folder / cell.folder}", highlight=False, soft_wrap=True)
         return display.Progressing(out, loaded.rounds.count)
 
+    rows = compare_command.known_rows(loaded, known or [])
     try:
-        done = compare_command.run_cells(loaded, options, cells or [], watching, in_process=in_process)
+        done = not run or compare_command.run_cells(
+            loaded, options, cells or [], watching, in_process=in_process, known=rows
+        )
     except KeyboardInterrupt:
         done = False
     if not done:
         err.print("stopped; the same command goes on from here", highlight=False)
         raise typer.Exit(130)
-    found = compare_command.write_tables(loaded, options.folder)
+    found = compare_command.write_tables(loaded, options.folder, rows)
     if as_json:
         display.json_line({"event": "compare", "methods": found})
         return

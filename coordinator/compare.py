@@ -119,7 +119,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     """The figures of a finished cell: accuracies as shares, traffic in Mbit per agent and in MB on the wire."""
     metric = _metric(compare, cell.label)
     modes = _modes(result)
-    target = next((split.target for split in compare.partitions if split.label == cell.split), compare.target)
+    target = target_of(compare, cell)
     row: Row = {
         "partition": cell.split,
         "method": cell.label,
@@ -142,6 +142,18 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     if target is not None:
         row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), target)
     return row
+
+
+def target_of(compare: Compare, cell: Cell) -> float | None:
+    """The accuracy that the cell's rounds and traffic are counted to."""
+    return next((split.target for split in compare.partitions if split.label == cell.split), compare.target)
+
+
+def judged(row: Row, compare: Compare) -> Row:
+    """A row of an earlier comparison with the metric that this one has."""
+    metric = _metric(compare, row["method"])
+    mode, average = METRICS[metric]
+    return {**row, "metric": metric, "figure": row.get(f"{mode}_accuracy_{average}")}
 
 
 def _modes(result: Mapping[str, Any]) -> dict[str, Any]:

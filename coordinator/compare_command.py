@@ -1,4 +1,8 @@
-"""What `coordinator compare` does: run the cells that are missing, then write the tables."""
+"""What `coordinator compare` does: run the cells that are missing, then write the tables.
+
+A cell is there when its folder holds a finished run, or when the compare.json of an earlier comparison has its row: so a
+comparison goes on where it stopped on the same machine, and on another one with nothing but that file.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +11,16 @@ import csv
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from coordinator import command
 from coordinator.checkpoint import Checkpoint
-from coordinator.compare import Cell, Row, chosen, grid, row_of, section, summaries
+from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of
 from coordinator.compare_tables import markdown
 from coordinator.disk import write_atomically
 from coordinator.records import finished, scenario_digest
@@ -26,16 +31,67 @@ from shared.errors import UserError
 from shared.scenario import Scenario
 
 Watching = Callable[[Cell], AbstractContextManager[command.Watch]]
+Known = Mapping[str, Row]  # rows of earlier comparisons, by the cell's name
+Identity = tuple[str, float | None]  # a cell's scenario, as a digest, and its target
+NONE_KNOWN: Known = MappingProxyType({})
+
+
+def known_rows(scenario: Scenario, files: Iterable[Path]) -> Known:
+    """Rows of the cells that these compare.json files and the scenario have in common, the last file first.
+
+    In common are cells that run the very same scenario and count to the same target. Raises UserError where a file is
+    none that a comparison wrote.
+    """
+    wanted = {cell.name: cell for cell in grid(scenario)}
+    known: dict[str, Row] = {}
+    for file in files:
+        earlier, rows = _recorded(file)
+        for name, row in rows.items():
+            cell = wanted.get(name)
+            if cell is not None and _identity(scenario, cell) == earlier[name]:
+                known[name] = judged(row, section(scenario))
+    return known
+
+
+def _recorded(file: Path) -> tuple[dict[str, Identity], dict[str, Row]]:
+    """What the cells of a compare.json are, and those that it has rows of."""
+    try:
+        document = json.loads(file.read_text())
+        scenario = Scenario.model_validate(document["scenario"])
+        cells = {cell.name: _identity(scenario, cell) for cell in grid(scenario)}
+        return cells, {name: row for row in document["cells"] if (name := _name(row)) in cells}
+    except OSError as error:
+        raise UserError(f"--known {file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, UserError) as error:
+        raise UserError(
+            f"--known {file}: wanted is a compare.json as `coordinator compare` writes it; {type(error).__name__}: "
+            f"{str(error).splitlines()[0]}"
+        ) from None
+
+
+def _identity(scenario: Scenario, cell: Cell) -> Identity:
+    return scenario_digest(cell.scenario), target_of(section(scenario), cell)
+
+
+def _name(row: Row) -> str:
+    return "/".join(str(row[key]) for key in ("partition", "method", "seed") if row[key] != "")
 
 
 def run_cells(
-    scenario: Scenario, options: command.Options, wanted: Iterable[str], watching: Watching, *, in_process: bool = False
+    scenario: Scenario,
+    options: command.Options,
+    wanted: Iterable[str],
+    watching: Watching,
+    *,
+    in_process: bool = False,
+    known: Known = NONE_KNOWN,
 ) -> bool:
     """Run what is missing below `options.folder`; False where the operator stopped it. Finished cells stay as they are.
 
     Raises UserError, before anything starts, where a folder holds a run of another scenario.
     """
-    missing = [cell for cell in chosen(grid(scenario), wanted) if not is_finished(cell, options.folder)]
+    cells = [cell for cell in chosen(grid(scenario), wanted) if cell.name not in known]
+    missing = [cell for cell in cells if not is_finished(cell, options.folder)]
     with ExitStack() as stack:
         crew = None
         if in_process and missing:
@@ -73,22 +129,24 @@ def is_finished(cell: Cell, out: Path) -> bool:
     return (folder / "result.json").exists()
 
 
-def write_tables(scenario: Scenario, out: Path) -> list[Row]:
+def write_tables(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
     """compare.json, .csv, .parquet (a row per finished cell) and .md below `out`; returns a summary per method."""
     from pyarrow import Table, parquet
 
     compare = section(scenario)
-    rows = [
-        row_of(cell, compare, finished(out / cell.folder), _lines(out / cell.folder / "rounds.jsonl"))
-        for cell in grid(scenario)
-        if is_finished(cell, out)
-    ]
+    rows = []
+    for cell in grid(scenario):
+        if is_finished(cell, out):
+            folder = out / cell.folder
+            rows.append(row_of(cell, compare, finished(folder), _lines(folder / "rounds.jsonl")))
+        elif cell.name in known:
+            rows.append(dict(known[cell.name]))
     if not rows:
         raise UserError(f"{out}: no cell is finished, there is nothing to compare")
     keys = list(dict.fromkeys(key for row in rows for key in row))
     rows = [{key: row.get(key) for key in keys} for row in rows]
     found = summaries(scenario, rows)
-    document = {"name": scenario.name, "compare": compare.model_dump(mode="json"), "methods": found, "cells": rows}
+    document = {"name": scenario.name, "scenario": scenario.model_dump(mode="json"), "methods": found, "cells": rows}
     write_atomically(out / "compare.json", json.dumps(document, indent=1).encode())
     write_atomically(out / "compare.csv", _csv(rows, keys).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())

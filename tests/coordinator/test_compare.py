@@ -16,7 +16,7 @@ import yaml
 
 from coordinator import command
 from coordinator.compare import Cell, chosen, grid, row_of, summaries
-from coordinator.compare_command import run_cells, write_tables
+from coordinator.compare_command import NONE_KNOWN, Known, known_rows, run_cells, write_tables
 from coordinator.compare_tables import markdown, tables
 from coordinator.scenario_file import dump, load
 from coordinator.simulate import alone, simulate
@@ -357,9 +357,9 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
         yield crew
 
 
-def compare_in_process(scene: Scenario, out: Path, *cells: str) -> list[str]:
+def compare_in_process(scene: Scenario, out: Path, *cells: str, known: Known = NONE_KNOWN) -> list[str]:
     watching = Watching()
-    assert run_cells(scene, command.Options(out), cells, watching, in_process=True)
+    assert run_cells(scene, command.Options(out), cells, watching, in_process=True, known=known)
     return watching.ran
 
 
@@ -387,6 +387,54 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
 
     with pytest.raises(UserError, match="was run from another scenario"):
         compare_in_process(scenario(rounds={"count": 3}), tmp_path)
+
+    elsewhere = tmp_path / "elsewhere"
+    known = known_rows(scene, [tmp_path / "compare.json"])
+    assert compare_in_process(scene, elsewhere, "4", "fedclust", known=known) == ["fedclust/5"]
+    again = write_tables(scene, elsewhere, known)
+    assert [(one["method"], one["seeds"]) for one in again] == [("fedavg", [4, 5]), ("fedclust", [4, 5]), ("four", [4])]
+    assert again[0] == found[0]
+    assert again[2] == found[2]
+
+
+def recorded(path: Path, **changes: Any) -> tuple[Scenario, Path]:
+    """A comparison with one row, as its compare.json has it."""
+    scene = scenario(**changes)
+    row = {
+        "partition": "",
+        "method": "fedavg",
+        "seed": 4,
+        "metric": "global",
+        "figure": 0.5,
+        "last_accuracy_macro": 0.9,
+    }
+    path.write_text(json.dumps({"scenario": scene.model_dump(mode="json"), "cells": [row]}))
+    return scene, path
+
+
+def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_are_the_same(tmp_path: Path) -> None:
+    scene, file = recorded(tmp_path / "compare.json")
+    assert list(known_rows(scene, [file])) == ["fedavg/4"]
+    assert known_rows(scenario(rounds={"count": 3}), [file]) == {}
+    assert known_rows(scenario(compare={"target": 0.5}), [file]) == {}
+    more = [*DIGITS["compare"]["methods"], {"name": "fedprox"}]
+    assert list(known_rows(scenario(compare={"methods": more}), [file])) == ["fedavg/4"]
+
+
+def test_a_known_row_is_judged_by_this_comparisons_metric(tmp_path: Path) -> None:
+    _, file = recorded(tmp_path / "compare.json")
+    methods = [{**DIGITS["compare"]["methods"][0], "metric": "last"}, *DIGITS["compare"]["methods"][1:]]
+    row = known_rows(scenario(compare={"methods": methods}), [file])["fedavg/4"]
+    assert (row["metric"], row["figure"]) == ("last", 0.9)
+
+
+@pytest.mark.parametrize("text", [None, "no json", "[]", "{}", '{"scenario": {}, "cells": []}'])
+def test_a_file_that_no_comparison_wrote_is_named(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "other.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=r"--known .*other\.json: "):
+        known_rows(scenario(), [file])
 
 
 def invited(folder: Path) -> list[list[str]]:
