@@ -102,10 +102,13 @@ def _rest(split: Split, found: Sequence[Row]) -> Columns:
 
 
 def _spread(key: str, digits: int, scale: float = 1.0) -> Callable[[Row], str]:
+    """Mean and deviation; of one seed the figure alone."""
+
     def words(one: Row) -> str:
         if key not in one:
             return NONE
-        return f"{scale * one[key]['mean']:.{digits}f}±{scale * one[key]['std']:.{digits}f}"
+        mean = f"{scale * one[key]['mean']:.{digits}f}"
+        return mean if one[key]["n"] == 1 else f"{mean}±{scale * one[key]['std']:.{digits}f}"
 
     return words
 
