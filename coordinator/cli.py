@@ -240,13 +240,22 @@ def status(
 @main.command()
 @mended
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")], as_json: Json = False
+    folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")],
+    html: Annotated[
+        Path | None, typer.Option(help="also write a page with curves and clusters to this file", show_default=False)
+    ] = None,
+    as_json: Json = False,
 ) -> None:
     """Print the results of finished runs side by side."""
     from coordinator import display
     from coordinator.records import finished
 
     results = [finished(folder) for folder in folders]
+    if html is not None:
+        from coordinator.disk import write_atomically
+        from coordinator.page import page
+
+        write_atomically(html, page(folders, display.results(results)).encode())
     if as_json:
         for result in results:
             display.json_line(result)

@@ -84,15 +84,12 @@ class Progressing:
         self._bar.console.print(text, highlight=False)
 
 
-def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
+def results(found: Sequence[Mapping[str, Any]]) -> Words:
     """Methods side by side: accuracy by mode in percent, cluster recovery, rounds, bytes on the wire."""
-    modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in results)]
-    table = Table(title=f"{results[0]['name']}, {results[0]['agents']} agents; accuracy in %, micro / macro")
-    table.add_column("method", no_wrap=True)
-    for title in (*(MODES[mode] for mode in modes), "clusters", "ARI", "rounds", "MB down / up", "s"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for one in results:
-        table.add_row(
+    modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in found)]
+    headers = ["method", *(MODES[mode] for mode in modes), "clusters", "ARI", "rounds", "MB down / up", "s"]
+    lines = [
+        [
             one["method"],
             *(_figure(one["accuracy"].get(mode, {})) for mode in modes),
             str(one["clusters"] or NONE),
@@ -100,7 +97,20 @@ def results_table(results: Sequence[Mapping[str, Any]]) -> Table:
             str(one["rounds"]),
             _wire(one["bytes"]),
             f"{one['seconds']:.1f}",
-        )
+        ]
+        for one in found
+    ]
+    return Words(f"{found[0]['name']}, {found[0]['agents']} agents; accuracy in %, micro / macro", headers, lines)
+
+
+def results_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """The same for the terminal."""
+    words = results(found)
+    table = Table(title=words.title)
+    for i, title in enumerate(words.headers):
+        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for line in words.lines:
+        table.add_row(*line)
     return table
 
 
