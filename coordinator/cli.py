@@ -160,6 +160,8 @@ def compare(
         return display.Progressing(out, loaded.rounds.count)
 
     rows = compare_command.known_rows(loaded, known or [])
+    if known and not as_json:
+        out.print(f"{len(rows)} cells are known: those with this scenario and target", highlight=False)
     try:
         done = not run or compare_command.run_cells(
             loaded, options, cells or [], watching, in_process=in_process, known=rows
