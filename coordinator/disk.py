@@ -38,11 +38,17 @@ def write_atomically(path: Path, content: bytes) -> None:
     _move(beside, path)
 
 
-def save_arrays(path: Path, arrays: Mapping[str, Array], facts: Any = None) -> None:
-    """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically."""
+def save_arrays(path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True) -> None:
+    """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically.
+
+    One that is not `durable` survives a kill, but perhaps no power cut.
+    """
     beside = path.with_name(f".{path.name}.new")
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     save_file(contiguous, beside, metadata={"facts": json.dumps(facts)})
+    if not durable:
+        beside.replace(path)
+        return
     with beside.open("rb") as file:
         _sync(file.fileno())
     _move(beside, path)

@@ -118,6 +118,7 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
         first = [*first, *run.desired()]
     else:
         run = Run.start(folder, scenario, setup, rules, "in-process", 0.0)
+    run.spool.durable = False
     try:
         Simulation(run, crew, sources, watch).complete(people, first)
     except RuntimeError as error:

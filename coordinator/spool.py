@@ -23,10 +23,14 @@ _SUFFIX = ".safetensors"
 
 
 class Spool:
-    """The reports of the open step. A report that `keep` returned from will be there after a kill."""
+    """The reports of the open step. A report that `keep` returned from will be there after a kill.
+
+    While `durable`, also after a power cut; a simulation, which can train again, does not wait for the disk.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.durable = True
         self._incoming = folder / "incoming"
         shutil.rmtree(self._incoming, ignore_errors=True)  # half a content is of no use after a restart
         self._incoming.mkdir(parents=True)
@@ -48,7 +52,7 @@ class Spool:
             "bases": dict(report.bases),
             "seconds": seconds,
         }
-        save_arrays(folder / (client + _SUFFIX), report.vectors, facts)
+        save_arrays(folder / (client + _SUFFIX), report.vectors, facts, durable=self.durable)
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""

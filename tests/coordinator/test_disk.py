@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,23 @@ def test_an_atomic_write_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
     assert (tmp_path / "x").read_bytes() == b"new"
 
 
-def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path) -> None:
+@pytest.mark.parametrize("durable", [True, False])
+def test_only_a_durable_spool_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
     spool = Spool(tmp_path)
+    spool.durable = durable
+    spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), 1.25)
+    assert bool(synced) == durable
+    assert [path.name for path in (tmp_path / "4").iterdir()] == ["pi-7.safetensors"]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path, durable: bool) -> None:
+    spool = Spool(tmp_path)
+    spool.durable = durable
     report = Report({"model": vector(1, 2), "extra": vector(9)}, 7, {"choice": 1, "losses": [0.1, 0.2]}, 3, 0.5)
     spool.keep(4, "pi-7", report, 1.25)
     [(client, read)] = Spool(tmp_path).reports(4, ["pi-7"])
