@@ -254,10 +254,11 @@ def report(
 
     results = [finished(folder) for folder in folders]
     if html is not None:
+        from coordinator.curves import curves
         from coordinator.disk import write_atomically
         from coordinator.page import page
 
-        write_atomically(html, page(folders, display.results(results)).encode())
+        write_atomically(html, page(curves(folders, results)).encode())
     if as_json:
         for result in results:
             display.json_line(result)

@@ -117,7 +117,6 @@ def _names(name: str, cell: Cell) -> bool:
 
 def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Row:
     """The figures of a finished cell: accuracies as shares, traffic in Mbit per agent and in MB on the wire."""
-    metric = _metric(compare, cell.label)
     modes = _modes(result)
     target = target_of(compare, cell)
     row: Row = {
@@ -131,7 +130,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
         for figure in ("accuracy", "f1", "mse"):
             for average, value in figures.get(figure, {}).items():
                 row[f"{mode}_{figure}_{average}"] = value
-    row["metric"], row["figure"] = metric, _accuracy(modes, metric)
+    row = judged(row, compare)
     row |= {key: result[key] for key in ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")}
     wire = result["bytes"]
     row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
@@ -140,7 +139,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     if "J" in result["notes"]:  # FeSEM's mean distance to the own centre
         row["J"] = result["notes"]["J"]
     if target is not None:
-        row |= _reached(_curve(lines, metric, result["agents"], cell.scenario.task.outputs), target)
+        row |= _reached(_curve(lines, row["metric"], result["agents"], cell.scenario.task.outputs), target)
     return row
 
 
@@ -150,7 +149,7 @@ def target_of(compare: Compare, cell: Cell) -> float | None:
 
 
 def judged(row: Row, compare: Compare) -> Row:
-    """A row of an earlier comparison with the metric that this one has."""
+    """A row with this comparison's metric and the figure in it."""
     metric = _metric(compare, row["method"])
     mode, average = METRICS[metric]
     return {**row, "metric": metric, "figure": row.get(f"{mode}_accuracy_{average}")}

@@ -23,7 +23,7 @@ from coordinator.checkpoint import Checkpoint
 from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of
 from coordinator.compare_tables import markdown
 from coordinator.disk import write_atomically
-from coordinator.records import finished, scenario_digest
+from coordinator.records import finished, lines, scenario_digest
 from coordinator.scenario_file import load
 from coordinator.simulate import simulate
 from coordinator.workers import Crew
@@ -42,24 +42,26 @@ def known_rows(scenario: Scenario, files: Iterable[Path]) -> Known:
     In common are cells that run the very same scenario and count to the same target. Raises UserError where a file is
     none that a comparison wrote.
     """
-    wanted = {cell.name: cell for cell in grid(scenario)}
-    known: dict[str, Row] = {}
-    for file in files:
-        earlier, rows = _recorded(file)
-        for name, row in rows.items():
-            cell = wanted.get(name)
-            if cell is not None and _identity(scenario, cell) == earlier[name]:
-                known[name] = judged(row, section(scenario))
-    return known
+    wanted = {cell.name: _identity(scenario, cell) for cell in grid(scenario)}
+    return {
+        name: judged(row, section(scenario))
+        for file in files
+        for name, (identity, row) in _recorded(file).items()
+        if wanted.get(name) == identity
+    }
 
 
-def _recorded(file: Path) -> tuple[dict[str, Identity], dict[str, Row]]:
-    """What the cells of a compare.json are, and those that it has rows of."""
+def _recorded(file: Path) -> dict[str, tuple[Identity, Row]]:
+    """The cells that a compare.json has rows of, by name."""
     try:
         document = json.loads(file.read_text())
         scenario = Scenario.model_validate(document["scenario"])
-        cells = {cell.name: _identity(scenario, cell) for cell in grid(scenario)}
-        return cells, {name: row for row in document["cells"] if (name := _name(row)) in cells}
+        rows = {(row["partition"], row["method"], row["seed"]): row for row in document["cells"]}
+        return {
+            cell.name: (_identity(scenario, cell), rows[key])
+            for cell in grid(scenario)
+            if (key := (cell.split, cell.label, cell.seed)) in rows
+        }
     except OSError as error:
         raise UserError(f"--known {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, UserError) as error:
@@ -71,10 +73,6 @@ def _recorded(file: Path) -> tuple[dict[str, Identity], dict[str, Row]]:
 
 def _identity(scenario: Scenario, cell: Cell) -> Identity:
     return scenario_digest(cell.scenario), target_of(section(scenario), cell)
-
-
-def _name(row: Row) -> str:
-    return "/".join(str(row[key]) for key in ("partition", "method", "seed") if row[key] != "")
 
 
 def run_cells(
@@ -138,7 +136,7 @@ def write_tables(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> li
     for cell in grid(scenario):
         if is_finished(cell, out):
             folder = out / cell.folder
-            rows.append(row_of(cell, compare, finished(folder), _lines(folder / "rounds.jsonl")))
+            rows.append(row_of(cell, compare, finished(folder), lines(folder)))
         elif cell.name in known:
             rows.append(dict(known[cell.name]))
     if not rows:
@@ -160,7 +158,3 @@ def _csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]

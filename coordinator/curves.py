@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.records import finished, mbit_per_agent
+from coordinator.display import MODES
+from coordinator.records import lines, mbit_per_agent, rounds_done
 
 Points = Sequence[tuple[float, float]]
-MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,8 @@ class Curves:
         )
 
 
-def curves(folders: Sequence[Path]) -> list[Curves]:
-    """The runs in these folders. Raises UserError where one is not finished."""
-    results = [finished(folder) for folder in folders]
+def curves(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> list[Curves]:
+    """The finished runs in these folders, which have these results."""
     return [
         _curves(label, result, folder)
         for label, result, folder in zip(_labels(folders, results), results, folders, strict=True)
@@ -73,16 +71,15 @@ def _labels(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> li
 
 
 def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
-    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-    phases = [line for line in lines if line["event"] == "phase"]
+    phases = [line for line in lines(folder) if line["event"] == "phase"]
     figure = "accuracy" if "accuracy" in result["accuracy"].get("server", {}) else "mse"
     return Curves(
         label,
         result,
         figure,
-        [(line["round"] + 1, line["loss"]) for line in phases if "loss" in line and line["ends_round"]],
+        [(rounds_done(line), line["loss"]) for line in phases if "loss" in line and line["ends_round"]],
         list(_evaluated(phases, figure, result["agents"])),
-        [(_done(line), line["cluster_sizes"]) for line in phases if line["cluster_sizes"]],
+        [(rounds_done(line), line["cluster_sizes"]) for line in phases if line["cluster_sizes"]],
         _agents(folder / "agents.parquet", figure),
     )
 
@@ -92,11 +89,7 @@ def _evaluated(phases: Iterable[Mapping[str, Any]], figure: str, agents: int) ->
         modes = line.get("evaluation", {})
         figures = {mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})}
         if figures:
-            yield Evaluated(_done(line), mbit_per_agent(line["traffic"], agents), figures)
-
-
-def _done(line: Mapping[str, Any]) -> int:
-    return int(line["round"]) + (1 if line["ends_round"] else 0)
+            yield Evaluated(rounds_done(line), mbit_per_agent(line["traffic"], agents), figures)
 
 
 def _agents(path: Path, figure: str) -> list[tuple[int | None, int | None, float | None]]:

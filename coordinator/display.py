@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from coordinator.compare_tables import Table as Words
+from coordinator.records import rounds_done
 
 NONE = "–"
 MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
@@ -67,7 +68,7 @@ class Progressing:
             remark += f", loss {row['loss']:.3f}"
         if row["cluster_sizes"]:
             remark += ", clusters " + "+".join(map(str, row["cluster_sizes"].values()))
-        done = row["round"] + (1 if row["ends_round"] else 0)
+        done = rounds_done(row)
         self._bar.update(self._task, completed=done, remark=remark)
         if not self.console.is_terminal:
             self._say(f"round {done:>3}  {remark}")

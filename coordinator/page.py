@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -14,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from coordinator.compare_tables import Table
-from coordinator.curves import MODES, Curves, curves
+from coordinator.curves import Curves
+from coordinator.display import MODES, results
 
 WIDTH = 4.6  # of one plot, in inches
 STYLE: dict[Any, Any] = {
@@ -29,13 +28,12 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def page(folders: Sequence[Path], table: Table) -> str:
-    """HTML of the runs in these folders, with the table that the terminal shows. Raises UserError where one is not finished."""
-    runs = curves(folders)
+def page(runs: Sequence[Curves]) -> str:
+    """HTML of these runs, with the table that the terminal shows."""
     with mpl.rc_context(STYLE):
         plots = [(title, _svg(figure)) for title, figure in _figures(runs)]
     pages = Environment(loader=PackageLoader("coordinator", "."), autoescape=True, undefined=StrictUndefined)
-    return pages.get_template("report.html").render(runs=runs, table=table, plots=plots)
+    return pages.get_template("report.html").render(runs=runs, table=results([run.result for run in runs]), plots=plots)
 
 
 def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, Figure]]:

@@ -207,6 +207,16 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
     parquet.write_table(Table.from_pylist(rows), path)
 
 
+def rounds_done(line: Mapping[str, Any]) -> int:
+    """Rounds that were over after a phase, by its line."""
+    return int(line["round"]) + (1 if line["ends_round"] else 0)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The record of a run, a line per phase and event."""
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
 def finished(folder: Path) -> dict[str, Any]:
     """The result of a finished run. Raises UserError where there is none."""
     try:

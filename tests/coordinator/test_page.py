@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from coordinator import display, records
-from coordinator.curves import curves
+from coordinator.curves import Curves, curves
 from coordinator.page import page
 from coordinator.records import finished
 from shared.errors import UserError
@@ -25,8 +25,12 @@ def run(folder: Path, method: str, **sections: Any) -> Path:
     return folder
 
 
+def read(*folders: Path) -> list[Curves]:
+    return curves(folders, [finished(folder) for folder in folders])
+
+
 def test_curves_are_what_the_record_says(tmp_path: Path) -> None:
-    (one,) = curves([run(tmp_path / "one", "fedclust")])
+    (one,) = read(run(tmp_path / "one", "fedclust"))
     result = finished(tmp_path / "one")
     assert (one.label, one.figure) == ("fedclust", "accuracy")
     assert [x for x, _ in one.loss] == [1, 2, 3]  # the one-shot clustering before them is no round
@@ -42,16 +46,16 @@ def test_runs_are_called_by_their_method_or_by_what_differs_in_their_paths(tmp_p
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first, second = run(tmp_path / "a" / "seed-1", "fedavg"), run(tmp_path / "b" / "seed-1", "fedavg")
-    assert [one.label for one in curves([first, second])] == ["a/seed-1", "b/seed-1"]
+    assert [one.label for one in read(first, second)] == ["a/seed-1", "b/seed-1"]
     third = run(tmp_path / "c", "ifca")
-    assert [one.label for one in curves([first, third])] == ["fedavg", "ifca"]
+    assert [one.label for one in read(first, third)] == ["fedavg", "ifca"]
 
 
 def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     folders = [run(tmp_path / "<b>", "fedclust"), run(tmp_path / "two", "fedavg"), run(tmp_path / "three", "fedavg")]
     table = display.results([finished(folder) for folder in folders])
-    made = page(folders, table)
-    assert made == page(folders, table)
+    made = page(read(*folders))
+    assert made == page(read(*folders))
     assert made.count("<svg") == made.count("</svg>") == made.count("<figure>") == 6
     assert "src=" not in made
     assert 'href="http' not in made
@@ -64,4 +68,4 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
 
 def test_a_run_that_is_not_finished_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no result\.json"):
-        curves([tmp_path])
+        read(tmp_path)
