@@ -174,7 +174,6 @@ class Run:
             return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
         self.spool.keep(report.step, client, self._checked(report), report.seconds)
         self.facts.accepted[client] = report.step
-        self.traffic["up_vectors"] += sum(encoded.length for encoded in report.vectors.values())
         effects = self.handle(Reported(client, report.step), now)
         return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
 
@@ -193,14 +192,15 @@ class Run:
                     effects += self.handle(Planned(self._plan(view)), now)
                 case Open(cohort=cohort):
                     self._opened_at = time.monotonic()
-                    self._save()
                     effects += self._give_orders(cohort)
-                case Invite(_, client):
                     self._save()
+                case Invite(_, client):
                     effects += self._give_orders([client])
+                    self._save()
                 case Close():
                     effects += self._close(action, now)
                 case Void(step, why, cohort):
+                    self._count_up(self.spool.reports(step, self.spool.who(step)))
                     self._save()
                     self.spool.drop(step)
                     row = {"event": "void", "round": self.engine.round, "step": step, "why": why}
@@ -245,10 +245,15 @@ class Run:
                     self.traffic["evaluation_models"] += size
         return [*models, *orders]
 
+    def _count_up(self, reports: Sequence[tuple[ClientId, Report]]) -> None:
+        """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
+        self.traffic["up_vectors"] += sum(vector.size for _, report in reports for vector in report.vectors.values())
+
     def _close(self, close: Close, now: float) -> list[Effect]:
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
         reports = self.spool.reports(close.step, close.reporters)
+        self._count_up(reports)
         before = dict(self.strategy.assignment(self.state))
         began = time.monotonic()
         self._fold(replace_cohort(step), reports)
