@@ -1,0 +1,192 @@
+"""The runs of a comparison: shared start and draws, nothing twice, resumed, known from elsewhere, with and without a broker."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import command
+from coordinator.compare import Cell, grid
+from coordinator.compare_command import NONE_KNOWN, Known, known_rows, run_cells, write_tables
+from coordinator.scenario_file import load
+from coordinator.simulate import alone, simulate
+from coordinator.workers import Crew
+from shared.errors import UserError
+from shared.frames import Job
+from shared.scenario import Scenario
+from tests.coordinator.comparisons import DIGITS, scenario, written
+from tests.e2e.conftest import finish
+from tests.processes import Program, model_bytes
+
+
+class Watching:
+    """Which cells were run."""
+
+    def __init__(self) -> None:
+        self.ran: list[str] = []
+
+    def __call__(self, cell: Cell) -> Any:
+        self.ran.append(cell.name)
+        return nullcontext(lambda row: None)
+
+
+@pytest.fixture(scope="module")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    """Two workers; torch is imported once for all tests."""
+    with Crew(2, tmp_path_factory.mktemp("crew") / "workers.log") as crew:
+        yield crew
+
+
+def compare_in_process(scene: Scenario, out: Path, *cells: str, known: Known = NONE_KNOWN) -> list[str]:
+    watching = Watching()
+    assert run_cells(scene, command.Options(out), cells, watching, in_process=True, known=known)
+    return watching.ran
+
+
+@pytest.mark.processes
+def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tmp_path: Path) -> None:
+    scene = scenario()
+    assert compare_in_process(scene, tmp_path, "fedavg/4") == ["fedavg/4"]
+    assert compare_in_process(scene, tmp_path, "fedavg,fedclust/4,four/4") == ["fedclust/4", "four/4", "fedavg/5"]
+    folders = {label: tmp_path / label / "seed-4" for label in ("fedavg", "fedclust", "four")}
+    assert len({(folder / "partition.npz").read_bytes() for folder in folders.values()}) == 1
+    starts = {label: np.load(folder / "start.npz")["starts"] for label, folder in folders.items()}
+    assert [len(starts[label]) for label in folders] == [1, 1, 4]
+    assert len({start[0].tobytes() for start in starts.values()}) == 1
+    other = np.load(tmp_path / "fedavg" / "seed-5" / "start.npz")["starts"]
+    assert other[0].tobytes() != starts["fedavg"][0].tobytes()
+    draws = {label: invited(folder) for label, folder in folders.items()}
+    assert draws["fedavg"] == draws["fedclust"] == draws["four"] != []
+
+    found = write_tables(scene, tmp_path)
+    assert [(one["method"], one["seeds"]) for one in found] == [("fedavg", [4, 5]), ("fedclust", [4]), ("four", [4])]
+    rows = list(csv.DictReader((tmp_path / "compare.csv").open()))
+    assert [f"{row['method']}/{row['seed']}" for row in rows] == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5"]
+    assert json.loads((tmp_path / "compare.json").read_text())["methods"] == found
+    assert (tmp_path / "compare.parquet").stat().st_size > 0
+
+    with pytest.raises(UserError, match="was run from another scenario"):
+        compare_in_process(scenario(rounds={"count": 3}), tmp_path)
+
+    elsewhere = tmp_path / "elsewhere"
+    known = known_rows(scene, [tmp_path / "compare.json"])
+    assert compare_in_process(scene, elsewhere, "4", "fedclust", known=known) == ["fedclust/5"]
+    again = write_tables(scene, elsewhere, known)
+    assert [(one["method"], one["seeds"]) for one in again] == [("fedavg", [4, 5]), ("fedclust", [4, 5]), ("four", [4])]
+    assert again[0] == found[0]
+    assert again[2] == found[2]
+
+
+def recorded(path: Path, **changes: Any) -> tuple[Scenario, Path]:
+    """A comparison with one row, as its compare.json has it."""
+    scene = scenario(**changes)
+    row = {
+        "partition": "",
+        "method": "fedavg",
+        "seed": 4,
+        "metric": "global",
+        "figure": 0.5,
+        "last_accuracy_macro": 0.9,
+    }
+    path.write_text(json.dumps({"scenario": scene.model_dump(mode="json"), "cells": [row]}))
+    return scene, path
+
+
+def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_are_the_same(tmp_path: Path) -> None:
+    scene, file = recorded(tmp_path / "compare.json")
+    assert list(known_rows(scene, [file])) == ["fedavg/4"]
+    assert known_rows(scenario(rounds={"count": 3}), [file]) == {}
+    assert known_rows(scenario(compare={"target": 0.5}), [file]) == {}
+    more = [*DIGITS["compare"]["methods"], {"name": "fedprox"}]
+    assert list(known_rows(scenario(compare={"methods": more}), [file])) == ["fedavg/4"]
+
+
+def test_a_known_row_is_judged_by_this_comparisons_metric(tmp_path: Path) -> None:
+    _, file = recorded(tmp_path / "compare.json")
+    methods = [{**DIGITS["compare"]["methods"][0], "metric": "last"}, *DIGITS["compare"]["methods"][1:]]
+    row = known_rows(scenario(compare={"methods": methods}), [file])["fedavg/4"]
+    assert (row["metric"], row["figure"]) == ("last", 0.9)
+
+
+@pytest.mark.parametrize("text", [None, "no json", "[]", "{}", '{"scenario": {}, "cells": []}'])
+def test_a_file_that_no_comparison_wrote_is_named(tmp_path: Path, text: str | None) -> None:
+    file = tmp_path / "other.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(UserError, match=r"--known .*other\.json: "):
+        known_rows(scenario(), [file])
+
+
+def invited(folder: Path) -> list[list[str]]:
+    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+    return [line["invited"] for line in lines if line["phase"] == "train"]
+
+
+@pytest.mark.processes
+def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path) -> None:
+    wire = {"codec": "int8", "delta": True}
+    data = {key: value for key, value in DIGITS.items() if key != "compare"} | {"wire": wire}
+    fleet = {**data["fleet"], "newcomers": 1}
+    path = written(tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}})
+    arguments = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
+    finish(Program(arguments, tmp_path / "log"))
+    here = alone(load(path), command.Options(tmp_path / "here"), lambda row: None)
+    assert here is not None
+    there = json.loads((tmp_path / "wire" / "result.json").read_text())
+    assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "wire")
+    assert len(model_bytes(tmp_path / "here")) == 2
+    for key in ("accuracy", "assignment", "took_part", "mbit_per_agent", "ari", "newcomers"):
+        assert here[key] == there[key]
+
+
+class Tired(Crew):
+    """Another crew that gives up after so many reports."""
+
+    def __init__(self, crew: Crew, reports: int) -> None:
+        self._crew, self._left = crew, reports
+
+    def ask(self, job: Job) -> Job:
+        return self._crew.ask(job)
+
+    def each(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        for answer in self._crew.each(jobs):
+            if "digest" in answer:
+                self._left -= 1
+                if self._left < 0:
+                    raise KeyboardInterrupt
+            yield answer
+
+
+@pytest.mark.processes
+def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew) -> None:
+    scene = grid(scenario())[1].scenario
+    whole = simulate(scene, command.Options(tmp_path / "whole"), crew, lambda row: None)
+    tired = Tired(crew, 6 + 3 + 2)  # signatures, the first round, all but one of the second
+    with pytest.raises(KeyboardInterrupt):
+        simulate(scene, command.Options(tmp_path / "cut"), tired, lambda row: None)
+    assert not (tmp_path / "cut" / "result.json").exists()
+    again = simulate(scene, command.Options(tmp_path / "cut", resume=True), crew, lambda row: None)
+    assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
+    assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
+
+
+def test_faults_need_a_broker(tmp_path: Path) -> None:
+    fleet = {**DIGITS["fleet"], "faults": {"die": 0.1}}
+    with pytest.raises(UserError, match="need a broker"):
+        simulate(scenario(fleet=fleet), command.Options(tmp_path / "x"), Crew(1, tmp_path / "log"), lambda row: None)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.processes
+def test_a_worker_that_ends_in_mid_job_is_told_of(tmp_path: Path) -> None:
+    dies = (sys.executable, "-c", "import sys; sys.stdin.buffer.read(4)")
+    with Crew(1, tmp_path / "log", dies) as crew, pytest.raises(UserError, match="ended in the middle of a job"):
+        crew.ask({"job": "inspect"})

@@ -1,0 +1,191 @@
+"""What a comparison tells: the figures of a cell, their means over seeds, the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.compare import chosen, grid, row_of, summaries
+from coordinator.compare_tables import markdown, tables
+from tests.coordinator.comparisons import cell, compared, scenario
+
+
+def figures(**modes: tuple[float, float]) -> dict[str, Any]:
+    """Accuracies (micro, macro) by mode."""
+    return {mode: {"agents": 6, "accuracy": {"micro": a, "macro": b}} for mode, (a, b) in modes.items()}
+
+
+def result(last: float, **changes: Any) -> dict[str, Any]:
+    base = {
+        "accuracy": figures(last=(0.1, last), server=(0.2, 0.3)),
+        **{"clusters": 2, "ari": 1.0, "nmi": 1.0, "purity": 1.0, "rounds": 2, "agents": 6},
+        "notes": {"J": 0.5},
+        **{"mbit_per_agent": 3.0, "seconds": 1.0, "bytes": {"wire_down": 2_000_000, "wire_up": 1_000_000}},
+    }
+    return {**base, **changes}
+
+
+def line(round_: int, **more: Any) -> dict[str, Any]:
+    return {"event": "phase", "round": round_, "traffic": {"down_vectors": 9e6, "up_vectors": 9e6 * round_}, **more}
+
+
+def tracked(**reached: float) -> dict[str, Any]:
+    """A round of training, and what its participants reached in it."""
+    return {"phase": "train", "tracked": {"by_agent": reached}}
+
+
+def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    guess = 0.1  # ten classes
+    lines = [
+        line(0, **tracked(a=1.0, b=1.0, c=1.0)),
+        line(0, phase="train", evaluation=figures(last=(1.0, 1.0))),  # an evaluation is no training
+        line(1, **tracked(a=0.95, d=1.0)),
+        line(2, **tracked(e=0.5)),
+        line(3, **tracked(e=0.0, f=0.9)),
+    ]
+    row = row_of(cell("fedclust"), compare, result(0.8), lines)
+    assert (0.95 + 1 + 1 + 1 + 2 * guess) / 6 < 0.75 <= (0.95 + 1 + 1 + 1 + 0.5 + guess) / 6
+    assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 3)
+    assert row["mbit_to_target"] == 32 * 27 / 6  # megabits of down and up vectors, an average agent's share
+    assert row["mb_wire_to_target"] is None  # nothing went over a wire
+
+
+def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    everybody = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))
+    everybody["traffic"] |= {"wire_down": 250_000, "down_models": 850_000, "wire_up": 1_000_000}
+    everybody["traffic"] |= {"evaluation_vectors": 3e6, "evaluation_models": 100_000}  # neither count has these
+    row = row_of(cell("fedclust"), compare, result(0.8), [everybody])
+    assert (row["mb_wire_to_target"], row["mbit_to_target"]) == (2.0, 32 * 6 / 6)
+
+
+def test_single_models_and_untracked_runs_count_rounds_where_everybody_was_evaluated() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    low, high = figures(last=(0.9, 0.7), server=(0.7, 0.9)), figures(last=(0.0, 0.8), server=(0.76, 0.0))
+    lines = [line(0), line(5, evaluation=low), line(10, evaluation=high)]
+    for label, metric, more in (("fedclust", "last", []), ("fedavg", "global", [line(1, **tracked(a=1.0))])):
+        row = row_of(cell(label), compare, result(0.8), [*more, *lines])
+        assert (row["target_on"], row["rounds_to_target"]) == (metric, 10)
+
+
+def test_a_target_that_was_never_reached_has_no_rounds() -> None:
+    row = row_of(cell("four"), compared(scenario(compare={"target": 0.75})), result(0.8), [line(0, **tracked(a=0.74))])
+    assert (row["rounds_to_target"], row["mbit_to_target"], row["mb_wire_to_target"]) == (None, None, None)
+
+
+def test_newcomers_have_columns_of_their_own() -> None:
+    compare = compared(scenario(compare={"metric": "newcomers", "published": {"four": 97.0}}))
+    late = {"agents": ["x"], "accuracy": figures(server=(0.5, 0.4), tuned=(0.9, 0.8))}
+    rows = [row_of(cell("four"), compare, result(0.8, newcomers=late), [])]
+    assert rows[0]["figure"] == rows[0]["newcomers_tuned_accuracy_macro"] == 0.8
+    (shown,) = tables(scenario(), summaries(scenario(), rows))
+    assert {"newcomers, as served", "newcomers, tuned"} <= set(shown.headers)
+    (without,) = tables(scenario(), summaries(scenario(), [row_of(cell("four"), compare, result(0.8), [])]))
+    assert "newcomers, tuned" not in without.headers
+
+
+PARTITIONS = {
+    "published": {},
+    "partitions": [
+        {"label": "even", "name": "iid", "published": {"fedavg": 90.0}, "target": 0.5},
+        {"name": "label_skew", "share": 0.2},
+    ],
+}
+
+
+def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_published_figures_of_its_own() -> None:
+    scene = scenario(compare=PARTITIONS)
+    cells = grid(scene)
+    assert [cell.name for cell in cells[:4]] == [
+        "even/fedavg/4",
+        "even/fedclust/4",
+        "even/four/4",
+        "label_skew/fedavg/4",
+    ]
+    assert (cells[3].folder, len(cells)) == (Path("label_skew/fedavg/seed-4"), 12)
+    placed = [cell.scenario.fleet.partition.name for cell in (cells[0], cells[3]) if cell.scenario.fleet]  # type: ignore[union-attr]
+    assert placed == ["iid", "label_skew"]
+    assert [cell.name for cell in chosen(cells, ["even/four,label_skew/5"])][:2] == ["even/four/4", "even/four/5"]
+    lines = [line(5, evaluation=figures(server=(0.6, 0.6)))]
+    rows = [row_of(one, compared(scene), result(0.8), lines) for one in (cells[0], cells[3])]
+    assert rows[0]["rounds_to_target"] == 5
+    assert "rounds_to_target" not in rows[1]
+    even, skewed = tables(scene, summaries(scene, rows))
+    assert (even.title[:12], skewed.title[:18]) == ("small, even:", "small, label_skew:")
+    assert ("published (ours)" in even.headers, "published (ours)" in skewed.headers) == (True, False)
+
+
+def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
+    compare = compared(scenario())
+    assert row_of(cell("four"), compare, result(0.8), [])["mb_wire"] == 3.0
+    silent = result(0.8, bytes={"wire_down": 2_000_000, "wire_up": 0})
+    assert row_of(cell("four"), compare, silent, [])["mb_wire"] is None
+
+
+def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
+    compare = compared(scenario())
+    rows = [row_of(cell("fedclust", seed), compare, result(last), []) for seed, last in ((4, 0.7), (5, 0.9))]
+    [found] = summaries(scenario(), rows)
+    assert found["last_accuracy_macro"] == {"mean": pytest.approx(0.8), "std": pytest.approx(0.1), "n": 2}
+    assert found["figure"]["mean"] == pytest.approx(0.8)
+    assert (found["published"], found["seeds"]) == (95.5, [4, 5])
+
+
+def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
+    assert row_of(cell("fedavg"), compared(scenario()), result(0.8), [])["figure"] == 0.2
+
+
+def test_the_table_stands_as_it_should() -> None:
+    scene = scenario(compare={"target": 0.75})
+    compare = compared(scene)
+    everybody = dict.fromkeys("abcdef", 0.8)
+    reached = [[line(1, **tracked(**everybody), evaluation=figures(server=(0.8, 0.8)))], [line(1, **tracked(a=0.9))]]
+    rows = [
+        row_of(cell(label, seed), compare, result(last), lines)
+        for label in ("fedavg", "fedclust")
+        for seed, last, lines in zip((4, 5), (0.7, 0.9), reached, strict=True)
+    ]
+    found = summaries(scene, rows)
+    (words,) = tables(scene, found)
+    assert dict(zip(words.headers, words.lines[1], strict=True)) == {
+        "method": "fedclust",
+        "seeds": "2",
+        "E-last": "80.00±10.00",
+        "E-server": "30.00±0.00",
+        "published (ours)": "95.50 (last 80.00)",
+        "J": "0.5000",
+        "ARI": "1.00±0.00",
+        "clusters": "2",
+        "rounds to 75 %": "2, –",
+        "Mbit to it": "96.00 (1 of 2)",
+        "Mbit per agent": "3.00",
+        "MB on the wire": "3.0",
+    }
+    text = markdown(scene, found)
+    mixed = [{**found[0], "membership_mse": {"mean": 0.02, "std": 0.01, "n": 2}}, found[1]]
+    (soft,) = tables(scene, mixed)
+    assert [line[soft.headers.index("membership MSE")] for line in soft.lines] == ["0.0200±0.0100", "–"]
+    silent = [{key: value for key, value in one.items() if key not in ("ari", "mb_wire")} for one in found]
+    assert set(words.headers) - set(tables(scene, silent)[0].headers) == {"ARI", "MB on the wire"}  # no empty columns
+    assert "| fedavg | 2 | 80.00±10.00 | 30.00±0.00 | – |" in text
+    assert "| fedavg | 2 | 10.00±0.00 | 20.00±0.00 | – |" in text
+
+
+def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode() -> None:
+    scene = scenario(compare={"layout": "averages", "metric": "server"})
+    told = result(0.8)
+    told["accuracy"]["server"]["f1"] = {"micro": 0.4, "macro": 0.5}
+    found = summaries(scene, [row_of(cell("fedclust"), compared(scene), told, [])])
+    (words,) = tables(scene, found)
+    shown = dict(zip(words.headers, words.lines[0], strict=True))
+    assert [shown[title] for title in ("Micro-Acc", "Micro-F1", "Macro-Acc", "Macro-F1")] == [
+        "20.00",
+        "40.00",
+        "30.00",
+        "50.00",
+    ]
+    assert "E-last" not in shown
+    assert markdown(scene, found).count("| :--") == 1

@@ -1,0 +1,130 @@
+"""IFCA and HypoCluster on clients whose answers are known by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from shared.strategies.ifca import Ifca
+from shared.strategy import Phase, Report, Training
+from tests.bowl import Bowl, Softmax, flat, softmax_client
+from tests.drive import fingerprint
+from tests.shared.planted import alternating, bowls, run, two_groups
+
+STARTS = [flat(1, 1), flat(-1, -1)]
+
+
+@pytest.mark.parametrize("name", ["ifca", "hypocluster"])
+def test_ifca_ends_with_a_hypothesis_in_each_group(name: Any) -> None:
+    locals_ = two_groups()
+    end = run(Ifca(name=name), locals_, rounds=12, starts=STARTS)
+    assert end.state.assign == alternating(locals_)
+    assert end.state.models[0] == pytest.approx([5, 5.3], rel=2e-3)
+    assert end.state.models[1] == pytest.approx([-5, -4.6], rel=2e-3)
+    assert end.personal("c01")[0][1] is end.state.models[1]
+
+
+def test_ifca_ties_go_to_the_first_hypothesis() -> None:
+    end = run(Ifca(), bowls((5, 5), (-5, -5)), rounds=1, starts=[flat(0, 0), flat(0, 0)])
+    assert set(end.state.assign.values()) == {0}
+
+
+def test_ifca_weighs_by_samples_or_not_at_all() -> None:
+    locals_ = {"a": Bowl(flat(0, 4), 10), "b": Bowl(flat(8, 0), 30)}
+    for weights, expected in (("samples", [3.0, 0.5]), ("uniform", [2.0, 1.0])):
+        assert run(Ifca(n_clusters=1, weights=weights), locals_, rounds=1).state.models[0] == pytest.approx(expected)
+
+
+def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
+    locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
+    end = run(Ifca(averaging="gradient"), locals_, rounds=1, starts=[flat(1, 0), flat(-1, 0)])
+    assert end.state.models[0] == pytest.approx([1 + 0.5 / 4 * 3 * 4, 0])
+    assert end.state.models[1] == pytest.approx([-1 - 0.5 / 4 * 4, 0])
+
+
+def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
+    locals_ = bowls((2.0, 5.0), (4.0, -5.0), (2.0, 5.0), (4.0, -5.0))
+    end = run(Ifca(shared_trunk=True), locals_, rounds=12, starts=[flat(0, 1), flat(7, -1)])
+    assert end.state.models[0] == pytest.approx([3, 5], rel=2e-3)  # the body is everybody's mean
+    assert end.state.models[1] == pytest.approx([3, -5], rel=2e-3)
+    order = end.strategy.order(end.state, Phase(), "c00")
+    assert [end.strategy.model(end.state, key).size for key in order.models] == [1, 1, 1]  # trunk and two heads
+    assert end.personal("c01")[0][1] == pytest.approx(end.state.models[1])
+
+
+def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
+    locals_ = bowls((5, 5), (5, 5), (-3, -3))
+    starts = [flat(1, 1), flat(-90, 90)]
+    dead = run(Ifca(dead_after=3), locals_, rounds=3, starts=starts)
+    assert dead.state.models[1].tolist() == [-90, 90]
+    assert dead.strategy.notes(dead.state)["dead"] == [1]
+    assert "nobody chose" in dead.strategy.notes(dead.state)["warning"]
+    assert dead.strategy.notes(dead.rounds(4).state).get("warning") is None  # said once
+    alive = run(Ifca(dead_after=3, reseed_dead=True), locals_, rounds=12, starts=starts)
+    assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
+    assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
+
+
+def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
+    locals_ = bowls((5, 0), (5.2, 0), (-5, 0), (0, 9))
+    end = run(Ifca(n_clusters=3, initial="kmeans++"), locals_, Training(epochs=1, batch=100, lr=1.0), rounds=1)
+    assert [phase.name for phase, _ in end.phases] == ["seed", "score", "score", "train"]
+    assert end.state.assign["c00"] == end.state.assign["c01"]
+    assert len({end.state.assign[c] for c in ("c00", "c02", "c03")}) == 3
+    assert end.state.candidates == ()
+
+
+def test_ifca_kmeans_plus_plus_makes_do_with_those_who_answer() -> None:
+    locals_ = bowls((5, 0), (-5, 0))
+    end = run(Ifca(n_clusters=3, initial="kmeans++"), locals_, rounds=2, drop=lambda phase, r, c: phase == "score")
+    assert len(end.state.models) == 3
+
+
+def test_ifca_goes_on_with_the_restart_of_the_lowest_loss() -> None:
+    locals_ = bowls((5, 5), (-5, -5))
+    bad = [flat(90, -90), flat(91, -91)]
+    for starts in ([*bad, *STARTS], [*STARTS, *bad]):
+        end = run(Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, rounds=1, starts=starts)
+        assert [phase.name for phase, _ in end.phases] == ["restart"] * 4 + ["train"]
+        assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**3)
+        assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**3)
+        assert end.state.best == end.state.spare == ()
+
+
+def test_ifca_restarts_must_be_asked_for() -> None:
+    with pytest.raises(ValidationError, match="initial: restarts"):
+        Ifca(restarts=3)
+
+
+def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
+    locals_ = two_groups()
+    strategy = Ifca(initial="warmup", warmup_rounds=2)
+    early, end = (run(strategy, locals_, rounds=r, starts=STARTS) for r in (2, 3))
+    assert early.state.assign != alternating(locals_)
+    assert set(early.state.assign.values()) == {0, 1}
+    sent = [len(early.strategy.order(state, Phase(), "c00").models) for state in (early.state, end.state)]
+    assert sent == [2, 2]
+    assert len(early.strategy.order(early.strategy.init(early.setup), Phase(), "c00").models) == 1
+
+
+def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
+    end = run(Ifca(), bowls((5, 5), (-5, -5)), rounds=1, starts=STARTS)
+    for choice in (2, -1, "0", None):
+        wrong = Report({"model": flat(1e9, 1e9)}, 10, {"choice": choice})
+        after = end.strategy.fold(end.state, Phase(), [("c00", wrong)])
+        assert fingerprint(after.models) == fingerprint(end.state.models)
+        assert after.assign == end.state.assign
+
+
+def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
+    class Split(Softmax):
+        def targets(self, split: Any) -> Any:
+            return self.y if split == "train" else 3 - self.y
+
+    base = softmax_client((0, 3), seed=1)
+    local = Split(base.x, base.y, base.classes)
+    good = base.descend(np.zeros(base.layout.size, np.float32)).end
+    for select_on, expected in (("train", 0), ("test", 1)):
+        end = run(Ifca(select_on=select_on), {"a": local}, rounds=1, starts=[good, -good])
+        assert end.state.assign == {"a": expected}

@@ -1,0 +1,97 @@
+"""Robust(TKM) on clients whose answers are known by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.errors import UserError
+from shared.strategies.robust import Robust, logistic
+from shared.strategy import Report, Training
+from tests.bowl import Bowl, flat, softmax_client
+from tests.shared.planted import ONE, alternating, bowls, run, softmaxes, two_groups
+
+
+@pytest.mark.parametrize("trim", ["mean", "ball", "median"])
+@pytest.mark.parametrize("features", ["full", "last_kernel", "last_layer"])
+def test_robust_finds_the_groups_from_locally_trained_models(features: Any, trim: Any) -> None:
+    locals_ = two_groups()
+    end = run(Robust(features=features, trim=trim), locals_, rounds=12)
+    assert end.state.assign == alternating(locals_)
+    assert end.state.models[0] == pytest.approx([5, 5.3], rel=2e-3)
+    assert end.state.models[1] == pytest.approx([-5, -4.6], rel=2e-3)
+
+
+@pytest.mark.parametrize("trim", ["mean", "ball", "median"])
+def test_robust_is_not_moved_by_a_hostile_client_and_a_plain_mean_is(trim: Any) -> None:
+    locals_ = bowls(*([(1.0, 0.0)] * 4), (1e6, -1e6))
+    whole = Training(epochs=1, batch=100, lr=1.0)
+    robust = Robust(n_clusters=1, trim=trim, beta=0.2, round_beta=0.2)
+    assert run(robust, locals_, whole, rounds=2).state.models[0] == pytest.approx([1.0, 0.0], abs=1e-3)
+    plain = Robust(n_clusters=1, beta=0.0, round_beta=0.0)
+    assert run(plain, locals_, whole, rounds=2).state.models[0][0] > 1e5
+
+
+@pytest.mark.parametrize(("features", "expected"), [("full", 2.0), ("last_kernel", 2.6)])
+def test_robust_starts_a_cluster_at_its_centre_or_where_parts_were_clustered_at_the_plain_mean(
+    features: Any, expected: float
+) -> None:
+    strategy = Robust(n_clusters=1, features=features, beta=0.2)
+    start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
+    reports = [(f"c{i}", Report({"model": flat(v, 0)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
+    assert strategy.found(start, reports).models[0][0] == pytest.approx(expected)
+
+
+def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> None:
+    strategy = Robust(n_clusters=1, round_beta=0.2)
+    state = replace(strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup), models=(flat(0, 0),))
+    state = replace(state, assign={f"c{i}": 0 for i in range(5)})
+    reports = [(f"c{i}", Report({"model": flat(v, -v)}, 10 + i)) for i, v in enumerate([0, 1, 2, 6, 100])]
+    assert strategy.improve(state, reports).models[0] == pytest.approx([3, -3])  # 0 and 100 are dropped, no weights
+    assert strategy.improve(state, reports[:4]).models[0] == pytest.approx([9 / 4, -9 / 4])  # 0.2 * 4 is no client
+    assert strategy.improve(state, []).models[0].tolist() == [0, 0]
+
+
+def test_robust_with_gradients_takes_one_step_against_their_trimmed_mean() -> None:
+    locals_ = bowls((4.0, 0.0), (2.0, 0.0))
+    end = run(Robust(n_clusters=1, averaging="gradient", first_epochs=1), locals_, rounds=1)
+    # stage 1: halves of the minima, mean (1.5, 0); mean gradient there 1.5 - 3, times 0.5
+    assert end.state.models[0] == pytest.approx([1.5 + 0.75, 0.0])
+    assert dict(end.phases[-1][0].sizes) == {"gradient": 2}
+
+
+def test_robust_stops_training_early_when_the_loss_rests() -> None:
+    local = Bowl(flat(8, 0), training=ONE)
+    strategy = Robust(first_tolerance=1.0)
+    end = run(strategy, {"a": local, "b": local}, rounds=1)
+    # losses at the starts of epochs: 32, 8, 2, 0.5, 0.125: 2 - 0.5 is still more than 1, 0.5 - 0.125 is not
+    first = strategy._solve(flat(0, 0), local, 10)
+    assert first.steps == 5
+    assert end.round == 1
+
+
+@pytest.mark.parametrize("features", ["full", "logreg"])
+def test_robust_sends_a_newcomer_through_stage_1_to_the_nearest_centre(features: Any) -> None:
+    locals_ = softmaxes(6)
+    end = run(
+        Robust(features=features, beta=0.0), locals_, Training(batch=8, lr=0.3), rounds=4, joins={"c4": 1, "c5": 2}
+    )
+    assert end.state.assign == alternating(locals_)
+    entries = [(reporters, phase.name) for phase, reporters in end.phases if phase.name == "entry"]
+    assert entries == [(("c4",), "entry"), (("c5",), "entry")]
+
+
+def test_logistic_coefficients_of_absent_classes_are_zero_and_the_rest_predicts() -> None:
+    local = softmax_client((1, 3), seed=0, n=60)
+    w = logistic(local, np.zeros(local.layout.size, np.float32)).reshape(4, -1)
+    assert not w[[0, 2]].any()
+    guesses = (local.x @ w.T)[:, [1, 3]].argmax(axis=1)
+    assert np.mean(np.array([1, 3])[guesses] == local.y) > 0.85
+    scaled = logistic(replace(local, x=local.x * 255), np.zeros(local.layout.size, np.float32)).reshape(4, -1)
+    assert scaled * 255 == pytest.approx(w, rel=1e-3, abs=1e-4)  # the scale of the inputs is no matter
+
+
+def test_logistic_regression_of_values_is_refused() -> None:
+    with pytest.raises(UserError, match="logreg needs classes"):
+        logistic(Bowl(flat(1, 1)), flat(0, 0))
