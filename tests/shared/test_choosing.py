@@ -9,7 +9,7 @@ from sklearn.metrics import silhouette_score
 from shared.choosing import Choice, by_silhouette, dimensions, elbow
 from shared.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
 from shared.strategies.fedclust import FedClust
-from tests.shared.test_strategies import bowls, run
+from tests.shared.planted import bowls, run
 
 
 def planted(sizes: list[int], noise: float, size: int = 850, outliers: int = 0, seed: int = 0) -> tuple[Matrix, Labels]:

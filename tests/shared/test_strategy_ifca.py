@@ -10,7 +10,7 @@ from shared.strategies.ifca import Ifca
 from shared.strategy import Phase, Report, Training
 from tests.bowl import Bowl, Softmax, flat, softmax_client
 from tests.drive import fingerprint
-from tests.shared.planted import alternating, bowls, run, two_groups
+from tests.shared.planted import ONE, alternating, bowls, run, two_groups
 
 STARTS = [flat(1, 1), flat(-1, -1)]
 
@@ -18,7 +18,7 @@ STARTS = [flat(1, 1), flat(-1, -1)]
 @pytest.mark.parametrize("name", ["ifca", "hypocluster"])
 def test_ifca_ends_with_a_hypothesis_in_each_group(name: Any) -> None:
     locals_ = two_groups()
-    end = run(Ifca(name=name), locals_, rounds=12, starts=STARTS)
+    end = run(Ifca(name=name), locals_, ONE, *STARTS, rounds=12)
     assert end.state.assign == alternating(locals_)
     assert end.state.models[0] == pytest.approx([5, 5.3], rel=2e-3)
     assert end.state.models[1] == pytest.approx([-5, -4.6], rel=2e-3)
@@ -26,7 +26,7 @@ def test_ifca_ends_with_a_hypothesis_in_each_group(name: Any) -> None:
 
 
 def test_ifca_ties_go_to_the_first_hypothesis() -> None:
-    end = run(Ifca(), bowls((5, 5), (-5, -5)), rounds=1, starts=[flat(0, 0), flat(0, 0)])
+    end = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, flat(0, 0), flat(0, 0), rounds=1)
     assert set(end.state.assign.values()) == {0}
 
 
@@ -38,14 +38,14 @@ def test_ifca_weighs_by_samples_or_not_at_all() -> None:
 
 def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
     locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
-    end = run(Ifca(averaging="gradient"), locals_, rounds=1, starts=[flat(1, 0), flat(-1, 0)])
+    end = run(Ifca(averaging="gradient"), locals_, ONE, flat(1, 0), flat(-1, 0), rounds=1)
     assert end.state.models[0] == pytest.approx([1 + 0.5 / 4 * 3 * 4, 0])
     assert end.state.models[1] == pytest.approx([-1 - 0.5 / 4 * 4, 0])
 
 
 def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
     locals_ = bowls((2.0, 5.0), (4.0, -5.0), (2.0, 5.0), (4.0, -5.0))
-    end = run(Ifca(shared_trunk=True), locals_, rounds=12, starts=[flat(0, 1), flat(7, -1)])
+    end = run(Ifca(shared_trunk=True), locals_, ONE, flat(0, 1), flat(7, -1), rounds=12)
     assert end.state.models[0] == pytest.approx([3, 5], rel=2e-3)  # the body is everybody's mean
     assert end.state.models[1] == pytest.approx([3, -5], rel=2e-3)
     order = end.strategy.order(end.state, Phase(), "c00")
@@ -56,12 +56,12 @@ def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
 def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     starts = [flat(1, 1), flat(-90, 90)]
-    dead = run(Ifca(dead_after=3), locals_, rounds=3, starts=starts)
+    dead = run(Ifca(dead_after=3), locals_, ONE, *starts, rounds=3)
     assert dead.state.models[1].tolist() == [-90, 90]
     assert dead.strategy.notes(dead.state)["dead"] == [1]
     assert "nobody chose" in dead.strategy.notes(dead.state)["warning"]
     assert dead.strategy.notes(dead.rounds(4).state).get("warning") is None  # said once
-    alive = run(Ifca(dead_after=3, reseed_dead=True), locals_, rounds=12, starts=starts)
+    alive = run(Ifca(dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12)
     assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
     assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
@@ -85,7 +85,7 @@ def test_ifca_goes_on_with_the_restart_of_the_lowest_loss() -> None:
     locals_ = bowls((5, 5), (-5, -5))
     bad = [flat(90, -90), flat(91, -91)]
     for starts in ([*bad, *STARTS], [*STARTS, *bad]):
-        end = run(Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, rounds=1, starts=starts)
+        end = run(Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, ONE, *starts, rounds=1)
         assert [phase.name for phase, _ in end.phases] == ["restart"] * 4 + ["train"]
         assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**3)
         assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**3)
@@ -100,7 +100,7 @@ def test_ifca_restarts_must_be_asked_for() -> None:
 def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
     locals_ = two_groups()
     strategy = Ifca(initial="warmup", warmup_rounds=2)
-    early, end = (run(strategy, locals_, rounds=r, starts=STARTS) for r in (2, 3))
+    early, end = (run(strategy, locals_, ONE, *STARTS, rounds=r) for r in (2, 3))
     assert early.state.assign != alternating(locals_)
     assert set(early.state.assign.values()) == {0, 1}
     sent = [len(early.strategy.order(state, Phase(), "c00").models) for state in (early.state, end.state)]
@@ -109,7 +109,7 @@ def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
 
 
 def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
-    end = run(Ifca(), bowls((5, 5), (-5, -5)), rounds=1, starts=STARTS)
+    end = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, *STARTS, rounds=1)
     for choice in (2, -1, "0", None):
         wrong = Report({"model": flat(1e9, 1e9)}, 10, {"choice": choice})
         after = end.strategy.fold(end.state, Phase(), [("c00", wrong)])
@@ -126,5 +126,5 @@ def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
     local = Split(base.x, base.y, base.classes)
     good = base.descend(np.zeros(base.layout.size, np.float32)).end
     for select_on, expected in (("train", 0), ("test", 1)):
-        end = run(Ifca(select_on=select_on), {"a": local}, rounds=1, starts=[good, -good])
+        end = run(Ifca(select_on=select_on), {"a": local}, ONE, good, -good, rounds=1)
         assert end.state.assign == {"a": expected}

@@ -82,7 +82,7 @@ def test_pacfl_finds_groups_and_trains_one_model_for_each() -> None:
     assert end.state.assign == alternating(locals_)
     assert [phase.name for phase, _ in end.phases] == ["signature", "train", "train", "train"]
     alone = run(FedAvg(), {c: v for c, v in locals_.items() if end.state.assign[c] == 1}, rounds=3)
-    close(end.state.models[1], alone.state.model)
+    assert close(end.state.models[1], alone.state.model)
 
 
 @pytest.mark.parametrize("newcomers", ["nearest", "recluster"])

@@ -1,0 +1,133 @@
+"""FedClust on clients whose answers are known by hand."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from shared.strategies.fedavg import FedAvg
+from shared.strategies.fedclust import FedClust
+from shared.strategy import Phase, Report, Training
+from tests.bowl import bowl_layout, flat
+from tests.drive import Run, fingerprint
+from tests.shared.planted import bowls, run, setup, softmaxes, two_groups
+
+
+@pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
+@pytest.mark.parametrize("cut", [{"n_clusters": 2}, {"lambda": 3.0}, {"lambda_quantile": 0.43}, {}])
+def test_fedclust_finds_planted_groups_from_final_layers(cut: dict[str, Any], linkage: Any) -> None:
+    # the bodies differ more than the heads: only who looks at the final layer alone finds the groups
+    locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
+    end = run(FedClust(**cut, linkage=linkage), locals_, rounds=1)
+    assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}
+    first, _ = end.phases[0]
+    assert (first.name, first.sizes, first.ends_round) == ("signature", {"signature": 1}, False)
+
+
+def test_fedclust_finds_label_groups_of_real_classifiers_and_trains_them() -> None:
+    locals_ = softmaxes(more=0)
+    training = Training(epochs=3, batch=8, lr=0.1, momentum=0.5)
+    end = run(FedClust(n_clusters=2), locals_, training, rounds=5)
+    assert end.state.assign == {f"c{i}": i % 2 for i in range(6)}
+    single = run(FedAvg(), locals_, training, rounds=5)
+
+    def accuracy(where: Run, client: str) -> float:
+        local = locals_[client]
+        return float(np.mean(local.predict(where.personal(client)[0][1], "test").argmax(axis=1) == local.y))
+
+    clustered = np.mean([accuracy(end, client) for client in locals_])
+    assert clustered > 0.9
+    assert clustered >= np.mean([accuracy(single, client) for client in locals_])
+
+
+def test_fedclust_clusters_start_at_the_common_start_and_end_at_their_groups() -> None:
+    locals_ = two_groups()
+    at = Run(FedClust(n_clusters=2), setup(locals_), locals_)
+    at._phase(0)
+    assert [model.tolist() for model in at.state.models] == [[0, 0], [0, 0]]
+    at.rounds(20)
+    assert at.state.models[0] == pytest.approx([5, 5.3], rel=1e-4)
+    assert at.state.models[1] == pytest.approx([-5, -4.6], rel=1e-4)
+
+
+def test_fedclust_names_the_lambda_that_a_cut_implies() -> None:
+    end = run(FedClust(n_clusters=2), two_groups(), rounds=1)
+    facts = end.strategy.notes(end.state)
+    for threshold in (facts["lambda_from"], (facts["lambda_from"] + facts["lambda_below"]) / 2):
+        assert run(FedClust(threshold=threshold), two_groups(), rounds=1).state.assign == end.state.assign
+    other = run(FedClust(threshold=facts["lambda_below"]), two_groups(), rounds=1).state
+    assert len(other.models) == 1
+    assert len(facts["merge_heights"]) == 7
+
+
+def test_fedclust_trains_for_first_epochs_before_clustering_only() -> None:
+    locals_ = two_groups(each=1)
+    end = run(FedClust(n_clusters=2, first_epochs=3), locals_, rounds=1)
+    assert end.state.signatures["c00"] == pytest.approx([5 * (1 - 0.5**3)])
+    assert end.state.models[0] == pytest.approx([2.5, 2.5])
+
+
+@pytest.mark.parametrize(
+    ("normalize", "groups"), [("none", [0, 0, 1, 2]), ("delta", [0, 0, 1, 2]), ("unit", [0, 1, 1, 0])]
+)
+def test_fedclust_normalisation_takes_out_size_or_leaves_it_in(normalize: Any, groups: list[int]) -> None:
+    # two directions, one short and one long each: by plain distance the short ones are alike, by unit the directions
+    locals_ = bowls((0, 1, 1), (0, 1, -1), (0, 9, -9), (0, 8, 8))
+    strategy = FedClust(n_clusters=max(groups) + 1, normalize=normalize)
+    end = Run(strategy, replace(setup(locals_), layout=bowl_layout(3, head=2)), locals_).rounds(1)
+    assert [*end.state.assign.values()] == groups
+
+
+@pytest.mark.parametrize("reference", ["round0", "current"])
+def test_fedclust_newcomers_join_their_group_by_their_final_layer(reference: Any) -> None:
+    joins = {"c04": 3, "c05": 3}
+    end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=6, joins=joins)
+    assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}
+    names = [(phase.name, phase.cohort) for phase, _ in end.phases]
+    assert names[4] == ("entry", ("c04", "c05"))
+    assert [name for name, _ in names] == ["signature", "train", "train", "train", "entry", "train", "train", "train"]
+
+
+def test_fedclust_reference_is_the_first_uploads_or_the_current_model() -> None:
+    grown = (flat(0, 40), flat(0, 2.6))  # after many rounds: by now a newcomer's 2.4 is nearest to the other cluster
+    newcomer = [("new", Report({"signature": flat(2.4)}, 10))]
+    for reference, expected in (("round0", 0), ("current", 1)):
+        end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=1)
+        state = replace(end.state, models=grown)
+        assert end.strategy.fold(state, Phase("entry", ("new",)), newcomer).assign["new"] == expected
+
+
+def test_fedclust_newcomers_do_not_move_the_reference_of_their_cluster() -> None:
+    before = run(FedClust(n_clusters=2), two_groups(), rounds=2, joins={"c05": 3})
+    centroids = fingerprint(before.state.centroids)
+    assert "c05" in before.rounds(4).state.assign
+    assert fingerprint(before.state.centroids) == centroids
+
+
+def test_fedclust_clusters_those_who_answered_once_half_of_them_have() -> None:
+    end = run(
+        FedClust(n_clusters=2), two_groups(), rounds=2, drop=lambda phase, _, c: phase == "signature" and c < "c04"
+    )
+    assert len(end.phases[0][1]) == 4
+    assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}  # the rest came by entry
+    with pytest.raises(AssertionError, match="void again and again"):
+        run(FedClust(), two_groups(), drop=lambda phase, _, c: phase == "signature" and c < "c05")
+
+
+def test_fedclust_takes_one_cut_and_says_which_were_given() -> None:
+    with pytest.raises(ValidationError, match="n_clusters and lambda cut the same tree"):
+        FedClust.model_validate({"name": "fedclust", "lambda": 1, "n_clusters": 2})
+    for spelled in ({"lambda": 1.5}, {"threshold": 1.5}):
+        assert FedClust.model_validate(spelled).threshold == 1.5
+
+
+def test_a_cluster_without_reporters_keeps_its_model() -> None:
+    end = run(FedClust(n_clusters=2), two_groups(), rounds=2)
+    odd = {client for client, k in end.state.assign.items() if k == 1}
+    end.drop = lambda phase, round_, client: client in odd
+    before = end.state.models
+    after = end.rounds(3).state.models
+    assert after[1] is before[1]
+    assert not np.array_equal(after[0], before[0])

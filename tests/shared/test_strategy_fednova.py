@@ -1,0 +1,92 @@
+"""FedNova on clients whose answers are known by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.strategies.fedavg import FedAvg
+from shared.strategies.fednova import FedNova, accumulated
+from shared.strategy import Phase, Report, Setup, Training
+from shared.vectors import Layout, Tensor
+from tests.bowl import Bowl, bowl_layout, flat
+from tests.shared.planted import (
+    ONE,
+    SGD,
+    job,
+    run,
+    unequal,
+)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 40])
+def test_a_counts_steps_and_follows_the_closed_forms_of_momentum_and_pull(steps: int) -> None:
+    rho, lr, mu = 0.9, 0.1, 0.5
+    assert accumulated(steps, Training(lr=lr), 0.0) == steps
+    momentum = (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    assert accumulated(steps, Training(lr=lr, momentum=rho), 0.0) == pytest.approx(momentum)
+    pull = (1 - (1 - lr * mu) ** steps) / (lr * mu)
+    assert accumulated(steps, Training(lr=lr), mu) == pytest.approx(pull)
+
+
+@pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.7), (0.9, 0.7)])
+def test_a_is_how_far_the_optimiser_goes_on_a_constant_gradient(momentum: float, mu: float) -> None:
+    """A bowl as flat as a slope: curvature 1e-6 and a minimum a million away give gradient -1 everywhere near 0."""
+    slope = Bowl(flat(1e6), curvature=1e-6)
+    training = Training(epochs=6, batch=10, lr=0.01, momentum=momentum)
+    report, _ = FedNova(mu=mu).work(
+        job(flat(0.0), training=training, layout=bowl_layout(1)), replace(slope, training=training), {}
+    )
+    assert report.vectors["model"] == pytest.approx([0.01 * report.numbers["a"]], rel=1e-4)
+
+
+def test_fednova_averages_directions_and_goes_the_mean_way() -> None:
+    """a does 1 step of gradient -4, b does 3 steps of half the way to 8: d = 2 * -1 and 7 / 3 of -1, in units of lr."""
+    locals_ = {"a": Bowl(flat(4.0), 10), "b": Bowl(flat(8.0), 30)}
+    end = run(FedNova(), locals_, Training(epochs=1, batch=10, lr=0.5), rounds=1)
+    tau = 0.25 * 1 + 0.75 * 3
+    assert end.state.model == pytest.approx([tau * (0.25 * 2 / 1 + 0.75 * 7 / 3)])
+
+
+def test_fednova_with_a_pull_goes_as_far_as_the_mean_number_of_steps() -> None:
+    locals_ = {"a": Bowl(flat(4.0), 10), "b": Bowl(flat(8.0), 30)}
+    end = run(FedNova(mu=1.0), locals_, Training(epochs=1, batch=10, lr=0.5), rounds=1)
+    # b: 0 -> 4 -> 4 - 0.5 * (-4 + 4) = 4 -> 4; a_b = 1 + 0.5 + 0.25 of pull's decay 1/2
+    tau = 0.25 * 1 + 0.75 * 3
+    assert end.state.model == pytest.approx([tau * (0.25 * 2 / 1 + 0.75 * 4 / 1.75)])
+
+
+def test_fednova_server_momentum_adds_the_last_rounds_step() -> None:
+    locals_ = {"a": Bowl(flat(8.0), 10)}
+    # first round: half of the way to 8; second: 2 more, and half of the first step again
+    assert run(FedNova(server_momentum=0.5), locals_, rounds=1).state.model == pytest.approx([4.0])
+    assert run(FedNova(server_momentum=0.5), locals_, rounds=2).state.model == pytest.approx([4 + 2 + 2])
+
+
+def test_fednova_with_unequal_steps_or_momentum_is_not_fedavg() -> None:
+    apart = run(FedNova(), unequal(), SGD, rounds=1).state.model, run(FedAvg(), unequal(), SGD, rounds=1).state.model
+    assert not np.allclose(*apart, rtol=0.01)
+
+
+def test_fednova_averages_buffers_without_dividing_them() -> None:
+    layout = Layout((Tensor("a.weight", (1,)), Tensor("a.running_mean", (1,))), 1)
+    strategy = FedNova()
+    state = strategy.init(Setup((flat(0, 0),), layout, 0, 1, 1.0, ONE))
+    reports = [
+        ("a", Report({"model": flat(2, 10)}, 10, {"a": 1.0}, 1)),
+        ("b", Report({"model": flat(6, 50)}, 30, {"a": 3.0}, 3)),
+    ]
+    assert strategy.fold(state, Phase(), reports).model == pytest.approx([2.5 * (0.25 * 2 + 0.75 * 2), 40.0])
+
+
+@pytest.mark.parametrize("work", [None, 0.0, -1.0, "many", float("nan"), float("inf")])
+def test_fednova_leaves_out_a_report_whose_work_cannot_be_divided_by(work: Any) -> None:
+    strategy = FedNova()
+    state = strategy.init(Setup((flat(0),), Layout((Tensor("a.w", (1,)),), 1), 0, 1, 1.0, ONE))
+    good = ("a", Report({"model": flat(2)}, 10, {"a": 1.0}, 1))
+    bad = ("b", Report({"model": flat(9)}, 10, {} if work is None else {"a": work}, 1))
+    assert strategy.fold(state, Phase(), [good, bad]).model == pytest.approx([2.0])
+    assert strategy.fold(state, Phase(), [bad]) is state

@@ -1,0 +1,139 @@
+"""FeSEM on clients whose answers are known by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from shared.strategies.fesem import Fesem
+from shared.strategy import Phase, Report, Training
+from tests.bowl import Bowl, flat
+from tests.drive import Run, fingerprint
+from tests.shared.planted import (
+    bowls,
+    job,
+    run,
+    setup,
+    trained,
+    two_groups,
+)
+
+
+@pytest.mark.parametrize("distance", ["l2sq", "cosine", "l1"])
+@pytest.mark.parametrize("features", ["full", "last_kernel", "last_layer", "sketch"])
+def test_fesem_ends_with_a_centre_in_each_group(features: Any, distance: Any) -> None:
+    if (features, distance) == ("sketch", "l1"):
+        return
+    end = run(Fesem(mu=0.1, features=features, distance=distance), two_groups(), rounds=12)
+    assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}
+    assert end.state.models[0] == pytest.approx([5, 5.3], rel=1e-3)
+    assert end.state.models[1] == pytest.approx([-5, -4.6], rel=1e-3)
+    assert end.strategy.notes(end.state)["sizes"] == [4, 4]
+
+
+def test_fesem_refuses_what_a_projection_does_not_keep() -> None:
+    with pytest.raises(ValidationError, match="does not keep l1"):
+        Fesem(features="sketch", distance="l1")
+
+
+def test_fesem_centres_are_plain_means_unless_weighted() -> None:
+    locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(0, 4), 30)}
+    training = Training(epochs=1, batch=100, lr=1.0)
+    plain = run(Fesem(n_clusters=1, mu=0.0), locals_, training, rounds=1).state
+    weighted = run(Fesem(n_clusters=1, mu=0.0, weighted_centers=True), locals_, training, rounds=1).state
+    assert plain.models[0] == pytest.approx([2, 2])
+    assert weighted.models[0] == pytest.approx([1, 3])
+
+
+def test_fesem_pulls_towards_the_centre_and_more_so_those_with_few_samples_by_the_paper() -> None:
+    locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(0, 4), 30)}
+    for prox, expected in (("constant", (0.3, 0.3)), ("paper", (0.6, 0.2))):
+        end = run(Fesem(n_clusters=1, mu=0.3, prox=prox), locals_, rounds=1)
+        orders = [end.strategy.order(end.state, Phase(), client) for client in ("a", "b")]
+        assert [order.numbers["mu"] for order in orders] == pytest.approx(expected)
+    long = Training(epochs=300, batch=10, lr=0.1)
+    work = trained(Fesem(), job(flat(0, 0), training=long, mu=1.0), Bowl(flat(4, 0)))
+    assert work == pytest.approx([2, 0], rel=1e-5)
+
+
+def test_fesem_uses_the_latest_model_of_clients_that_were_not_invited() -> None:
+    locals_, absent = bowls((4, 4), (8, 8)), "c01"
+    drop = lambda phase, round_, client: phase == "train" and client == absent  # noqa: E731
+    everybody = run(Fesem(n_clusters=1, mu=0.0), locals_, rounds=1, drop=drop).state
+    # warm-up from 0: 2 and 4; centre 3; c00 trains on to 3.5; c01's model is still 4
+    assert everybody.models[0] == pytest.approx([3.75, 3.75])
+    reporters = run(Fesem(n_clusters=1, mu=0.0, m_step="participants"), locals_, rounds=1, drop=drop).state
+    assert reporters.models[0] == pytest.approx([3.5, 3.5])
+    aged = run(Fesem(n_clusters=1, mu=0.0, max_age=0), locals_, rounds=1, drop=drop).state
+    assert aged.models[0] == pytest.approx([3.5, 3.5])
+
+
+def test_fesem_leaves_a_client_whose_model_is_too_old_where_it_is() -> None:
+    locals_, absent = two_groups(), "c00"
+    drop = lambda phase, round_, client: phase == "train" and client == absent  # noqa: E731
+    for max_age, expected in ((0, 1), (None, 0)):
+        at = Run(Fesem(mu=0.0, max_age=max_age), setup(locals_), locals_, drop=drop).rounds(2)
+        at.state = replace(at.state, assign={**at.state.assign, absent: 1})
+        assert at.rounds(3).state.assign[absent] == expected
+        assert at.state.assign["c03"] == 1
+
+
+def test_fesem_participants_and_all_agree_when_everybody_takes_part() -> None:
+    ends = [run(Fesem(m_step=m), two_groups(), rounds=4).state for m in ("all", "participants")]
+    assert fingerprint(ends[0]) == fingerprint(ends[1])
+
+
+def test_fesem_moves_clients_only_in_rounds_with_an_e_step() -> None:
+    strategy = Fesem(n_clusters=2, mu=0.0, update_center_every=3)
+    before = Run(strategy, setup(two_groups()), two_groups()).rounds(1)
+    wrong = {client: 1 - k for client, k in before.state.assign.items()}
+    before.state = replace(before.state, assign=wrong)
+    assert before.rounds(2).state.assign == wrong
+    # every client kept training from the other centre; the E-step of round 3 finds the groups again
+    after = before.rounds(3).state.assign
+    assert len({after["c00"], after["c02"], after["c04"]}) == 1
+    assert after["c00"] != after["c01"]
+
+
+def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre() -> None:
+    strategy = Fesem(n_clusters=2, mu=0.0)
+    at = Run(strategy, setup(two_groups(2)), bowls((1, 1), (1.2, 1), (0.9, 1), (9, 9))).rounds(0)
+    at._phase(0)
+    far_away = (at.state.models[0], flat(500, 500))
+    at.state = replace(at.state, models=far_away, assign=dict.fromkeys(at.state.assign, 0))
+    at.rounds(1)
+    assert at.state.assign == {"c00": 0, "c01": 0, "c02": 0, "c03": 1}
+    assert strategy.notes(at.state)["reseeded"] == 1
+    assert at.state.models[1] == pytest.approx(at.state.stored["c03"])
+
+
+def test_fesem_warns_when_nearly_everybody_shares_a_cluster() -> None:
+    collapsed = run(Fesem(mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
+    assert "9 of 10 agents share one of 2 clusters" in collapsed.strategy.notes(collapsed.state)["warning"]
+    healthy = run(Fesem(), two_groups(), rounds=1)
+    assert "warning" not in healthy.strategy.notes(healthy.state)
+
+
+def test_fesem_starts_with_fewer_clients_than_clusters_and_fills_up_later() -> None:
+    joins = dict.fromkeys(list(two_groups())[1:], 1)
+    end = run(Fesem(n_clusters=2, mu=0.0), two_groups(), rounds=8, joins=joins)
+    assert sorted(end.strategy.notes(end.state)["sizes"]) == [4, 4]
+
+
+def test_fesem_never_copies_a_stored_model(tmp_path: Path) -> None:
+    strategy = Fesem(n_clusters=1)
+    mapped = np.memmap(tmp_path / "model", np.float32, "w+", shape=(2,))
+    phase = Phase("warmup", ("a",), ends_round=False)
+    state = strategy.fold(strategy.init(setup(bowls((1, 1)))), phase, [("a", Report({"model": mapped}, 3))])
+    assert state.stored["a"] is mapped
+
+
+def test_fesem_newcomer_starts_from_the_mean_of_the_centres() -> None:
+    for option, expected in (("mean", 4.0), ("start", 0.0)):
+        strategy = Fesem(mu=0.0, newcomer_start=option)
+        end = run(strategy, bowls((0, 0), (8, 8)), Training(batch=10, lr=1.0), rounds=1)
+        (key,) = strategy.order(end.state, Phase("entry"), "stranger").models
+        assert strategy.model(end.state, key) == pytest.approx([expected, expected])

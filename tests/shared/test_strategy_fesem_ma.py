@@ -1,0 +1,90 @@
+"""FeSEM-MA on clients whose answers are known by hand."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared.errors import UserError
+from shared.matching import permute
+from shared.strategies.fesem import Fesem
+from shared.strategies.fesem_ma import FesemMa
+from shared.strategy import Phase, Report, Setup, Strategy
+from shared.vectors import Layout, Tensor, Vector
+from tests.shared.planted import ONE, TWO, close, run, softmaxes
+
+MLP = Layout(
+    (
+        Tensor("fc1.weight", (6, 4)),
+        Tensor("fc1.bias", (6,)),
+        Tensor("fc2.weight", (5, 6)),
+        Tensor("fc2.bias", (5,)),
+        Tensor("fc3.weight", (3, 5)),
+        Tensor("fc3.bias", (3,)),
+    ),
+    6,
+)
+
+
+def mlp_models(count: int = 8) -> tuple[Vector, list[Vector]]:
+    """A start, and two groups of models around it."""
+    draw = np.random.default_rng(3)
+    start, way = (draw.normal(size=MLP.size).astype(np.float32) for _ in range(2))
+    return start, [
+        (start + (-1) ** i * 0.2 * way + draw.normal(0, 0.02, MLP.size)).astype(np.float32) for i in range(count)
+    ]
+
+
+def centres(strategy: Strategy[Any], *, shuffled: bool, rounds: int = 2) -> tuple[Vector, ...]:
+    start, models = mlp_models()
+    draw = np.random.default_rng(4)
+    if shuffled:
+        models = [permute(model, [draw.permutation(6), draw.permutation(5)], MLP) for model in models]
+    state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
+    reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
+    for name in ("warmup", *["train"] * rounds):
+        state = strategy.fold(state, Phase(name), reports)
+    return strategy.clusters(state)
+
+
+def test_fesem_ma_centres_do_not_depend_on_the_order_of_the_clients_units() -> None:
+    strategy = FesemMa(n_clusters=2)
+    for plain, shuffled in zip(centres(strategy, shuffled=False), centres(strategy, shuffled=True), strict=True):
+        assert np.array_equal(plain, shuffled)
+    index_wise = Fesem(n_clusters=2)
+    blurred = zip(centres(index_wise, shuffled=False), centres(index_wise, shuffled=True), strict=True)
+    assert not any(np.allclose(plain, shuffled, atol=0.05) for plain, shuffled in blurred)
+
+
+def test_fesem_ma_finds_the_groups_behind_shuffled_units() -> None:
+    _, models = mlp_models()
+    for centre, expected in zip(
+        centres(FesemMa(n_clusters=2), shuffled=True), (models[::2], models[1::2]), strict=True
+    ):
+        assert np.allclose(centre, np.mean(expected, axis=0), atol=1e-5)
+
+
+def test_fesem_ma_without_hidden_units_is_fesem() -> None:
+    locals_ = softmaxes(n=12)
+    matched = run(FesemMa(n_clusters=2, mu=0.3), locals_, TWO)
+    plain = run(Fesem(n_clusters=2, mu=0.3), locals_, TWO, *matched.setup.starts)
+    assert matched.state.assign == plain.state.assign
+    for a, b in zip(matched.state.models, plain.state.models, strict=True):
+        assert close(a, b)
+
+
+def test_fesem_ma_takes_stored_models_of_those_who_are_absent() -> None:
+    strategy = FesemMa(n_clusters=1, sweeps=0)
+    start, models = mlp_models(4)
+    state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
+    reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
+    state = strategy.fold(state, Phase("warmup"), reports)
+    moved = models[0] + np.float32(0.01)
+    state = strategy.fold(state, Phase(), [("c0", Report({"model": moved}, 10))])
+    assert np.allclose(state.models[0], np.mean([moved, *models[1:]], axis=0), atol=1e-5)
+
+
+def test_fesem_ma_refuses_a_model_that_it_cannot_match_when_the_run_starts() -> None:
+    normed = Layout((Tensor("conv.weight", (4, 3, 3, 3)), Tensor("norm.weight", (4,))), 2)
+    with pytest.raises(UserError, match="norm: its weight has shape"):
+        FesemMa().init(Setup((np.zeros(normed.size, np.float32),), normed, 7, 3, 1.0, ONE))
