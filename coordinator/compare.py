@@ -139,7 +139,9 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     if "J" in result["notes"]:  # FeSEM's mean distance to the own centre
         row["J"] = result["notes"]["J"]
     if target is not None:
-        row |= _reached(_curve(lines, row["metric"], result["agents"], cell.scenario.task.outputs), target)
+        phases = [line for line in lines if line["event"] == "phase"]
+        row |= _reached(_curve(phases, row["metric"], result["agents"], cell.scenario.task.outputs), target)
+        row["rounds_to_target_participants"] = _participants_reach(phases, target)
     return row
 
 
@@ -183,7 +185,7 @@ class Point:
     mb_wire: float | None  # of all agents; models that were sent out for evaluation are left out
 
 
-def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, classes: int) -> list[Point]:
+def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, classes: int) -> list[Point]:
     """The metric over the rounds.
 
     E-last where it was tracked: the mean over all agents of what each reached right after its newest training;
@@ -191,7 +193,6 @@ def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, clas
     quarter of all agents has not trained after 13 rounds, whatever the method. Otherwise the metric where everybody
     was evaluated.
     """
-    phases = [line for line in lines if line["event"] == "phase"]
     newest: dict[str, float] = {}
     points = []
     for line in phases:
@@ -204,6 +205,17 @@ def _curve(lines: Iterable[Mapping[str, Any]], metric: Metric, agents: int, clas
         if value is not None:
             points.append(_point(on, rounds, value, line["traffic"], agents))
     return points
+
+
+def _participants_reach(phases: Iterable[Mapping[str, Any]], target: float) -> int | None:
+    """The first round (from 1) whose participants alone have the target on the mean, right after their training."""
+    means = ((line["round"] + 1, _macro(line.get("tracked", {}))) for line in phases)
+    return next((rounds for rounds, mean in means if mean is not None and mean >= target), None)
+
+
+def _macro(figures: Mapping[str, Any]) -> float | None:
+    value: float | None = figures.get("accuracy", {}).get("macro")
+    return value
 
 
 def _point(on: str, rounds: int, accuracy: float, traffic: Mapping[str, int], agents: int) -> Point:

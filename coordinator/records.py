@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,17 +57,21 @@ def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[st
     return dict(track) if ahead or best is None else best
 
 
-def means(reports: Reports, phase: str, weight: str) -> dict[str, Any]:
-    """Averages over the reporters of one phase: training loss, or accuracies by mode."""
+def means(reports: Reports, phase: str, weight: str, newcomers: Collection[ClientId] = frozenset()) -> dict[str, Any]:
+    """Averages over the reporters of one phase: training loss, or accuracies by mode, those of newcomers apart."""
+    train = {client: report.examples for client, report in reports}
     if phase == "evaluate":
-        return {"evaluation": averages({client: dict(report.numbers) for client, report in reports}, {}, weight)}
+        figures = {client: dict(report.numbers) for client, report in reports}
+        late = {client: figures.pop(client) for client in sorted(newcomers & figures.keys())}
+        row: dict[str, Any] = {"evaluation": averages(figures, train, weight)}
+        return {**row, "newcomers": averages(late, train, weight)} if late else row
     amount = sum(report.examples for _, report in reports if report.steps)
     if not amount:
         return {}
-    row: dict[str, Any] = {"loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount}
+    row = {"loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount}
     tracked = {client: {"trained": report.numbers["track"]} for client, report in reports if "track" in report.numbers}
     if tracked:
-        row["tracked"] = averages(tracked, {}, weight)["trained"]
+        row["tracked"] = averages(tracked, train, weight)["trained"]
         row["tracked"]["by_agent"] = {client: one["trained"].get("accuracy") for client, one in tracked.items()}
     return row
 
@@ -127,7 +131,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "method": strategy.name,
         "seed": scenario.seed,
         "rounds": run.engine.round,
-        "agents": len(run.engine.known),
+        "agents": len(run.engine.known - late),
         "clusters": len(set(assignment.values())) or len(strategy.clusters(run.state)),
         "cluster_sizes": sizes(assignment),
         "assignment": assignment,
@@ -144,7 +148,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
             "wire_down": traffic["wire_down"] + traffic["down_models"],
             "wire_up": traffic["wire_up"],
         },
-        "mbit_per_agent": mbit_per_agent(traffic, len(run.engine.known)),
+        "mbit_per_agent": mbit_per_agent(traffic, len(run.engine.known - late)),
         "seconds": round(run.seconds, 3),
         "versions": versions(),
         "notes": dict(strategy.notes(run.state)),
@@ -152,7 +156,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
 
 
 def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
-    """Megabits of float32 values, both ways, per registered agent; no overhead, evaluation left out, as papers count it."""
+    """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
     values = traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0) - traffic.get("evaluation_vectors", 0)
     return 32 * values / 1e6 / max(agents, 1)
 

@@ -398,7 +398,7 @@ class Run:
             "missing": list(close.missing),
             "cluster_sizes": records.sizes(after),
             "moved": sum(after[client] != cluster for client, cluster in before.items() if client in after),
-            **records.means(reports, step.phase.name, self.scenario.evaluation.weight),
+            **records.means(reports, step.phase.name, self.scenario.evaluation.weight, self.engine.rules.newcomers),
             "seconds": round(time.monotonic() - self._opened_at, 6),
             "train_seconds": round(sum(seconds.values()), 6),
             "fold_seconds": round(fold_s, 6),

@@ -82,7 +82,8 @@ class FedSoft(Strategy[FedSoftState]):
         return FedSoftState(setup.starts[0], setup.starts, setup.seed, setup.participation)
 
     def plan(self, state: FedSoftState, view: View) -> Phase:
-        if state.estimated < state.round and state.round % self.estimate_every == 0:
+        due = view.round < view.rounds and state.round % self.estimate_every == 0
+        if due and state.estimated < state.round:
             return Phase("estimate", "all", ends_round=False, may_be_empty=True)
         if newcomers := unknown(state.importance, state.asked, view):
             return Phase("estimate", newcomers, ends_round=False, may_be_empty=True)

@@ -33,7 +33,8 @@ def line(round_: int, **more: Any) -> dict[str, Any]:
 
 def tracked(**reached: float) -> dict[str, Any]:
     """A round of training, and what its participants reached in it."""
-    return {"phase": "train", "tracked": {"by_agent": reached}}
+    mean = sum(reached.values()) / len(reached)
+    return {"phase": "train", "tracked": {"accuracy": {"micro": mean, "macro": mean}, "by_agent": reached}}
 
 
 def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> None:
@@ -49,6 +50,7 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
     row = row_of(cell("fedclust"), compare, result(0.8), lines)
     assert (0.95 + 1 + 1 + 1 + 2 * guess) / 6 < 0.75 <= (0.95 + 1 + 1 + 1 + 0.5 + guess) / 6
     assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 3)
+    assert row["rounds_to_target_participants"] == 1  # all who trained in the first round are above it
     assert row["mbit_to_target"] == 32 * 27 / 6  # megabits of down and up vectors, an average agent's share
     assert row["mb_wire_to_target"] is None  # nothing went over a wire
 

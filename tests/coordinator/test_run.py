@@ -16,7 +16,7 @@ from coordinator.run import Effect, Run, SendOrder, pooled
 from shared.client import decode_model, perform
 from shared.errors import DecodeError
 from shared.messages import ReportContent
-from shared.strategy import ClientId, Memory
+from shared.strategy import ClientId, Memory, Report
 from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
 
 
@@ -192,17 +192,24 @@ def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Pat
     assert all("tracked" in line for line in lines if line["phase"] == "train")
 
 
+@pytest.mark.parametrize("rounds", [3, 4])
 @pytest.mark.parametrize("method", METHODS)
-def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(tmp_path: Path, method: str) -> None:
+def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
+    tmp_path: Path, method: str, rounds: int
+) -> None:
     late = {"agent-6", "agent-7"}
-    run = in_process(tmp_path, scenario(method, rounds={"count": 3}), newcomers=frozenset(late))
+    run = in_process(tmp_path, scenario(method, rounds={"count": rounds}), newcomers=frozenset(late))
     result = records.result(run, None)
     assert result["newcomers"]["agents"] == sorted(late)
     assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
     assert result["accuracy"]["server"]["agents"] == 6
-    assert (result["rounds"], late & set(result["took_part"])) == (3, set())
+    assert (result["rounds"], late & set(result["took_part"])) == (rounds, set())
+    if method == "fedsoft":
+        assert late <= set(run.state.importance)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
-    assert all(not late & set(line["invited"]) for line in lines if line["round"] < 3)
+    assert all(not late & set(line["invited"]) for line in lines if line["round"] < rounds)
+    assert lines[-1]["evaluation"]["server"] == result["accuracy"]["server"]
+    assert lines[-1]["newcomers"]["tuned"] == result["newcomers"]["accuracy"]["tuned"]
     if method in ("fedclust", "pacfl", "ifca", "fesem", "fesem_ma", "robust"):
         assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
 
@@ -211,3 +218,23 @@ def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(t
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 3}))
     vectors = 3 * 4 * 2  # rounds, half of eight agents, down and up
     assert records.result(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 8)
+
+
+def test_megabits_are_shared_by_those_who_federate_and_not_by_newcomers(tmp_path: Path) -> None:
+    late = frozenset({"agent-6", "agent-7"})
+    run = in_process(tmp_path, scenario("fedavg", rounds={"count": 3}), newcomers=late)
+    vectors = 3 * 3 * 2  # rounds, half of six agents, down and up
+    assert records.result(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 6)
+
+
+def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_path: Path) -> None:
+    run = in_process(tmp_path, scenario("fedavg", evaluation={"weight": "total"}))
+    line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
+    assert line["evaluation"]["server"] == records.result(run, None)["accuracy"]["server"]
+    reports = [("a", scored(0.0, examples=1)), ("b", scored(1.0, examples=9))]
+    assert records.means(reports, "evaluate", "total")["evaluation"]["server"]["accuracy"]["micro"] == 10 / 12
+
+
+def scored(accuracy: float, examples: int) -> Report:
+    """What an agent with one test sample tells of it."""
+    return Report({}, examples, {"server": {"n": 1, "accuracy": accuracy}})
