@@ -134,12 +134,13 @@ class TorchLocal:
         weights: Float32 | None = None,
         contrast: Contrast | None = None,
         frozen: int = 0,
+        velocity: Vector | None = None,
     ) -> Descent:
         """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss."""
         net = self._net
         net.load(start)
         net.module.train()
-        sgd = _Sgd(net, self._training, pull, frozen)
+        sgd = _Sgd(net, self._training, pull, frozen, velocity)
         objective = self._objective(contrast)
         losses: list[Tensor] = []
         with torch.random.fork_rng(devices=[], enabled=net.random):
@@ -153,8 +154,9 @@ class TorchLocal:
                     losses.append(loss.detach())
                     sgd.step()
         if not losses:
-            return Descent(start.copy(), 0, self.loss(start))
-        return Descent(net.vector(), len(losses), float(torch.stack(losses).double().mean()))
+            return Descent(start.copy(), 0, self.loss(start), velocity)
+        mean = float(torch.stack(losses).double().mean())
+        return Descent(net.vector(), len(losses), mean, sgd.velocity)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no views."""
@@ -279,18 +281,24 @@ class _Flat:
 
 
 class _Sgd:
-    """v = momentum * v + g, w -= lr * v, where g already holds weight decay and the pull. Made anew for every job.
+    """v = momentum * v + g, w -= lr * v, where g already holds weight decay and the pull. Made anew for every job, at
+    rest unless it is given a velocity.
 
     The first `frozen` parameters are out of its sight.
     """
 
-    def __init__(self, net: _Flat, training: Training, pull: Pull, frozen: int = 0) -> None:
+    def __init__(self, net: _Flat, training: Training, pull: Pull, frozen: int, velocity: Vector | None) -> None:
         part = slice(frozen, len(net.parameters))
         self._w, self._g, self._training = net.parameters[part], net.gradient[part], training
         self._anchor = _part(pull.anchor, part) if pull.mu else None
         self._drift = _part(pull.drift, part)
         self._mu = pull.mu
-        self._velocity = torch.zeros_like(self._w) if training.momentum else None
+        at_rest = torch.zeros_like(self._w) if velocity is None else torch.from_numpy(np.array(velocity, np.float32))
+        self._velocity = at_rest if training.momentum else None
+
+    @property
+    def velocity(self) -> Vector | None:
+        return None if self._velocity is None else cast(Vector, self._velocity.numpy())
 
     def step(self) -> None:
         w, g, settings = self._w, self._g, self._training

@@ -316,6 +316,7 @@ class _Constant:
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
         frozen: int = 0,
+        velocity: Vector | None = None,
     ) -> Descent:
         return Descent(np.broadcast_to(np.float32(self._value), (self._size,)), 1, 1.0)
 

@@ -46,7 +46,7 @@ from shared.messages import ModelRef, OrderMessage, ReportContent, Work, digest
 from shared.parts import count_of
 from shared.scenario import Scenario
 from shared.seeds import generator
-from shared.strategy import ClientId, Order, Phase, Report, Setup, View
+from shared.strategy import ClientId, Order, Phase, Report, Setup, Training, View
 from shared.vectors import Vector
 
 EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
@@ -306,7 +306,7 @@ class Run:
             round=self.engine.round,
             seed=scenario.seed,
             strategy=self.strategy.model_dump(mode="json"),
-            training=scenario.training.model_dump(mode="json"),
+            training=self._training(step.phase).model_dump(mode="json"),
             task=scenario.task.model_dump(mode="json", exclude={"init"}),
             layout=self.setup.layout.to_wire(),
             scaling=self.facts.scaling,
@@ -318,6 +318,11 @@ class Run:
             evaluation=scenario.evaluation.model_dump(mode="json"),
             part_bytes=wire.part_bytes,
         )
+
+    def _training(self, phase: Phase) -> Training:
+        if phase.name == EVALUATE:
+            return self.scenario.tuning
+        return self.scenario.training.in_round(self.engine.round, self.scenario.rounds.count)
 
     def _strategy_order(self, client: ClientId, phase: Phase) -> Order:
         if phase.name == MOMENTS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -112,6 +113,7 @@ class Evaluation(Section):
 
     every: int = Field(0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end")
     tune_epochs: int = Field(1, ge=0, description="E_ft of mode E-tuned; 0: leave the mode out")
+    tune: dict[str, Any] = Field({}, description="laid over the training section for E-tuned, e.g. {momentum: 0.5}")
     track: bool = Field(
         False,
         description="measure every participant's test accuracy right after training, every round (E-best needs it)",
@@ -381,14 +383,16 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
-    def _training_of_methods_is_training(self) -> Self:
-        for method in self.compare.methods if self.compare is not None else ():
+    def _what_is_laid_over_training_is_training(self) -> Self:
+        laid = [("evaluation.tune", self.evaluation.tune)]
+        methods = self.compare.methods if self.compare is not None else ()
+        laid += [(f"compare, method {method.label}: training", method.training) for method in methods]
+        for where, over in laid:
             try:
-                self.training_of(method)
+                self._training_with(over)
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
-                key = ".".join(map(str, ("training", *first["loc"])))
-                raise ValueError(f"compare, method {method.label}: {key}: {first['msg']}") from None
+                raise ValueError(f"{'.'.join(map(str, (where, *first['loc'])))}: {first['msg']}") from None
         return self
 
     @model_validator(mode="after")
@@ -411,7 +415,15 @@ class Scenario(Section):
 
     def training_of(self, method: Method) -> Training:
         """The training section with what a method of the comparison lays over it."""
-        return Training.model_validate({**self.training.model_dump(), **method.training})
+        return self._training_with(method.training)
+
+    @property
+    def tuning(self) -> Training:
+        """How mode E-tuned trains."""
+        return self._training_with(self.evaluation.tune)
+
+    def _training_with(self, over: Mapping[str, Any]) -> Training:
+        return Training.model_validate({**self.training.model_dump(), **over})
 
 
 def agent_name(index: int, agents: int) -> str:

@@ -17,9 +17,10 @@ these: that is what a checkpoint can hold. Its arrays are never changed in place
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,14 @@ class Training(BaseModel):
     lr: float = Field(0.01, gt=0, description="learning rate of local SGD")
     momentum: float = Field(0.0, ge=0, lt=1, description="v = momentum * v + g, no dampening, no Nesterov")
     weight_decay: float = Field(0.0, ge=0, description="added to the gradient as weight_decay * model")
+    lr_steps: tuple[tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(gt=0)]], ...] = Field(
+        (), description="pairs [share, factor]: once that share of the rounds is folded, agents train with lr * factor"
+    )
+
+    def in_round(self, round_: int, rounds: int) -> Training:
+        """The settings of agents after `round_` of all rounds were folded: factors of the steps behind us multiply."""
+        factor = math.prod(factor for share, factor in self.lr_steps if round_ >= share * rounds)
+        return self.model_copy(update={"lr": self.lr * factor})
 
 
 @dataclass(frozen=True)
@@ -168,11 +177,13 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Descent:
-    """Where local SGD ended: the model (d,), the number of steps, the mean loss over the steps."""
+    """Where local SGD ended: the model (d,), the number of steps, the mean loss over the steps, and with momentum the
+    velocity (P,), or without the `frozen` parameters."""
 
     end: Vector
     steps: int
     loss: float
+    velocity: Vector | None = None
 
 
 class Local(Protocol):
@@ -208,8 +219,9 @@ class Local(Protocol):
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
         frozen: int = 0,
+        velocity: Vector | None = None,
     ) -> Descent:
-        """LocalTrain. `epochs` overrides the training settings;
+        """LocalTrain. `epochs` overrides the training settings; `velocity` is what momentum begins with, None: rest;
         `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size;
         the first `frozen` parameters stay as they are, whatever decay and pull say."""
 

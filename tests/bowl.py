@@ -66,10 +66,11 @@ class Trainer(Local, ABC):
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,  # no part of these models has to do with clusters: its gradient is 0
         frozen: int = 0,
+        velocity: Vector | None = None,
     ) -> Descent:
         t, w = self.training, start.astype(np.float64)
         each = np.ones(self.examples) if weights is None else weights
-        velocity, losses = np.zeros_like(w), []
+        v, losses = np.zeros_like(w) if velocity is None else velocity.astype(np.float64), []
         for batches in self.batches(epochs):
             for rows in batches:
                 loss, g = self._batch(w, rows, each[rows])
@@ -79,10 +80,11 @@ class Trainer(Local, ABC):
                 if pull.drift is not None:
                     g = g + pull.drift
                 g[:frozen] = 0
-                velocity = t.momentum * velocity + g
-                w = w - t.lr * velocity
+                v = t.momentum * v + g
+                w = w - t.lr * v
                 losses.append(loss)
-        return Descent(w.astype(np.float32), len(losses), math.fsum(losses) / len(losses))
+        kept = v.astype(np.float32) if t.momentum else None
+        return Descent(w.astype(np.float32), len(losses), math.fsum(losses) / len(losses), kept)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """A head that is fixed: it cuts the targets into ranges of equal width."""

@@ -3,8 +3,8 @@
 Ruan and Joe-Wong 2022, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, algorithm 1.
 Our choices: the pulls to K models are one pull of strength lambda * U towards their
 weighted mean c / U, so a round moves one vector each way and only an estimation moves K down. A void selection is
-drawn again from those who were not asked. The authors keep Adam's moments across rounds; here the optimiser is SGD,
-made anew for every job: without momentum it has no memory that could be kept.
+drawn again from those who were not asked. As in the authors' code the optimiser lives as long as the client, but it is
+SGD with the training section's momentum and not Adam.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from shared.strategy import (
     View,
 )
 from shared.vectors import Vector, mean
+
+VELOCITY = "velocity"  # in a client's memory: its optimiser's (P,)
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,9 @@ class FedSoft(Strategy[FedSoftState]):
     estimate_every: int = Field(2, ge=1, description="T_est, rounds between two estimations of importance by all")
     selected: int | None = Field(
         None, ge=1, description="agents drawn per cluster and round; null: the run's share of all, split evenly"
+    )
+    persistent_optimizer: bool = Field(
+        True, description="agents keep their optimiser's velocity across rounds, as in the authors' code"
     )
     smallest: float = Field(1e-4, gt=0, lt=1, description="sigma, the importance of a cluster that fits no sample")
 
@@ -110,11 +115,11 @@ class FedSoft(Strategy[FedSoftState]):
             return Report({}, local.examples, {"importance": self._estimate(job.models, local)}), memory
         anchor, strength = job.models[0], float(job.numbers["pull"])
         start = memory[HELD] if HELD in memory else job.models[-1]
-        done = local.descend(start, Pull(anchor, strength))
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), {
-            **memory,
-            HELD: done.end,
-        }
+        done = local.descend(start, Pull(anchor, strength), velocity=memory.get(VELOCITY))
+        kept = {**memory, HELD: done.end}
+        if self.persistent_optimizer and done.velocity is not None:
+            kept[VELOCITY] = done.velocity
+        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), kept
 
     def fold(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
         if phase.name == "estimate":

@@ -148,6 +148,19 @@ def test_momentum_starts_anew_with_every_job() -> None:
     assert np.allclose(local.descend(start).end, local.descend(start).end, atol=1e-6)
 
 
+def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
+    settings: dict[str, Any] = {"momentum": 0.9, "batch": 100}  # one batch: its order does not matter
+    local, start, _ = local_of(TABLE, **settings, weight_decay=0.1)
+    first = local.descend(start, epochs=2)
+    assert first.velocity is not None
+    before = first.velocity.copy()
+    second = local.descend(first.end, epochs=3, velocity=first.velocity)
+    assert np.allclose(second.end, local.descend(start, epochs=5).end, atol=1e-6)
+    assert not np.allclose(second.end, local.descend(first.end, epochs=3).end, atol=1e-3)
+    assert np.array_equal(first.velocity, before)
+    assert local_of(TABLE)[0].descend(start).velocity is None  # without momentum there is nothing to hand on
+
+
 def test_a_descent_leaves_its_start_and_the_callers_arrays_alone() -> None:
     local, start, _ = local_of(TABLE)
     before = start.copy()

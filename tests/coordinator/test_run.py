@@ -16,7 +16,7 @@ from coordinator.run import Effect, Run, SendOrder, pooled
 from shared.client import decode_model, perform
 from shared.errors import DecodeError
 from shared.messages import ReportContent
-from shared.strategy import ClientId, Memory, Report
+from shared.strategy import ClientId, Memory, Report, Training
 from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
 
 
@@ -167,6 +167,21 @@ def test_topk_keeps_what_it_owes_and_still_learns(tmp_path: Path) -> None:
     accuracy = [records.result(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)]
     assert accuracy[1] > accuracy[0] - 0.1
     assert sparse.traffic["up_vectors"] == exact.traffic["up_vectors"]
+
+
+def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_their_own(tmp_path: Path) -> None:
+    training = {"lr": 0.8, "lr_steps": [[0.5, 0.5], [0.75, 0.25]]}
+    scene = scenario("fedavg", training=training, rounds={"count": 4}, evaluation={"tune": {"momentum": 0.5}})
+    people, seen = clients(scene=scene), {}
+
+    def noted(client: ClientId, order: Any) -> Any:
+        seen[order.work.round, order.work.phase] = Training.model_validate(order.work.training)
+        return local_for(people)(client, order)
+
+    InProcess(tmp_path, scene, setup(scene), rules(scene), noted).complete(dict.fromkeys(people, (24, 24)))
+    assert [seen[round_, "train"].lr for round_ in range(4)] == pytest.approx([0.8, 0.8, 0.4, 0.1])
+    assert (seen[4, "evaluate"].lr, seen[4, "evaluate"].momentum) == (0.8, 0.5)
+    assert seen[3, "train"].momentum == scene.training.momentum != 0.5
 
 
 def test_pooled_moments_are_those_of_all_data() -> None:

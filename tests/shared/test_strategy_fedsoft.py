@@ -46,6 +46,20 @@ def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
     assert memory["held"] is report.vectors["model"]
 
 
+@pytest.mark.parametrize(("persistent", "second"), [(True, 4 + 1.5 + 2), (False, 4 + 2)])
+def test_fedsoft_keeps_the_optimisers_velocity_between_rounds_unless_told_otherwise(
+    persistent: bool, second: float
+) -> None:
+    """A bowl at 8, half of the way in each step: 4, then 2 more, and 0.375 of the first step's 4."""
+    strategy = FedSoft.model_validate({"name": "fedsoft", "lambda": 0.0, "persistent_optimizer": persistent})
+    local = Bowl(flat(8), training=ONE.model_copy(update={"momentum": 0.375}))
+    asked = job(flat(0), flat(0), pull=0.0)
+    first, memory = strategy.work(asked, local, {})
+    report, _ = strategy.work(asked, local, memory)
+    assert first.vectors["model"] == pytest.approx([4])
+    assert report.vectors["model"] == pytest.approx([second])
+
+
 def test_fedsoft_separates_two_groups() -> None:
     end = run(FedSoft(pull=0.1), two_groups(spread=0), ONE, flat(1, 1), flat(-1, -1), rounds=8)
     assert np.all(np.abs(end.state.models[0] - 5) < 0.1)
