@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import uuid
 from collections.abc import Callable, Mapping
@@ -20,6 +19,7 @@ from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
 from coordinator.rounds import Rules
 from coordinator.run import Effect, Run
+from coordinator.sampling import listed_participants
 from coordinator.scenario_file import dump
 from coordinator.service import Service, last_will
 from shared.broker_url import BrokerUrl
@@ -63,28 +63,9 @@ def rules_of(scenario: Scenario) -> Rules:
         rollcall_s=rounds.rollcall_s,
         absence_s=rounds.absence_s,
         void_limit=rounds.void_limit,
-        participants=_participants(scenario),
+        participants=listed_participants(scenario),
         newcomers=newcomers(scenario),
     )
-
-
-def _participants(scenario: Scenario) -> tuple[tuple[str, ...], ...] | None:
-    path, fleet = scenario.rounds.participants, scenario.fleet
-    if path is None:
-        return None
-    if fleet is None:
-        raise UserError("rounds.participants names agents by index and needs a fleet section")
-    try:
-        rows = json.loads(Path(path).read_text())
-        listed = tuple(tuple(agent_name(int(i), fleet.agents) for i in row) for row in rows)
-        strangers = sorted({int(i) for row in rows for i in row if not 0 <= int(i) < fleet.agents})
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({error})") from None
-    if strangers:
-        raise UserError(f"{path}: agents {strangers} do not exist, the fleet has 0 to {fleet.agents - 1}")
-    if len(listed) < scenario.rounds.count or not all(listed):
-        raise UserError(f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted")
-    return listed
 
 
 def prepare(scenario: Scenario, options: Options) -> None:

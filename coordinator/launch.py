@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from coordinator.sampling import expected_share
 from shared.errors import UserError
 from shared.scenario import Scenario
 from shared.strategy import Setup
@@ -87,10 +88,9 @@ async def superclass_accuracies(
 
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:
     """What the scenario tells its strategy."""
-    rounds = scenario.rounds
-    agents = scenario.fleet.agents - scenario.fleet.newcomers if scenario.fleet is not None else None
-    share = rounds.participation if rounds.agents is None or agents is None else rounds.agents / agents
-    return Setup(tuple(starts), layout, scenario.seed, rounds.count, min(share, 1.0), scenario.training)
+    return Setup(
+        tuple(starts), layout, scenario.seed, scenario.rounds.count, expected_share(scenario), scenario.training
+    )
 
 
 def tail(path: Path, lines: int = 12) -> str:

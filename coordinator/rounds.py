@@ -280,10 +280,10 @@ class RoundEngine:
         return Step(self.number + 1, phase, cohort, spare, most, quorum)
 
     def _quorum(self, phase: Phase, most: int, invited: int) -> int:
-        """The run's quorum binds the phases that end a round, as far as `most` reports can meet it."""
+        """The run's quorum binds what is drawn for a round or ends it, as far as `most` reports can meet it."""
         if phase.may_be_empty:
             return 0
-        run = min(self.rules.quorum, most) if phase.ends_round else 1
+        run = min(self.rules.quorum, most) if phase.ends_round or phase.cohort == "sample" else 1
         return max(math.ceil(phase.quorum * invited - 1e-9), run, 1)
 
     def _wanted(self, phase: Phase) -> set[ClientId]:

@@ -7,6 +7,7 @@ each cluster's first member. scipy is imported only where it is used: agents do 
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -127,10 +128,11 @@ def kmeans(
 
 
 def coordinates(rows: Rows, distance: Distance) -> Rows:
-    """Rows in at most n dimensions with the same pairwise distances and cosines, read in one pass.
+    """Rows in at most n dimensions with the same pairwise distances and cosines.
 
-    Short rows are returned in float64, long ones (d > n) through the eigenvectors of their Gram matrix.
-    Sums of absolute differences survive no rotation: rows for "l1" stay as they are.
+    Short rows are returned in float64, long ones (d > n) through the eigenvectors of their Gram matrix: equal rows stay
+    equal to the last bit. Rows stay as they are for "l1", since sums of absolute differences survive no rotation, and
+    where one so long stands among them that products would round away what tells the others apart.
     """
     count, size = len(rows), len(rows[0])
     if distance == "l1":
@@ -143,9 +145,25 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
         if distance == "l2sq":  # distances do not mind a shift, and rounding is smaller around the mean
             block = block - block.mean(axis=0)
         gram += block @ block.T
+    if distance == "l2sq" and _rounded_away(gram):
+        return rows
     values, vectors = np.linalg.eigh(gram)
     points: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
-    return points
+    return points[_first_equal(rows)]
+
+
+def _rounded_away(gram: Matrix) -> bool:
+    """Is the rounding of the largest product no longer small beside the squared distance of half of all pairs?"""
+    own = gram.diagonal()
+    apart = (own[:, None] + own[None, :] - 2 * gram)[np.triu_indices(len(gram), 1)]
+    usual = max(float(np.median(apart)), 0.0) if apart.size else math.inf
+    return bool(np.finfo(np.float64).eps * own.max() > 1e-6 * usual)
+
+
+def _first_equal(rows: Rows) -> list[int]:
+    """For each row the first one that is equal to it."""
+    seen: dict[bytes, int] = {}
+    return [seen.setdefault(hashlib.blake2b(np.ascontiguousarray(row).data).digest(), i) for i, row in enumerate(rows)]
 
 
 def lloyd(

@@ -1,7 +1,7 @@
 """Means that a few wild rows cannot move, and K-means with such centres.
 
 A trimmed mean drops the smallest and the largest values of every coordinate; a ball drops the rows that lie
-farthest from the geometric median; a median drops all but the middle. Rows may be memory-mapped.
+farthest from the geometric median, at least one of two that differ; a median drops all but the middle. Rows may be memory-mapped.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def geometric_median(points: Matrix) -> Matrix:
 
 
 def ball(rows: Rows, share: float) -> list[int]:
-    """The rows that stay when the `share` of them farthest from the geometric median is dropped, ties to the lowest."""
-    points = np.asarray(coordinates(rows, "l2sq"))
+    """The rows whose distance to the geometric median is below the 1 - `share` quantile; all where none is."""
+    points = read(coordinates(rows, "l2sq"), slice(None))
     apart = np.linalg.norm(points - geometric_median(points), axis=1)
-    keep = len(rows) - dropped(len(rows), share)
-    return sorted(np.argsort(apart, kind="stable")[:keep].tolist())
+    near = np.flatnonzero(apart < np.quantile(apart, 1 - share)).tolist()
+    return near or list(range(len(rows)))
 
 
 def robust_mean(rows: Rows, trim: Trim, share: float) -> Matrix:
@@ -81,7 +81,8 @@ def trimmed_kmeans(
     The cost of a cluster is the sum of squared distances to its centre without its `share` farthest members; it is
     the result's inertia. Raises ValueError for fewer rows than clusters.
     """
-    if trim != "median" and dropped(len(rows), share) == 0:
+    idle = {"mean": dropped(len(rows), share) == 0, "ball": share == 0, "median": False}
+    if idle[trim]:
         return kmeans(rows, clusters, n_init=n_init, seed=seed, most=most)  # nothing is ever trimmed
     if not 1 <= clusters <= len(rows):
         raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")

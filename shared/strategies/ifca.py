@@ -24,6 +24,7 @@ from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Report, Reports, Setup, View
 from shared.vectors import Vector, combine
 
+RESTART, RATE = "restart", "rate"  # phases: a round of a short run, and what the models at its end are worth
 HEAD, TRUNK = "head", "trunk"  # keys of a model's parts, where the trunk is shared
 
 
@@ -110,8 +111,10 @@ class Ifca(ManyModels[IfcaState]):
             names = tuple(sorted(order[: self.candidates]))
             return Phase("seed", names, {"model": state.start.size}, ends_round=False)
         sizes: dict[str, int] = {self.averaging: state.start.size}
-        if self._trying(state):
-            return Phase("restart", sizes=sizes, ends_round=False)
+        if self._trying(state):  # names of their own: each of these rounds has its own draws, in all restarts the same
+            if state.trial_round == self.restart_rounds:
+                return Phase(RATE, ends_round=False, may_be_empty=True)
+            return Phase(f"{RESTART}{state.trial_round}", sizes=sizes, ends_round=False)
         return Phase(sizes=sizes)
 
     def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
@@ -146,7 +149,7 @@ class Ifca(ManyModels[IfcaState]):
             return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
         models = self._hypotheses(job)
         losses = [local.loss(model) for model in models]
-        if job.phase == "score":
+        if job.phase in ("score", RATE):
             return Report({}, local.examples, {"losses": losses}), memory
         at = self._best(models, losses, local)
         numbers = {"choice": job.numbers.get("choice", at), "losses": losses}
@@ -185,10 +188,12 @@ class Ifca(ManyModels[IfcaState]):
                 return self._first_centre(state, reports)
             case "score":
                 return self._next_centre(state, reports)
+            case "rate":  # RATE
+                return self._rated(state, reports)
         valid = [(client, report) for client, report in reports if _choice(report, self.n_clusters) is not None]
         state = self._improve(state, valid)
-        if phase.name == "restart":
-            return self._tried(state, valid)
+        if phase.name.startswith(RESTART):
+            return replace(state, trial_round=state.trial_round + 1)
         chosen = {client: int(report.numbers["choice"]) for client, report in valid}
         used = set(chosen.values())
         idle = tuple(0 if k in used else rounds + bool(used) for k, rounds in enumerate(state.idle))
@@ -247,11 +252,8 @@ class Ifca(ManyModels[IfcaState]):
     def _trying(self, state: IfcaState) -> bool:
         return self.initial == "restarts" and state.trial < self.restarts
 
-    def _tried(self, state: IfcaState, reports: Reports) -> IfcaState:
-        """One more round of a restart; at its end the better of it and the best so far is kept."""
-        state = replace(state, trial_round=state.trial_round + 1)
-        if state.trial_round < self.restart_rounds:
-            return state
+    def _rated(self, state: IfcaState, reports: Reports) -> IfcaState:
+        """The end of a restart: the better of it and the best so far is kept."""
         total = sum(report.examples for _, report in reports)
         loss = math.fsum(_loss(report) * report.examples for _, report in reports) / total if total else math.inf
         if not math.isfinite(loss):

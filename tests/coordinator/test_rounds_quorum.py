@@ -123,10 +123,11 @@ def test_a_share_is_rounded_up_but_not_by_float_dust(share: float, agents: int, 
     assert _quorum(opened(*(f"{i:03d}" for i in range(agents)), phase=phase)) == quorum
 
 
-def test_the_larger_of_both_quorums_counts_where_a_phase_ends_the_round() -> None:
+def test_the_larger_of_both_quorums_counts_where_a_phase_is_drawn_for_the_round_or_ends_it() -> None:
     assert _quorum(opened(*"abcd", phase=Phase(quorum=0.5), quorum=3)) == 3
     assert _quorum(opened(*"abcd", phase=Phase(quorum=1.0), quorum=3)) == 4
-    assert _quorum(opened(*"abcd", phase=Phase(quorum=0.5, ends_round=False), quorum=3)) == 2
+    assert _quorum(opened(*"abcd", phase=Phase("moments", "all", quorum=0.5, ends_round=False), quorum=3)) == 2
+    assert _quorum(opened(*"abcd", phase=Phase("gradient", ends_round=False), quorum=3)) == 3  # drawn for the round
 
 
 def test_a_cohort_smaller_than_the_quorum_by_design_must_report_whole() -> None:

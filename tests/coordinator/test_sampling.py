@@ -1,8 +1,14 @@
 """Who is invited: the seeded walk and the size of a cohort."""
 
+import json
+import math
+from pathlib import Path
+from typing import Any
+
 import pytest
 
-from coordinator.sampling import cohort_size, walk
+from coordinator.sampling import cohort_size, expected_share, walk
+from shared.scenario import Scenario
 
 FLEET = [f"agent-{i:02d}" for i in range(20)]
 
@@ -46,3 +52,35 @@ def test_over_many_rounds_everybody_is_invited_about_equally_often() -> None:
     counts = [invited.count(client) for client in FLEET]
     assert min(counts) > 190  # of 250 expected, deviation 13.7: below 1 in 10 000 for one of twenty
     assert max(counts) < 310
+
+
+@pytest.mark.parametrize(
+    ("fleet", "rounds", "share"),
+    [
+        (20, {}, 1.0),
+        (20, {"participation": 0.3}, 0.3),
+        (20, {"agents": 5}, 0.25),
+        (20, {"agents": 30}, 1.0),
+        (None, {"participation": 0.3}, 0.3),
+        (None, {"agents": 4, "start_agents": 16}, 0.25),
+    ],
+)
+def test_the_expected_share_is_what_a_round_invites_of_all(fleet: int | None, rounds: Any, share: float) -> None:
+    assert expected_share(_scenario(fleet, rounds)) == share
+
+
+@pytest.mark.parametrize("rounds", [{"agents": 4}, {"agents": 4, "start_agents": 4}])
+def test_a_fixed_number_of_an_open_fleet_is_never_everybody(rounds: Any) -> None:
+    assert 0.9 < expected_share(_scenario(None, rounds)) < 1
+
+
+def test_the_expected_share_of_listed_participants_is_their_mean_number(tmp_path: Path) -> None:
+    file = tmp_path / "who.json"
+    file.write_text(json.dumps([[0, 1], [2, 3, 4, 5]]))
+    scenario = _scenario(20, {"participants": str(file), "count": 2})
+    assert math.isclose(expected_share(scenario), 3 / 20)
+
+
+def _scenario(fleet: int | None, rounds: Any) -> Scenario:
+    data = {"name": "x", "task": {"features": [2]}, "strategy": {"name": "fedavg"}, "rounds": rounds}
+    return Scenario.model_validate({**data, "fleet": {"agents": fleet} if fleet else None})

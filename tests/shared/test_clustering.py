@@ -1,6 +1,7 @@
 """Clustering primitives against brute force on small sizes, and their promises about ties and memory."""
 
 import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,25 @@ def test_distances_do_not_depend_on_the_tiles(tile: int, monkeypatch: pytest.Mon
 
 def test_the_cosine_distance_to_nothing_is_1() -> None:
     assert distances([np.zeros(2, np.float32)], [np.ones(2, np.float32)], "cosine").tolist() == [[1.0]]
+
+
+def test_equal_rows_have_the_same_coordinates_to_the_last_bit() -> None:
+    draw = generator(0, "groups")
+    groups = [draw.normal(0, 1, 40).astype(np.float32) for _ in range(3)]
+    rows = [groups[i % 3] for i in range(12)]  # more values than rows: they go through their Gram matrix
+    points = coordinates(rows, "l2sq")
+    assert [points[i].tobytes() for i in range(12)] == [points[i % 3].tobytes() for i in range(12)]
+    for seed in range(40):
+        assert kmeans(rows, 3, n_init=1, seed=seed).labels.tolist() == [0, 1, 2] * 4
+
+
+@pytest.mark.parametrize("length", [1e6, 1e9, 1e12])
+def test_kmeans_finds_honest_groups_beside_one_huge_row(length: float) -> None:
+    draw = generator(1, "groups")
+    rows = [((-1) ** i + draw.normal(0, 0.1, 1000)).astype(np.float32) for i in range(12)]
+    rows.append(np.full(1000, length / math.sqrt(1000), np.float32))
+    for seed in range(5):
+        assert kmeans(rows, 3, n_init=20, seed=seed).labels.tolist() == [0, 1] * 6 + [2]
 
 
 @pytest.mark.parametrize("distance", ["l2sq", "cosine"])

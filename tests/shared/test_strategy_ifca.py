@@ -86,7 +86,9 @@ def test_ifca_goes_on_with_the_restart_of_the_lowest_loss() -> None:
     bad = [flat(90, -90), flat(91, -91)]
     for starts in ([*bad, *STARTS], [*STARTS, *bad]):
         end = run(Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, ONE, *starts, rounds=1)
-        assert [phase.name for phase, _ in end.phases] == ["restart"] * 4 + ["train"]
+        # each round of a restart has a name of its own, on which draws are made: equal in all restarts
+        assert [phase.name for phase, _ in end.phases] == ["restart0", "restart1", "rate"] * 2 + ["train"]
+        assert end.state.best_loss == pytest.approx(2 * (4 * 0.5**2) ** 2 / 2)  # of the models as trained
         assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**3)
         assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**3)
         assert end.state.best == end.state.spare == ()
