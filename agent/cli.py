@@ -126,7 +126,7 @@ def model(
     plan = load_scenario(scenario)
     if plan.strategy.head:
         headed(build(plan.task, plan.seed), plan.strategy.head)
-    drawn = [initial(plan.task, entropy(plan.seed, "init", j)) for j in range(plan.strategy.starts)]
+    drawn = [initial(plan.task, entropy(plan.seed, "init", j), j) for j in range(plan.strategy.starts)]
     layout = json.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("wb") as file:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from agent.contrast import contrastive_loss
 from agent.data import Dataset
-from agent.models import build, headed, layout_of
+from agent.models import BATCH_NORMS, build, headed, layout_of
 from agent.views import views_for
 from shared.errors import DataError, UserError
 from shared.scenario import Standardise, Task
@@ -28,7 +28,6 @@ from shared.vectors import Layout, Vector
 CHUNK = 256  # samples per forward pass outside of training
 GATHERED = 64  # batches that are gathered and converted at once
 NO_PULL = Pull()
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]

@@ -25,6 +25,8 @@ from shared.seeds import entropy
 from shared.vectors import Layout, Vector
 from shared.vectors import Tensor as Entry
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
 Features = tuple[int, ...]
 
 
@@ -70,6 +72,12 @@ def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) 
 def layout_of(module: nn.Module) -> Layout:
     """Parameters in `named_parameters()` order, then floating-point buffers. Integer buffers are left out."""
     parameters = list(module.named_parameters())
+    for name, part in module.named_modules():
+        if isinstance(part, BATCH_NORMS) and part.track_running_stats and part.momentum is None:
+            raise UserError(
+                f"task.model: {name} averages over all batches it ever saw (momentum=None), but a federated model keeps "
+                "no such count; give it a momentum, 0.1 for example"
+            )
     buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
     for name, tensor in [*parameters, *buffers]:
         if tensor.dtype != torch.float32:
@@ -80,14 +88,20 @@ def layout_of(module: nn.Module) -> Layout:
     return Layout(entries, len(parameters))
 
 
-def initial(task: Task, seed: int) -> tuple[Vector, Layout]:
-    """The initial vector (d,) and its layout; the parameters come from `task.init` if that is given."""
+def initial(task: Task, seed: int, start: int = 0) -> tuple[Vector, Layout]:
+    """Initial vector (d,) number `start` and its layout.
+
+    A vector in `task.init` is the first one's parameters, and the others are drawn, since models that start equal never
+    separate; a matrix (starts, P) there has the parameters of all.
+    """
     module = build(task, seed)
     layout = layout_of(module)
     state = dict(module.named_parameters()) | dict(module.named_buffers())
     vector = np.concatenate([state[entry.name].detach().numpy().reshape(-1) for entry in layout.tensors])
     if task.init is not None:
-        vector[: layout.parameters] = _stored(task.init, layout.parameters)
+        stored = _stored(task.init, layout.parameters, start)
+        if stored is not None:
+            vector[: layout.parameters] = stored
     return vector, layout
 
 
@@ -342,7 +356,7 @@ def _signature(builder: Callable[..., Any]) -> str:
         return "(features, outputs, **options)"
 
 
-def _stored(path: str, parameters: int) -> Vector:
+def _stored(path: str, parameters: int, start: int) -> Vector | None:
     try:
         with np.load(path, allow_pickle=False) as file:
             if "theta0" not in file.files:
@@ -350,11 +364,15 @@ def _stored(path: str, parameters: int) -> Vector:
             theta = file["theta0"]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise UserError(f"task.init {path}: {error}; an .npz file with theta0 is wanted") from error
-    if theta.shape != (parameters,) or theta.dtype != np.float32:
+    if theta.ndim not in (1, 2) or theta.shape[-1] != parameters or theta.dtype != np.float32:
         raise UserError(
             f"task.init {path}: theta0 is {theta.dtype} of shape {theta.shape}; "
-            f"the model has {parameters} parameters, float32 ({parameters},) is wanted"
+            f"the model has {parameters} parameters, float32 ({parameters},) is wanted, or a row of them per start"
         )
     if not np.isfinite(theta).all():
         raise UserError(f"task.init {path}: theta0 holds a NaN or infinity")
-    return cast(Vector, theta)
+    if theta.ndim == 1:
+        return cast(Vector, theta) if start == 0 else None
+    if start >= len(theta):
+        raise UserError(f"task.init {path}: theta0 has {len(theta)} rows, this method wants one more for start {start}")
+    return cast(Vector, theta[start])

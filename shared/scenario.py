@@ -53,7 +53,10 @@ class Task(Section):
     standardise: Literal["none", "federated"] | Standardise = Field(
         "none", description="federated: the fleet's own means and deviations per channel, from sums, before round 0"
     )
-    init: str | None = Field(None, description=".npz with theta0, one flat float32 array: the initial weights")
+    init: str | None = Field(
+        None,
+        description=".npz with theta0, flat float32: the first initial model, or a row for each that the method starts from",
+    )
 
     @property
     def outputs(self) -> int:

@@ -33,7 +33,8 @@ class CflState(Clustered):
     model was `nodes[s]` (d,), into the part that keeps its number and moved along `stays[s]`, and cluster s + 1, which
     moved along `goes[s]` (span,). `walks` is the split at which a client without a cluster stands (0, where not named).
     `due` are the clusters whose members are all asked into the next round, `tried` the rounds folded up to a cluster's last
-    split or refused one, `peak` the largest mean norm so far, `norms` the last (mean, largest) of each cluster."""
+    split or refused one, `peak` the largest mean norm so far, `norms` the last (mean, largest) of each cluster, `across` the cross similarity
+    of the halves of those that were tried in this round."""
 
     span: tuple[int, int] = (0, 0)
     parameters: int = 0
@@ -48,6 +49,7 @@ class CflState(Clustered):
     tried: dict[str, int] = field(default_factory=dict)
     peak: float = 0.0
     norms: dict[str, tuple[float, float]] = field(default_factory=dict)
+    across: dict[str, float] = field(default_factory=dict)
 
 
 class Cfl(ManyModels[CflState]):
@@ -132,6 +134,7 @@ class Cfl(ManyModels[CflState]):
         return {
             **super().notes(state),
             "norms": norms,
+            "cross_similarity": state.across,
             "split": list(state.divided),
             "full_round_next": list(state.due),
         }
@@ -140,7 +143,7 @@ class Cfl(ManyModels[CflState]):
 
     def _round(self, state: CflState, phase: Phase, reports: Reports) -> CflState:
         before, asked_all = state, state.due
-        state = replace(state, due=(), norms={})
+        state = replace(state, due=(), norms={}, across={})
         for k in range(len(before.models)):
             own = [(client, report) for client, report in reports if before.assign[client] == k and report.examples > 0]
             if own:
@@ -158,6 +161,7 @@ class Cfl(ManyModels[CflState]):
         enough = full and len(reports) >= max(self.full_quorum * len(members), 2)
         if wanted and enough:
             labels, cross = self._halves(state, k, reports, products)
+            state = replace(state, across={**state.across, str(k): cross})
             if math.sqrt(max((1 - cross) / 2, 0.0)) > self.gamma or self.gamma == 0:
                 return self._split(state, k, reports, labels)
         model = averaged(reports, otherwise=state.models[k], uniform=self.weights == "uniform")

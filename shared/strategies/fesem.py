@@ -135,10 +135,13 @@ class Fesem(HardClustered[FesemState]):
 
     def improve(self, state: FesemState, reports: Reports) -> FesemState:
         state = self._keep(replace(state, round=state.round + 1), reports)
+        moved: tuple[ClientId, ...] = ()
         if state.round % self.update_center_every == 0:
-            state = self._expect(state)
-        reporters = [client for client, _ in reports]
-        return self._maximise(state, reporters if self.m_step == "participants" else self._fresh(state))
+            state, moved = self._expect(state)
+        reporters = {client for client, _ in reports}  # who seeds an empty cluster counts with its latest model
+        return self._maximise(
+            state, sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
+        )
 
     def notes(self, state: FesemState) -> dict[str, Any]:
         if not state.models:
@@ -152,8 +155,11 @@ class Fesem(HardClustered[FesemState]):
             )
         return facts
 
-    def _expect(self, state: FesemState) -> FesemState:
-        """E: every client goes to the nearest centre; an empty cluster gets the client that lies farthest out."""
+    def _expect(self, state: FesemState) -> tuple[FesemState, tuple[ClientId, ...]]:
+        """E: every client goes to the nearest centre; an empty cluster gets the client that lies farthest out.
+
+        Returns those that were moved to empty clusters, too.
+        """
         clients, fresh = tuple(state.stored), self._fresh(state)
         labels = np.array([state.assign[client] for client in clients])
         apart = np.full(len(clients), -math.inf)  # a stale model stays where it is
@@ -162,12 +168,14 @@ class Fesem(HardClustered[FesemState]):
             at = [place[client] for client in fresh]
             labels[at], apart[at] = self._nearest(state, fresh)
         filled = refill(labels, apart, self.n_clusters)
-        return replace(
+        moved = tuple(clients[i] for i in np.flatnonzero(filled != labels))
+        state = replace(
             state,
             assign=dict(zip(clients, filled.tolist(), strict=True)),
             spread=float(np.mean(apart[np.isfinite(apart)])) if fresh else state.spread,
-            reseeded=int(np.count_nonzero(filled != labels)),
+            reseeded=len(moved),
         )
+        return state, moved
 
     def _maximise(self, state: FesemState, clients: Collection[ClientId]) -> FesemState:
         """M: each centre is the mean of its members among `clients`; without any it stays."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from agent.models import build, initial, layout_of
 from shared.errors import UserError
@@ -140,6 +141,25 @@ def test_stored_initial_weights_replace_the_drawn_ones(tmp_path: Path) -> None:
     theta = np.arange(33, dtype=np.float32)
     np.savez(path, theta0=theta)
     assert np.array_equal(initial(task("linear", 10, classes=3, init=str(path)), 0)[0], theta)
+
+
+def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a_row(tmp_path: Path) -> None:
+    described = task("linear", 10, classes=3, init=str(tmp_path / "start.npz"))
+    rows = np.arange(66, dtype=np.float32).reshape(2, 33)
+    np.savez(tmp_path / "start.npz", theta0=rows[0])
+    second = initial(described, 1, 1)[0]
+    assert np.array_equal(second, initial(task("linear", 10, classes=3), 1)[0])
+    assert not np.array_equal(second, rows[0])  # starts that are equal would never separate
+    np.savez(tmp_path / "start.npz", theta0=rows)
+    assert [initial(described, 0, j)[0].tolist() for j in range(2)] == rows.tolist()
+    with pytest.raises(UserError, match="2 rows, this method wants one more for start 2"):
+        initial(described, 0, 2)
+
+
+def test_batch_norm_that_averages_over_all_it_ever_saw_is_refused() -> None:
+    with pytest.raises(UserError, match=r"task\.model: 0 averages over all batches"):
+        layout_of(nn.Sequential(nn.BatchNorm1d(2, momentum=None)))
+    assert layout_of(nn.Sequential(nn.BatchNorm1d(2))).parameters == 4
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round()
     assert end.state.models[0] == pytest.approx([2.5, 2.65])
     assert end.state.models[1] == pytest.approx([-2.5, -2.3])
     assert end.state.nodes[0].tolist() == [0, 0]
+    assert end.strategy.notes(end.state)["cross_similarity"]["0"] == pytest.approx(-1, abs=0.01)
     assert run(Cfl(warmup=0, eps_1=0.4, eps_2=1.6), locals_, rounds=12).state.models[0] == pytest.approx(
         [5, 5.3], rel=2e-3
     )

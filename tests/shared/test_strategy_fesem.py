@@ -110,6 +110,23 @@ def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre()
     assert at.state.models[1] == pytest.approx(at.state.stored["c03"])
 
 
+def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_did_not_report() -> None:
+    strategy = Fesem(n_clusters=2, mu=0.0, m_step="participants")
+    state = strategy.init(setup(bowls((0, 0))))
+    stored = {"a": flat(0, 0), "b": flat(1, 0), "c": flat(3, 0)}
+    state = replace(
+        state,
+        models=(flat(0, 0), flat(500, 500)),
+        stored=stored,
+        assign=dict.fromkeys(stored, 0),
+        since=dict.fromkeys(stored, 0),
+        samples=dict.fromkeys(stored, 1),
+    )
+    state = strategy.fold(state, Phase(), [("a", Report({"model": flat(0, 0)}, 1))])
+    assert state.assign == {"a": 0, "b": 0, "c": 1}
+    assert [model.tolist() for model in state.models] == [[0, 0], [3, 0]]
+
+
 def test_fesem_warns_when_nearly_everybody_shares_a_cluster() -> None:
     collapsed = run(Fesem(mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
     assert "9 of 10 agents share one of 2 clusters" in collapsed.strategy.notes(collapsed.state)["warning"]
