@@ -174,3 +174,14 @@ def test_commands_are_found_in_their_blocks() -> None:
         Block("x.md:3", True, ("one      two", "three")),
         Block("x.md:12", False, ("four",)),
     ]
+
+
+def test_every_method_has_a_paragraph_with_idea_cost_use_and_what_published_code_got_wrong() -> None:
+    from tests.small_run import METHODS
+
+    sections = (ROOT / "docs" / "methods.md").read_text("utf-8").split("\n## ")[1:]
+    told = {section.split("\n", 1)[0]: section for section in sections}
+    assert set(told) == {str(options.get("name", method)) for method, options in METHODS.items()}
+    for section in told.values():
+        parts = re.findall(r"^\*\*(.+)\.\*\*", section, re.MULTILINE)
+        assert parts == ["Idea", "Cost per round", "When to use it", "What published code got wrong"], section
