@@ -34,7 +34,7 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
 
 
 def _print(finding: Finding, task: str) -> None:
-    out = Console(soft_wrap=True)
+    out = Console(soft_wrap=True, markup=False, emoji=False)
     table = Table(title=finding.source, show_header=False, title_justify="left")
     low, high = finding.value_range
     rows = {
@@ -48,8 +48,8 @@ def _print(finding: Finding, task: str) -> None:
         table.add_row(name, value)
     out.print(table)
     for note in finding.notes:
-        out.print(f"note: {note}", markup=False)
+        out.print(f"note: {note}")
     for problem in finding.problems:
-        out.print(f"wrong: {problem}", markup=False, style="red")
+        out.print(f"wrong: {problem}", style="red")
     if task and not finding.problems:
-        out.print(f"fits {task}", markup=False, style="green")
+        out.print(f"fits {task}", style="green")

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from broker import passwords
 from broker.doctor import Doctor, Finding
@@ -118,8 +119,8 @@ def doctor(
 def _show(address: BrokerUrl, findings: list[Finding]) -> None:
     table = Table("check", "", "seen", "what it means", title=str(address))
     for finding in findings:
-        table.add_row(finding.check, f"[{COLOURS[finding.state]}]{finding.state}[/]", finding.seen, finding.means)
-    Console().print(table)
+        table.add_row(finding.check, Text(finding.state, COLOURS[finding.state]), finding.seen, finding.means)
+    Console(markup=False, emoji=False).print(table)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ main = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out, err = Console(), Console(stderr=True)
+out, err = (Console(stderr=stderr, markup=False, emoji=False) for stderr in (False, True))
 if not out.is_terminal:
     out.width = 120  # a pipe or a file has no width of its own
 
@@ -276,13 +276,12 @@ def methods(as_json: Json = False) -> None:
         print(json.dumps(rows))
         return
     for row in rows:
-        out.print(f"[bold]{row['name']}[/bold]  {row['summary']} ({row['source']})", highlight=False, soft_wrap=True)
+        out.print(row["name"], f" {row['summary']} ({row['source']})", highlight=False, soft_wrap=True)
         for parameter in row["parameters"]:
             text = f"    {parameter['name']}: {parameter['type']} = {json.dumps(parameter['default'])}"
             out.print(
                 text + (f"   {parameter['description']}" if parameter["description"] else ""),
                 highlight=False,
-                markup=False,
             )
 
 

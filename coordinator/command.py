@@ -19,8 +19,7 @@ from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
 from coordinator.rounds import Rules
 from coordinator.run import Effect, Run
-from coordinator.sampling import listed_participants
-from coordinator.scenario_file import dump
+from coordinator.scenario_file import dump, listed_participants
 from coordinator.service import Service, last_will
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError

@@ -1,4 +1,7 @@
-"""What a person sees: progress while a run goes on, tables when it is over. Nothing else prints."""
+"""What a person sees: progress while a run goes on, tables when it is over. Nothing else prints.
+
+Much of it was written by others: agents, files, the broker. It is shown as it is and never read as markup.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from coordinator.compare_tables import Table as Words
 from coordinator.records import rounds_done
@@ -28,7 +32,7 @@ class Progressing:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[remark]}"),
+            TextColumn("{task.fields[remark]}", markup=False),
             TimeElapsedColumn(),
             console=console,
         )
@@ -51,15 +55,15 @@ class Progressing:
                 if row["note"]:
                     self._say(row["note"])
             case "void":
-                self._say(f"[yellow]round {row['round'] + 1}: void, drawn again ({row['why']})")
+                self._warn(f"round {row['round'] + 1}: void, drawn again ({row['why']})")
             case "problem":
-                self._once(f"[yellow]{row['agent']} stays out: {row['why']}")
+                self._once(f"{row['agent']} stays out: {row['why']}")
             case "failed":
-                self._say(f"[yellow]{row['agent']} could not do its work: {row['why']}")
+                self._warn(f"{row['agent']} could not do its work: {row['why']}")
             case "refused":
-                self._say(f"[yellow]a report of {row['agent']} was refused: {row['why']}")
+                self._warn(f"a report of {row['agent']} was refused: {row['why']}")
             case "link" if not row["up"]:
-                self._say(f"[yellow]broker: {row['why']}; trying again")
+                self._warn(f"broker: {row['why']}; trying again")
 
     def _phase(self, row: Mapping[str, Any]) -> None:
         reported = f"{len(row['reported'])}/{len(row['invited'])} agents"
@@ -74,15 +78,18 @@ class Progressing:
             self._say(f"round {done:>3}  {remark}")
         for key, text in row["notes"].items():
             if key.startswith("warning"):
-                self._once(f"[yellow]{text}")
+                self._once(text)
 
     def _once(self, text: str) -> None:
         if text not in self._warned:
             self._warned.add(text)
-            self._say(text)
+            self._warn(text)
 
-    def _say(self, text: str) -> None:
-        self._bar.console.print(text, highlight=False)
+    def _warn(self, text: str) -> None:
+        self._say(text, style="yellow")
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        self._bar.console.print(text, style=style, highlight=False)
 
 
 def results(found: Sequence[Mapping[str, Any]]) -> Words:
@@ -164,14 +171,14 @@ def newcomers(result: Mapping[str, Any]) -> str:
     return f"{len(late['agents'])} newcomers after the last round: {figures}"
 
 
-def _state(row: Mapping[str, Any]) -> str:
+def _state(row: Mapping[str, Any]) -> Text:
     if not row["online"]:
-        return "[red]gone"
+        return Text("gone", "red")
     if row["problem"]:
-        return "[yellow]out"
+        return Text("out", "yellow")
     if not row["takes_part"]:
-        return "checking its data"
-    return "busy" if row["busy"] else "idle"
+        return Text("checking its data")
+    return Text("busy" if row["busy"] else "idle")
 
 
 def roster_table(roster: Mapping[str, Any]) -> Table:

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from coordinator.sampling import expected_share
+from coordinator.scenario_file import listed_participants
 from shared.errors import UserError
 from shared.scenario import Scenario
 from shared.strategy import Setup
@@ -89,7 +90,12 @@ async def superclass_accuracies(
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:
     """What the scenario tells its strategy."""
     return Setup(
-        tuple(starts), layout, scenario.seed, scenario.rounds.count, expected_share(scenario), scenario.training
+        tuple(starts),
+        layout,
+        scenario.seed,
+        scenario.rounds.count,
+        expected_share(scenario, listed_participants(scenario)),
+        scenario.training,
     )
 
 

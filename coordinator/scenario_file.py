@@ -5,6 +5,7 @@ Relative paths in a scenario (task.init, fleet.partition, rounds.participants) s
 
 from __future__ import annotations
 
+import json
 import pathlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,10 +14,11 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_jsonable_python
 
+from coordinator.sampling import Listed
 from coordinator.scenario_mistakes import explain, fields, members, models_at
 from coordinator.scenario_yaml import Path, Source, YamlError, parse, render
 from shared.errors import UserError
-from shared.scenario import Partition, Scenario
+from shared.scenario import Partition, Scenario, agent_name
 from shared.strategies import AnyStrategy
 from shared.strategy import Strategy
 
@@ -180,3 +182,23 @@ def _with_files(source: Source, scenario: pathlib.Path) -> tuple[Source, list[st
 def _rule_hint(text: str) -> str:
     rules = [_name_of(member) for member in members(Partition)]
     return f"; for the rule write {{name: {text}}}" if text in rules else ""
+
+
+def listed_participants(scenario: Scenario) -> Listed | None:
+    """Who takes part in each round, where a file says so. Raises UserError for a file that does not suit the fleet."""
+    path, fleet = scenario.rounds.participants, scenario.fleet
+    if path is None:
+        return None
+    if fleet is None:
+        raise UserError("rounds.participants names agents by index and needs a fleet section")
+    try:
+        rows = json.loads(pathlib.Path(path).read_text())
+        listed = tuple(tuple(agent_name(int(i), fleet.agents) for i in row) for row in rows)
+        strangers = sorted({int(i) for row in rows for i in row if not 0 <= int(i) < fleet.agents})
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({error})") from None
+    if strangers:
+        raise UserError(f"{path}: agents {strangers} do not exist, the fleet has 0 to {fleet.agents - 1}")
+    if len(listed) < scenario.rounds.count or not all(listed):
+        raise UserError(f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted")
+    return listed

@@ -154,3 +154,13 @@ def test_the_coordinator_runs_rounds_without_torch(module: str) -> None:
 
 def test_the_look_into_memory_sees_what_is_there() -> None:
     assert loaded_with("shared.vectors", "numpy", "torch") == ["numpy"]
+
+
+@pytest.mark.parametrize("file", [name for name in FILES if "Console(" in (ROOT / name).read_text("utf-8")])
+def test_a_console_shows_text_as_it_is(file: str) -> None:
+    """What agents, files and brokers say must not be read as markup: it could end the program that shows it."""
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    made = [call for call in ast.walk(tree) if isinstance(call, ast.Call) and ast.unparse(call.func) == "Console"]
+    for call in made:
+        options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+        assert (options.get("markup"), options.get("emoji")) == ("False", "False"), f"{file}:{call.lineno}"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.sampling import cohort_size, expected_share, walk
+from coordinator.scenario_file import listed_participants
 from shared.scenario import Scenario
 
 FLEET = [f"agent-{i:02d}" for i in range(20)]
@@ -66,19 +67,19 @@ def test_over_many_rounds_everybody_is_invited_about_equally_often() -> None:
     ],
 )
 def test_the_expected_share_is_what_a_round_invites_of_all(fleet: int | None, rounds: Any, share: float) -> None:
-    assert expected_share(_scenario(fleet, rounds)) == share
+    assert expected_share(_scenario(fleet, rounds), None) == share
 
 
 @pytest.mark.parametrize("rounds", [{"agents": 4}, {"agents": 4, "start_agents": 4}])
 def test_a_fixed_number_of_an_open_fleet_is_never_everybody(rounds: Any) -> None:
-    assert 0.9 < expected_share(_scenario(None, rounds)) < 1
+    assert 0.9 < expected_share(_scenario(None, rounds), None) < 1
 
 
 def test_the_expected_share_of_listed_participants_is_their_mean_number(tmp_path: Path) -> None:
     file = tmp_path / "who.json"
     file.write_text(json.dumps([[0, 1], [2, 3, 4, 5]]))
     scenario = _scenario(20, {"participants": str(file), "count": 2})
-    assert math.isclose(expected_share(scenario), 3 / 20)
+    assert math.isclose(expected_share(scenario, listed_participants(scenario)), 3 / 20)
 
 
 def _scenario(fleet: int | None, rounds: Any) -> Scenario:
