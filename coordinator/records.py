@@ -52,9 +52,12 @@ def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
 def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
     """The best and the newest test figures of an agent right after its local training."""
     track: Mapping[str, float] = numbers["track"]
+    if best is None or not best["n"]:
+        return dict(track)
+    if not track["n"]:
+        return best
     key = "accuracy" if "accuracy" in track else "mse"
-    ahead = best is None or (track[key] > best[key]) == (key == "accuracy")
-    return dict(track) if ahead or best is None else best
+    return dict(track) if (track[key] > best[key]) == (key == "accuracy") else best
 
 
 def means(reports: Reports, phase: str, weight: str, newcomers: Collection[ClientId] = frozenset()) -> dict[str, Any]:

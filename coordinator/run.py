@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from coordinator.events import (
 )
 from coordinator.rounds import RoundEngine, Rules, Stage, Step
 from coordinator.spool import Spool
+from coordinator.told import EVALUATE, MOMENTS, mistake
 from shared.client import decode_model, encode_model
 from shared.codec import Codec, decode
 from shared.errors import DecodeError
@@ -48,8 +49,6 @@ from shared.scenario import Scenario
 from shared.seeds import generator
 from shared.strategy import ClientId, Order, Phase, Report, Setup, Training, View
 from shared.vectors import Vector
-
-EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
 
 
 @dataclass(frozen=True)
@@ -360,6 +359,8 @@ class Run:
         vectors = {
             name: decode(encoded, length=sizes[name], bases=self._base) for name, encoded in content.vectors.items()
         }
+        if wrong := mistake(step.phase, content, self.scenario.task):
+            raise DecodeError("wrong numbers", wrong)
         told = self.samples.get(content.client)
         if told is not None and content.examples > told[0]:
             raise DecodeError("too many examples", f"{content.examples}, the agent has told of {told[0]}")
@@ -432,10 +433,7 @@ class Run:
 
 def replace_cohort(step: Step) -> Phase:
     """The phase with the names of those who were invited."""
-    phase = step.phase
-    return Phase(
-        phase.name, tuple(sorted(step.cohort)), phase.sizes, phase.ends_round, phase.quorum, phase.may_be_empty
-    )
+    return replace(step.phase, cohort=tuple(sorted(step.cohort)))
 
 
 def pooled(moments: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

@@ -87,7 +87,8 @@ class Phase:
     `cohort` is "sample" (the engine draws m of those present), "all" (everyone present), or names.
     When the phase is folded, `cohort` holds the names of those who were invited.
     `sizes` gives the vectors that a report must carry and their lengths; a negative length -n allows
-    any length up to n. `quorum` is the share of the cohort without which the phase is void (the run's
+    any length up to n. `numbers` gives the lists that it must carry, and their lengths: of numbers from 0 to its
+    examples, or to 1 if there are none. What else it tells may be anything, or be missing. `quorum` is the share of the cohort without which the phase is void (the run's
     own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
     """
 
@@ -97,6 +98,7 @@ class Phase:
     ends_round: bool = True
     quorum: float = 0.0
     may_be_empty: bool = False
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class FedEm(Strategy[FedEmState]):
     def plan(self, state: FedEmState, view: View) -> Phase:
         if self.damped and not state.counted:  # the weight of those who do not report
             return Phase("count", "all", ends_round=False, may_be_empty=True)
-        return Phase(sizes={f"component-{k}": len(one) for k, one in enumerate(state.components)})
+        sizes = {f"component-{k}": len(one) for k, one in enumerate(state.components)}
+        return Phase(sizes=sizes, numbers={"pi": self.n_clusters} if self.share_memberships else {})
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
         return Order() if phase.name == "count" else self.serve(state, client)

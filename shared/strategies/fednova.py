@@ -21,6 +21,7 @@ from shared.strategy import Job, Local, Memory, Phase, Pull, Report, Reports, Se
 from shared.vectors import Vector, combine, mean
 
 WORK = "a"  # a_i in a report's numbers
+FAR = 1e4  # an a_i is within this factor of the steps: a momentum of 0.999 makes it a thousand times as much
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,10 @@ class FedNova(SingleModel[NovaState]):
 
 
 def _share(report: Report) -> Share | None:
-    """None for a report without samples, steps, or an a_i that could be divided by."""
+    """None for a report without samples, steps, or an a_i that steps can add up to."""
     work = report.numbers.get(WORK)
-    if not isinstance(work, int | float) or not 0 < work < math.inf or report.examples <= 0 or report.steps <= 0:
+    if not isinstance(work, int | float) or report.examples <= 0 or report.steps <= 0:
+        return None
+    if not report.steps / FAR <= work <= report.steps * FAR:
         return None
     return Share(report.vectors["model"], report.examples, float(work), report.steps)

@@ -87,11 +87,12 @@ class FedSoft(Strategy[FedSoftState]):
         return FedSoftState(setup.starts[0], setup.starts, setup.seed, setup.participation)
 
     def plan(self, state: FedSoftState, view: View) -> Phase:
+        importance = {"importance": self.n_clusters}
         due = view.round < view.rounds and state.round % self.estimate_every == 0
         if due and state.estimated < state.round:
-            return Phase("estimate", "all", ends_round=False, may_be_empty=True)
+            return Phase("estimate", "all", ends_round=False, may_be_empty=True, numbers=importance)
         if newcomers := unknown(state.importance, state.asked, view):
-            return Phase("estimate", newcomers, ends_round=False, may_be_empty=True)
+            return Phase("estimate", newcomers, ends_round=False, may_be_empty=True, numbers=importance)
         return Phase(cohort=self._cohort(state, view), sizes={"model": state.start.size})
 
     def order(self, state: FedSoftState, phase: Phase, client: ClientId) -> Order:
@@ -172,7 +173,8 @@ class FedSoft(Strategy[FedSoftState]):
         return [max(float(share), self.smallest) for share in shares]
 
     def _learned(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
-        news = {client: tuple(map(float, report.numbers["importance"])) for client, report in reports}
+        told = {client: report.numbers["importance"] for client, report in reports}
+        news = {client: tuple(max(float(share), self.smallest) for share in shares) for client, shares in told.items()}
         late = {client for client in news if client not in state.importance} if state.round > 0 else set()
         importance = merged(state.importance, news)
         invited = phase.cohort if isinstance(phase.cohort, tuple) else ()

@@ -86,9 +86,10 @@ class Fuzzy(Strategy[FuzzyState]):
         return FuzzyState((setup.starts[0],) * (1 if single else self.n_clusters))
 
     def plan(self, state: FuzzyState, view: View) -> Phase:
+        counts = {"counts": self.n_clusters}
         if state.begun and len(state.models) > 1 and (newcomers := unknown(state.counts, state.asked, view)):
-            return Phase("entry", newcomers, ends_round=False, may_be_empty=True)
-        return Phase(sizes={"model": state.models[0].size})
+            return Phase("entry", newcomers, ends_round=False, may_be_empty=True, numbers=counts)
+        return Phase(sizes={"model": state.models[0].size}, numbers=counts)
 
     def order(self, state: FuzzyState, phase: Phase, client: ClientId) -> Order:
         return self.serve(state, client)
@@ -115,7 +116,8 @@ class Fuzzy(Strategy[FuzzyState]):
         return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
     def fold(self, state: FuzzyState, phase: Phase, reports: Reports) -> FuzzyState:
-        counts = merged(state.counts, {client: tuple(report.numbers["counts"]) for client, report in reports})
+        told = {client: tuple(report.numbers["counts"]) for client, report in reports}
+        counts = merged(state.counts, {client: own for client, own in told.items() if sum(own) > 0})
         if phase.name == "entry":
             invited = phase.cohort if isinstance(phase.cohort, tuple) else ()
             return replace(state, counts=counts, asked=tuple(sorted({*state.asked, *invited} - set(counts))))

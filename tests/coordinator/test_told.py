@@ -1,0 +1,121 @@
+"""Numbers come from the network: whatever they are, a report is refused by name or does no harm."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import records
+from coordinator.events import Joined
+from coordinator.run import Run, SendOrder
+from coordinator.told import mistake
+from shared.client import decode_model, perform
+from shared.errors import DecodeError
+from shared.messages import ReportContent
+from shared.scenario import Task
+from shared.seeds import generator
+from shared.strategy import ClientId, Memory, Phase
+from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+
+TASK = Task(features=(3,), classes=2)
+GOOD = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
+JUNK: list[Any] = [None, True, -1, 0, 5, 2**62, -1e300, 1e300, 1e-300, "text", [], {}, [1], [-1.0, 2.0], [1e300, 1e300]]
+JUNK += [[0, 0], ["a", "b"], {"n": 3}, {"n": -1}, {"n": 0}, {"accuracy": 1.0}, [[1], [2]], {**GOOD, "loss": -1.0}]
+
+
+def spoiled(numbers: dict[str, Any], draw: np.random.Generator) -> dict[str, Any]:
+    """The same with one or more keys missing, or with another value."""
+    keys = [*numbers, "track", "extra"]
+    for key in draw.choice(keys, size=int(draw.integers(1, len(keys) + 1)), replace=False).tolist():
+        if draw.random() < 0.3:
+            numbers.pop(key, None)
+        else:
+            numbers[key] = JUNK[int(draw.integers(len(JUNK)))]
+    return numbers
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(tmp_path: Path, method: str) -> None:
+    options: dict[str, Any] = {"share_memberships": True} if method == "fedem" else {}
+    task = {"standardise": "federated"}
+    scene = scenario(method, strategy=options, task=task, evaluation={"every": 1, "track": True}, rounds={"count": 2})
+    people, draw, refused = clients(scene=scene), generator(3, "junk", method), 0
+    memories: dict[ClientId, Memory] = {}
+    run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r", 0.0)
+    run.samples |= dict.fromkeys(people, (24, 24))
+    for client in people:
+        run.handle(Joined(client), 0.0)
+    while run.engine.stage.value != "finished":
+        first = next(e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None)
+        work = first.order.work
+        assert work is not None
+        local = local_for(people)(first.client, first.order)
+        if work.phase == "moments":
+            honest = ReportContent.model_validate(
+                {**empty(run, first.client, first.order.step), "numbers": moments(24)}
+            )
+        else:
+            models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in work.models]
+            honest, kept = perform(first.order, models, local, memories.get(first.client, {}), client=first.client)
+            memories[first.client] = kept
+        for _ in range(3):
+            poisoned = honest.model_copy(update={"numbers": spoiled(dict(honest.numbers), draw)})
+            try:
+                run.accept(first.client, poisoned.to_bytes(), 0.0)
+                break
+            except DecodeError as error:
+                refused += error.reason == "wrong numbers"
+        else:
+            run.accept(first.client, honest.to_bytes(), 0.0)
+        run, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+        run.samples |= dict.fromkeys(people, (24, 24))
+    assert refused > 3
+    assert json.loads(json.dumps(records.write_all(run, dict.fromkeys(people, 0))))["rounds"] == 2
+    assert all(np.isfinite(model).all() for model in run.strategy.clusters(run.state))
+
+
+def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
+    nothing: dict[str, Any] = {"examples": 24, "steps": 0, "loss": 0.0, "seconds": 0.0, "vectors": {}}
+    return {"run": run.facts.run, "step": step, "client": client, **nothing}
+
+
+def moments(count: int) -> dict[str, Any]:
+    return {"count": [count] * 5, "sum": [0.0] * 5, "square": [1.0 * count] * 5}
+
+
+def report(**numbers: Any) -> ReportContent:
+    told: dict[str, Any] = {"examples": 10, "steps": 1, "loss": 0.0, "seconds": 0.0, "vectors": {}, "numbers": numbers}
+    return ReportContent.model_validate({"run": "r", "step": 1, "client": "c", **told})
+
+
+@pytest.mark.parametrize(
+    ("phase", "numbers", "said"),
+    [
+        (Phase(numbers={"counts": 2}), {}, "counts is None; 2 numbers from 0 to 10 are wanted"),
+        (Phase(numbers={"counts": 2}), {"counts": [1, 11]}, "counts is [1, 11]; 2 numbers from 0 to 10 are wanted"),
+        (Phase(numbers={"counts": 2}), {"counts": [4, True]}, "counts is [4, True]; 2 numbers from 0 to 10 are wanted"),
+        (Phase(), {"track": 3}, "track is 3; figures with a number of samples n are wanted"),
+        (Phase("evaluate"), {}, "server is missing"),
+        (Phase("evaluate"), {"server": {"n": 2.5}}, "server is {'n': 2.5}; figures with a number of samples n"),
+        (Phase("evaluate"), {"server": GOOD, "last": {**GOOD, "f1": 2}}, "accuracy and f1 from 0 to 1 are wanted"),
+        (Phase("moments"), moments(1) | {"count": [0]}, "count is [0]; 3 numbers 1 or more are wanted"),
+    ],
+)
+def test_wrong_numbers_are_named_with_what_is_wanted(phase: Phase, numbers: dict[str, Any], said: str) -> None:
+    assert said in mistake(phase, report(**numbers), TASK)
+
+
+@pytest.mark.parametrize(
+    ("phase", "numbers"),
+    [
+        (Phase(numbers={"counts": 2}), {"counts": [0, 10.0], "track": GOOD}),
+        (Phase("evaluate"), {"server": GOOD, "tuned": {"n": 0}}),
+        (Phase("train"), {"anything": "else"}),
+    ],
+)
+def test_numbers_as_wanted_are_in_order(phase: Phase, numbers: dict[str, Any]) -> None:
+    assert mistake(phase, report(**numbers), TASK) == ""
