@@ -50,6 +50,9 @@ from shared.seeds import generator
 from shared.strategy import ClientId, Order, Phase, Report, Setup, Training, View
 from shared.vectors import Vector
 
+MOST_PER_VALUE = 8  # bytes: topk sends an index and a value
+BESIDE_VECTORS = 2 << 20  # bytes of a report for everything else in it
+
 
 @dataclass(frozen=True)
 class SendModel:
@@ -175,6 +178,12 @@ class Run:
         self.facts.accepted[client] = report.step
         effects = self.handle(Reported(client, report.step), now)
         return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
+
+    @property
+    def largest_report(self) -> int:
+        """Bytes that no report of the open step can exceed, in any codec."""
+        sizes = self.engine.step.phase.sizes if self.engine.step is not None else {}
+        return BESIDE_VECTORS + MOST_PER_VALUE * sum(map(abs, sizes.values()))
 
     def desired(self) -> list[Effect]:
         """All that should be retained at the broker now: models first, then everybody's order."""

@@ -28,7 +28,8 @@ from shared.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
 
-LARGEST_CONTENT = 8 << 30  # bytes of one report
+MOST_WAITING = 10_000  # items that were read and not yet dealt with; then the link's own bounds count
+MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 PUBLISHERS = 32  # orders under way at once
 
@@ -69,11 +70,12 @@ class Service:
         self.topics = Topics(self.scenario.federation)
         self.roster = Roster(self.scenario.task.digest)
         self.epoch = ""
-        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
+        self._stopping = False
         limit = self.scenario.wire.part_bytes
         self._parts = Assembler(
             lambda sender, part: run.spool.new_sink(part.size),
-            largest_bytes=LARGEST_CONTENT,
+            largest_bytes=run.largest_report,
             per_sender=2,
             total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
             max_age_s=max(self.scenario.rounds.deadline_s, 60.0),
@@ -84,7 +86,9 @@ class Service:
 
     def stop(self) -> None:
         """End `serve` soon; what has happened until then is in the checkpoint."""
-        self._items.put_nowait(Stop())
+        self._stopping = True
+        with contextlib.suppress(asyncio.QueueFull):  # then nobody waits for an item either
+            self._items.put_nowait(Stop())
 
     async def serve(self, first: Sequence[Effect] = ()) -> str | None:
         """Run until the run is over: "" or why it was given up; None after `stop`.
@@ -96,7 +100,7 @@ class Service:
             reader = group.create_task(self._read())
             while over is None:
                 item = await self._next()
-                if isinstance(item, Stop):
+                if self._stopping:
                     break
                 over = await self._carry_out(await self._decide(item))
                 await self._show_roster()
@@ -125,7 +129,7 @@ class Service:
                 self._refuse(error, incoming)
                 continue
             if item is not None:
-                self._items.put_nowait(item)
+                await self._items.put(item)
 
     def _understand(self, incoming: Incoming) -> Item | None:
         if not isinstance(incoming, Message):
@@ -136,6 +140,8 @@ class Service:
                 status = AgentStatus.from_bytes(incoming.payload)
                 if status.agent != agent:
                     raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
+                if agent not in self.roster.entries and len(self.roster.entries) >= MOST_AGENTS:
+                    raise DecodeError("too many agents", f"{agent} would be one more than {MOST_AGENTS}")
                 return status, incoming.retained
             case AgentTopic(agent, "report"):
                 return self._part(agent, incoming.payload)
@@ -148,6 +154,7 @@ class Service:
             raise DecodeError("too long", f"a part of {len(payload)} bytes")
         if agent not in self.run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
+        self._parts.largest_bytes = max(self._parts.largest_bytes, self.run.largest_report)
         sink = self._parts.feed(agent, Part.from_bytes(payload), time_of_loop())
         if sink is None:
             return None

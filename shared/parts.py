@@ -179,7 +179,7 @@ class Assembler:
         max_age_s: float,
     ) -> None:
         self._new_sink = new_sink
-        self._largest_bytes = largest_bytes
+        self.largest_bytes = largest_bytes
         self._per_sender = per_sender
         self._total_bytes = total_bytes
         self._max_age_s = max_age_s
@@ -203,8 +203,8 @@ class Assembler:
         differ from the content's first part), "no room", "wrong digest" (the content is given up whole).
         What a sink raises (OSError) goes through, and the part may be fed again.
         """
-        if part.size > self._largest_bytes:
-            raise DecodeError("too large", f"{part.size} bytes, at most {self._largest_bytes}")
+        if part.size > self.largest_bytes:
+            raise DecodeError("too large", f"{part.size} bytes, at most {self.largest_bytes}")
         check(part)
         own = self._senders.setdefault(sender, _Sender())
         if part.digest in own.finished:
