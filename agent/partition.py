@@ -126,6 +126,11 @@ def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
         _per_agent(place, arrays, "turns", agents),
         tuple(map(str, arrays.get("populations", ()))),
     )
+    again = np.flatnonzero(np.bincount(split.train_idx) > 1)
+    if len(again):
+        raise UserError(
+            f"{place}: training sample {again[0]} is in train_idx more than once ({len(again)} such samples)"
+        )
     return _checked(split)
 
 

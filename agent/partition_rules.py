@@ -21,6 +21,7 @@ from shared.scenario import (
     Quantity,
     Rotation,
     SuperclassMixture,
+    TestRule,
 )
 
 log = logging.getLogger(__name__)
@@ -50,9 +51,9 @@ def rule(cfg: Partition, targets: Array, test_targets: Array, agents: int, rng: 
         case Rotation():
             return _rotation(cfg, targets, test_targets, agents, rng)
         case LabelSkew():
-            return _local_view(_label_skew(cfg, targets, agents, rng), targets, test_targets)
+            return _tested(cfg.test, _label_skew(cfg, targets, agents, rng), targets, test_targets, rng)
         case Dirichlet():
-            return _local_view(_dirichlet(cfg, targets, agents, rng), targets, test_targets)
+            return _tested(cfg.test, _dirichlet(cfg, targets, agents, rng), targets, test_targets, rng)
         case GroupedLabels():
             return _grouped_labels(cfg, targets, test_targets, agents, rng)
         case SuperclassMixture():
@@ -79,7 +80,7 @@ def by_group(
     """
     if groups is None:
         raise UserError("fleet.partition by_group: this data set names no natural clients; use another rule")
-    chosen, truth, names = _chosen_groups(cfg, groups, populations, agents, rng)
+    chosen, truth, names = _chosen_groups(cfg, groups, test_groups, populations, agents, rng)
     members = [np.flatnonzero(groups == group) for group in chosen]
     if test_groups is not None and bool(np.isin(chosen, test_groups).all()):
         test = [np.flatnonzero(test_groups == group) for group in chosen]
@@ -89,9 +90,16 @@ def by_group(
 
 
 def _chosen_groups(
-    cfg: ByGroup, groups: Array, populations: Array | None, agents: int, rng: np.random.Generator
+    cfg: ByGroup,
+    groups: Array,
+    test_groups: Array | None,
+    populations: Array | None,
+    agents: int,
+    rng: np.random.Generator,
 ) -> tuple[Array, Array | None, tuple[str, ...]]:
     known, first, counts = np.unique(groups, return_index=True, return_counts=True)
+    if test_groups is not None:
+        counts = counts + np.array([np.count_nonzero(test_groups == group) for group in known])
     fitting = counts >= max(cfg.min_samples, 2)  # one to train, one to test
     if not cfg.populations:
         picked = _drawn(np.flatnonzero(fitting), agents, f"natural clients with {cfg.min_samples} samples", rng)
@@ -127,6 +135,8 @@ def _held_back(cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Genera
     In time order the end of each activity is held back: the end of a whole recording session would often
     be an activity that training never saw.
     """
+    if len(own) < 2:  # its test samples are elsewhere, where others have none
+        return own, own[:0]
     if cfg.split == "random":
         held = min(max(round(cfg.test_share * len(own)), 1), len(own) - 1)
         order = rng.permutation(own)
@@ -169,7 +179,7 @@ def _grouped_labels(
         )
     group = _blocks(agents, cfg.groups)
     owned = group[:, None] == _blocks(len(labels), cfg.groups)[None, :]
-    shares = _local_view(_shared_by_owners(targets, labels, owned, rng), targets, test_targets)
+    shares = _tested(cfg.test, _shared_by_owners(targets, labels, owned, rng), targets, test_targets, rng)
     return Shares(shares.train, shares.test, group)
 
 
@@ -239,16 +249,26 @@ def _superclass_mixture(
     cfg: SuperclassMixture, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
 ) -> Shares:
     """The first half of the agents draws `major` of its samples from super-class 0, the others 1 - major."""
-    strange = sorted(set(cfg.first) - {int(label) for label in np.unique(targets)})
-    if strange:
-        raise UserError(f"fleet.partition.first: labels {strange} do not occur in the data set")
+    there = {int(label) for label in np.unique(targets)}
+    for key, labels in (("first", cfg.first), ("second", cfg.second)):
+        if strange := sorted(set(labels) - there):
+            raise UserError(f"fleet.partition.{key}: labels {strange} do not occur in the data set")
+    if both := sorted(set(cfg.first) & set(cfg.second)):
+        raise UserError(f"fleet.partition: labels {both} are in both super-classes")
     share = np.where(np.arange(agents) < (agents + 1) // 2, cfg.major, 1 - cfg.major)
     truth = np.stack([share, 1 - share], axis=1)
-    pools = [np.flatnonzero(np.isin(targets, cfg.first, invert=bool(k))) for k in range(2)]
-    test_pools = [np.flatnonzero(np.isin(test_targets, cfg.first, invert=bool(k))) for k in range(2)]
+    pools, test_pools = (
+        [np.flatnonzero(superclass(cfg, some) == k) for k in range(2)] for some in (targets, test_targets)
+    )
     each = _largest_even(share, pools)
     tests = min(each // 5, _largest_even(share, test_pools))
     return Shares(_mixed(share, each, pools, rng), _mixed(share, tests, test_pools, rng), truth)
+
+
+def superclass(cfg: SuperclassMixture, targets: Array) -> Indices:
+    """0 or 1 for each target, -1 for one that is in neither super-class."""
+    second = np.isin(targets, cfg.second) if cfg.second else np.full(len(targets), True)
+    return np.where(np.isin(targets, cfg.first), 0, np.where(second, 1, -1))
 
 
 def _largest_even(share: npt.NDArray[np.float64], pools: Sequence[Indices]) -> int:
@@ -276,9 +296,20 @@ def _mixed(
     return [np.concatenate(pair) for pair in zip(*columns, strict=True)]
 
 
-def _local_view(train: list[Indices], targets: Array, test_targets: Array) -> Shares:
-    """Every agent tests on all test samples of every label that it trains on."""
-    return Shares(train, [np.flatnonzero(np.isin(test_targets, np.unique(targets[own]))) for own in train])
+def _tested(
+    how: TestRule, train: list[Indices], targets: Array, test_targets: Array, rng: np.random.Generator
+) -> Shares:
+    """Every agent tests on all test samples of every label that it trains on, or on its share of each label's."""
+    if how == "view":
+        return Shares(train, [np.flatnonzero(np.isin(test_targets, np.unique(targets[own]))) for own in train])
+    parts: list[list[Indices]] = [[] for _ in train]
+    for label in np.unique(targets):
+        counts = np.array([np.count_nonzero(targets[own] == label) for own in train])
+        samples = rng.permutation(np.flatnonzero(test_targets == label))
+        cuts = np.cumsum(counts)[:-1] * len(samples) // counts.sum()
+        for part, share in zip(parts, np.split(samples, cuts), strict=True):
+            part.append(share)
+    return Shares(train, [np.sort(np.concatenate(part)) for part in parts])
 
 
 def _test_shares(test_targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:

@@ -14,6 +14,7 @@ from agent.data.dataset import Array
 from agent.learner import TorchLocal
 from agent.models import build, layout_of
 from agent.partition import Split, fleet_data
+from agent.partition_rules import superclass
 from shared import metrics
 from shared.errors import UserError
 from shared.scenario import Scenario, SuperclassMixture
@@ -35,14 +36,14 @@ def accuracies(
     if scenario.task.standardise == "federated" and scaling is None:
         raise UserError("task.standardise is federated: --scaling with the run's mean and std is wanted")
     pooled = _pooled(*fleet_data(scenario, data_root))
-    superclass = np.isin(pooled.test_targets, rule.first, invert=True).astype(np.int64)  # before fit() renames classes
-    if len(np.unique(superclass)) < 2:
+    of_sample = superclass(rule, pooled.test_targets)  # before fit() renames classes
+    if not {0, 1} <= set(of_sample.tolist()):
         return []
     task = scenario.task
     layout = layout_of(build(task, 0))
     rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
     local = TorchLocal(fit(pooled, task), task, layout, scenario.training, rng, scaling)
-    return [_tested(local, _vector(path, layout), superclass) for path in _files(models)]
+    return [_tested(local, _vector(path, layout), of_sample) for path in _files(models)]
 
 
 def _pooled(data: Dataset, split: Split) -> Dataset:
@@ -53,9 +54,9 @@ def _pooled(data: Dataset, split: Split) -> Dataset:
     return replace(data, test_features=data.features[rows], test_targets=data.targets[rows])
 
 
-def _tested(local: TorchLocal, model: Vector, superclass: Array) -> list[float]:
+def _tested(local: TorchLocal, model: Vector, of_sample: Array) -> list[float]:
     predicted, truth = np.argmax(local.predict(model, "test"), axis=1), local.targets("test")
-    return [metrics.accuracy(truth[superclass == k], predicted[superclass == k]) for k in range(2)]
+    return [metrics.accuracy(truth[of_sample == k], predicted[of_sample == k]) for k in range(2)]
 
 
 def _files(models: Path) -> list[Path]:

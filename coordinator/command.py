@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import signal
 import uuid
 from collections.abc import Callable, Mapping
@@ -161,11 +162,21 @@ async def finish(this: Run, data_root: Path | None) -> dict[str, Any]:
         tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling)
     memberships = this.strategy.memberships(this.state)
     mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
-    return records.write_all(this, truth_of(scenario, folder), mixed)
+    return records.write_all(this, truth_of(scenario, folder), {**mixed, "partition": partition_digest(folder)})
 
 
 def _has_superclasses(scenario: Scenario) -> bool:
     return scenario.fleet is not None and isinstance(scenario.fleet.partition, SuperclassMixture)
+
+
+def partition_digest(folder: Path) -> str | None:
+    """Names who held which samples in a simulated run; equal where runs had the same split."""
+    path = folder / "partition.npz"
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        arrays = b"".join(file[name].tobytes() for name in sorted(file.files))
+    return hashlib.blake2b(arrays, digest_size=8).hexdigest()
 
 
 def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:

@@ -124,6 +124,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
         "method": cell.label,
         "seed": cell.seed,
         "strategy": cell.scenario.strategy.name,
+        "split": result.get("partition"),  # who held which samples
     }
     for mode in MODES:
         figures = modes.get(mode, {})

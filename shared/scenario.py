@@ -30,7 +30,10 @@ class Section(BaseModel):
 class Model(Section):
     """A built-in model, or the user's own as "module:callable" (installed on every device)."""
 
-    name: str = Field("mlp", description="lenet5, mlp, linear, cnn1d, or module:callable")
+    name: str = Field(
+        "mlp",
+        description="lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16, or module:callable",
+    )
     options: dict[str, Any] = Field({}, description="keyword arguments of the model, e.g. {hidden: 64}")
 
 
@@ -146,6 +149,15 @@ class Wire(Section):
         return self
 
 
+TestRule = Annotated[
+    Literal["view", "proportional"],
+    Field(
+        description="view: an agent tests on all test samples of its labels; proportional: on as large a share of each "
+        "label's as it has of its training samples. Figures of the two cannot be compared"
+    ),
+]
+
+
 class Iid(Section):
     name: Literal["iid"] = "iid"
 
@@ -155,12 +167,14 @@ class LabelSkew(Section):
 
     name: Literal["label_skew"] = "label_skew"
     share: float = Field(0.2, gt=0, le=1)
+    test: TestRule = "view"
 
 
 class Dirichlet(Section):
     name: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(0.1, gt=0)
     min_samples: int = Field(10, ge=1)
+    test: TestRule = "view"
 
 
 class GroupedLabels(Section):
@@ -168,6 +182,7 @@ class GroupedLabels(Section):
 
     name: Literal["grouped_labels"] = "grouped_labels"
     groups: int = Field(2, ge=1)
+    test: TestRule = "view"
 
 
 class Rotation(Section):
@@ -182,14 +197,15 @@ class SuperclassMixture(Section):
 
     name: Literal["superclass_mixture"] = "superclass_mixture"
     major: float = Field(0.7, gt=0.5, le=1)
-    first: tuple[int, ...] = (0, 1, 8, 9)
+    first: tuple[int, ...] = Field((0, 1, 8, 9), description="labels of super-class 0")
+    second: tuple[int, ...] = Field((), description="labels of super-class 1; empty: all others")
 
 
 class ByGroup(Section):
     """One agent per natural client of the data set: a writer, a person."""
 
     name: Literal["by_group"] = "by_group"
-    min_samples: int = Field(0, ge=0)
+    min_samples: int = Field(0, ge=0, description="of training and test together; clients with fewer are left out")
     test_share: float = Field(0.2, gt=0, lt=1)
     split: Literal["random", "time"] = "random"
     populations: dict[str, int] = Field(
@@ -329,7 +345,8 @@ class Compare(Section):
     published: dict[str, float] = Field({}, description="by label: the figure that is printed beside ours, in percent")
     metric: Metric = Field(
         "last",
-        description="what the published figure is: a mode's macro average; global: E-server's micro one; newcomers: E-tuned of the newcomers",
+        description="what the published figure is: a mode's macro average; global: E-server's micro one, over all agents' "
+        "test samples together (one that several agents hold counts for each); newcomers: E-tuned of the newcomers",
     )
     layout: Literal["modes", "averages"] = Field(
         "modes",

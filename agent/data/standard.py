@@ -16,6 +16,7 @@ from shared.errors import DataError
 
 IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 CIFAR_PIXELS = 3 * 32 * 32
+BATCHES = 5  # training files of CIFAR-10
 DIGITS, UPPER = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 MERGED = DIGITS + UPPER + "abdefghnqrt"  # small letters that look like their capitals count as these
 EMNIST_CLASSES = {
@@ -87,6 +88,11 @@ def load_cifar(path: Path) -> Dataset:
     if not names:
         raise DataError(f"{path}: no data_batch_*.bin and no train.bin among {', '.join(sorted(files)) or 'nothing'}")
     hundred = names == ["train.bin"]
+    wanted = [] if hundred else [f"data_batch_{i}.bin" for i in range(1, BATCHES + 1)]
+    if lacking := sorted({*wanted, "test.bin" if hundred else "test_batch.bin"} - set(files)):
+        raise DataError(
+            f"{path}: {', '.join(lacking)} missing: a part of the data set would be left out; copy it again"
+        )
     parts = [_cifar_records(f"{path}/{name}", files[name], hundred) for name in names]
     test_name = "test.bin" if hundred else "test_batch.bin"
     test = _cifar_records(f"{path}/{test_name}", files[test_name], hundred) if test_name in files else None

@@ -7,6 +7,7 @@ import io
 import struct
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,7 @@ def test_cifar_10_reads_from_the_archive_as_it_ships_and_from_its_folder(tmp_pat
     files = {
         "data_batch_2.bin": cifar_records([2, 0]),
         "data_batch_1.bin": cifar_records([1]),
+        **{f"data_batch_{i}.bin": cifar_records([0]) for i in (3, 4, 5)},
         "test_batch.bin": cifar_records([2]),
         "batches.meta.txt": b"plane\ncar\nbird\n\n",
     }
@@ -89,8 +91,8 @@ def test_cifar_10_reads_from_the_archive_as_it_ships_and_from_its_folder(tmp_pat
         (folder / name).write_bytes(content)
     for place in (archive, folder):
         data = load(place)
-        assert data.features.shape == (3, 3, 32, 32)
-        assert data.targets.tolist() == [1, 2, 0]  # batches in the order of their numbers
+        assert data.features.shape == (6, 3, 32, 32)
+        assert data.targets.tolist() == [1, 2, 0, 0, 0, 0]  # batches in the order of their numbers
         assert data.features[1].max() == 2
         assert data.labels == ("plane", "car", "bird")
 
@@ -101,8 +103,24 @@ def test_cifar_100_counts_its_fine_labels(tmp_path: Path) -> None:
     assert (data.targets.tolist(), data.test_targets.tolist()) == ([30, 99], [5])
 
 
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ([1, 2, 4, 5, "test"], r"data_batch_3\.bin missing"),
+        ([1, 2, 3, 4, 5], r"test_batch\.bin missing"),
+    ],
+)
+def test_a_part_of_cifar_that_is_missing_is_named(tmp_path: Path, files: list[Any], words: str) -> None:
+    for one in files:
+        name = "test_batch.bin" if one == "test" else f"data_batch_{one}.bin"
+        (tmp_path / name).write_bytes(cifar_records([1]))
+    with pytest.raises(DataError, match=words):
+        load(tmp_path)
+
+
 def test_cifar_records_cut_short_are_named(tmp_path: Path) -> None:
-    path = cifar_archive(tmp_path / "c.tar.gz", {"data_batch_1.bin": cifar_records([1, 2])[:-1]})
+    whole = {f"data_batch_{i}.bin": cifar_records([1]) for i in range(2, 6)} | {"test_batch.bin": cifar_records([1])}
+    path = cifar_archive(tmp_path / "c.tar.gz", {"data_batch_1.bin": cifar_records([1, 2])[:-1], **whole})
     with pytest.raises(DataError, match=r"data_batch_1\.bin: 6145 bytes.*3073"):
         load(path)
     path.write_bytes(path.read_bytes()[:40])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from agent.data import Dataset, load_named
 from agent.data.dataset import dataset
 from agent.partition import Split, client_dataset, fleet_data, limited, load_split, partition
+from agent.partition_rules import superclass
 from shared.errors import UserError
 from shared.scenario import (
     ByGroup,
@@ -44,6 +47,8 @@ RULES: list[Partition] = [
     Rotation(groups=2),
     Rotation(groups=4),
     SuperclassMixture(),
+    SuperclassMixture(first=(0, 1), second=(2, 3, 4)),
+    LabelSkew(share=0.2, test="proportional"),
     Quantity(alpha=0.5),
 ]
 
@@ -106,6 +111,27 @@ def test_the_local_view_holds_all_test_samples_of_the_labels_owned(cfg: Partitio
     split = split_of(cfg)
     for agent in range(20):
         assert sorted(split.test(agent)) == [i for i in range(500) if TESTS[i] in labels_of(split, agent)]
+
+
+@pytest.mark.parametrize("rule", [LabelSkew, GroupedLabels, Dirichlet])
+def test_proportional_tests_are_shared_out_as_the_training_samples_of_each_label(rule: Any) -> None:
+    view, split = split_of(rule()), split_of(rule(test="proportional"))
+    assert np.array_equal(split.train_idx, view.train_idx)
+    assert sorted(split.test_idx) == list(range(500))  # every test sample, once
+    for agent, label in itertools.product(range(20), range(10)):
+        own, everybody = (np.bincount(TARGETS[idx], minlength=10) for idx in (split.train(agent), split.train_idx))
+        tests = np.bincount(TESTS[split.test(agent)], minlength=10)[label]
+        assert abs(tests - own[label] / everybody[label] * np.count_nonzero(label == TESTS)) < 1
+
+
+def test_a_second_super_class_leaves_the_other_labels_out() -> None:
+    split = split_of(SuperclassMixture(major=0.9, first=(0, 1), second=(2, 3, 4)))
+    for agent in range(20):
+        labels = TARGETS[split.train(agent)]
+        assert set(labels.tolist()) <= {0, 1, 2, 3, 4}
+        assert (np.isin(labels, (0, 1)).mean() > 0.5) == (agent < 10)
+        assert set(TESTS[split.test(agent)].tolist()) <= {0, 1, 2, 3, 4}
+    assert superclass(SuperclassMixture(first=(0,), second=(2,)), np.array([0, 1, 2])).tolist() == [0, -1, 1]
 
 
 @settings(max_examples=20, deadline=None)
@@ -235,6 +261,13 @@ def test_by_group_uses_the_test_part_where_the_same_clients_are_there() -> None:
     assert grouped(ByGroup(), 10, tests=np.arange(100, 110)).test_of == "train"
 
 
+def test_by_group_counts_training_and_test_samples_of_a_client() -> None:
+    """Each has 20 training samples here; the client that has a test sample too is the only one with 21."""
+    split = grouped(ByGroup(min_samples=21), 1, tests=np.array([7]))
+    assert set(GROUPS[split.train(0)].tolist()) == {7}
+    assert (len(split.train(0)), len(split.test(0)), split.test_of) == (20, 1, "test")
+
+
 @pytest.mark.parametrize(
     ("cfg", "agents", "words"),
     [
@@ -257,8 +290,12 @@ def test_a_rule_that_cannot_be_kept_says_so() -> None:
         split_of(Quantity(min_samples=30), agents=100)
     with pytest.raises(UserError, match="11 groups"):
         split_of(GroupedLabels(groups=11))
-    with pytest.raises(UserError, match=r"labels \[77\] do not occur"):
+    with pytest.raises(UserError, match=r"first: labels \[77\] do not occur"):
         split_of(SuperclassMixture(first=(0, 77)))
+    with pytest.raises(UserError, match=r"second: labels \[77\] do not occur"):
+        split_of(SuperclassMixture(second=(2, 77)))
+    with pytest.raises(UserError, match=r"labels \[1\] are in both"):
+        split_of(SuperclassMixture(second=(1, 2)))
     with pytest.raises(UserError, match="gets no training sample"):
         split_of(Iid(), agents=2001)
     with pytest.raises(UserError, match="values, this rule needs classes"):
@@ -301,6 +338,7 @@ def test_a_users_partition_needs_the_four_arrays_only(tmp_path: Path) -> None:
         ({"train_ptr": [0, 3]}, r"2 agents need \(3,\)"),
         ({"train_ptr": [0, 2, 2]}, "rise from 0 to 3"),
         ({"train_ptr": [0, 0, 3]}, "agent 0 of 2 gets no training sample"),
+        ({"train_idx": [0, 1, 1]}, "training sample 1 is in train_idx more than once"),
         ({"truth": [1]}, "truth has shape"),
         ({"test_of": "dev"}, "test_of is 'dev'"),
     ],

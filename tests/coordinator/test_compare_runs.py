@@ -71,6 +71,9 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     rows = list(csv.DictReader((tmp_path / "compare.csv").open()))
     assert [f"{row['method']}/{row['seed']}" for row in rows] == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5"]
     assert json.loads((tmp_path / "compare.json").read_text())["methods"] == found
+    splits = {seed: {row["split"] for row in rows if row["seed"] == seed} for seed in ("4", "5")}
+    assert len(splits["4"]) == len(splits["5"]) == 1
+    assert splits["4"] != splits["5"] != {""}
     assert (tmp_path / "compare.parquet").stat().st_size > 0
 
     with pytest.raises(UserError, match="was run from another scenario"):
