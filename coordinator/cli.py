@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
-from shared.errors import UserError
+from shared.errors import UserError, files_named
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,7 +47,8 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            with files_named():
+                return function(*args, **kwargs)
         except UserError as error:
             _fail(str(error))
 
