@@ -16,12 +16,14 @@ import pytest
 from coordinator import command
 from coordinator.compare import Cell, grid
 from coordinator.compare_command import NONE_KNOWN, Known, known_rows, run_cells, write_tables
+from coordinator.run import Done
 from coordinator.scenario_file import load
-from coordinator.simulate import alone, simulate
+from coordinator.simulate import Simulation, alone, simulate
 from coordinator.workers import Crew
 from shared.errors import UserError
 from shared.frames import Job
 from shared.scenario import Scenario
+from shared.strategies.fedavg import FedAvg
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
 from tests.processes import Program, model_bytes
@@ -176,6 +178,26 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew
     again = simulate(scene, command.Options(tmp_path / "cut", resume=True), crew, lambda row: None)
     assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
     assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", [NotImplementedError, RecursionError, RuntimeError])
+def test_what_a_method_raises_is_no_end_of_a_run(
+    kind: type[Exception], tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fold(*_: Any) -> Any:
+        raise kind("not yet")
+
+    monkeypatch.setattr(FedAvg, "fold", fold)
+    with pytest.raises(kind, match="not yet"):
+        simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
+
+
+@pytest.mark.processes
+def test_a_run_that_is_given_up_says_why(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
+    with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
+        simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
 
 
 def test_faults_need_a_broker(tmp_path: Path) -> None:
