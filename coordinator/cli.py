@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
@@ -60,6 +63,12 @@ def _fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def going_on(arguments: Sequence[str]) -> str:
+    """The line that goes on where a run was stopped: as it was typed, with --resume, and stars for a password."""
+    shown = [re.sub(r"(mqtts?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments]
+    return shlex.join(["coordinator", *shown, *([] if "--resume" in shown else ["--resume"])])
+
+
 @main.command()
 @mended
 def run(
@@ -94,12 +103,7 @@ def run(
         else:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
-        way = " --in-process" if in_process else ""
-        err.print(
-            f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume{way}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        err.print(f"stopped; go on with: {going_on(sys.argv[1:])}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130)
     if as_json:
         display.json_line({"event": "result", **result})

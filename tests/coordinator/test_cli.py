@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from coordinator.cli import main
+from coordinator.cli import going_on, main
 from tests.coordinator.comparisons import DIGITS, written
 from tests.coordinator.test_page import run
 
@@ -48,3 +49,32 @@ def test_a_path_that_cannot_be_is_one_message(
     before = sorted(tmp_path.rglob("*"))
     assert words in refusal(*line.split())
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("run s.yaml --set strategy.name=ditto --data-root 'my data'", " --resume"),
+        ("run s.yaml --resume --ca ca.pem", ""),
+        ("run s.yaml --out '$x' --broker=mqtts://me@host:8883", " --resume"),
+    ],
+)
+def test_the_way_to_go_on_is_what_was_typed_and_resume(line: str, wanted: str) -> None:
+    assert shlex.split(going_on(shlex.split(line))) == shlex.split(f"coordinator {line}{wanted}")
+
+
+@pytest.mark.parametrize("option", ["--broker {}", "--broker={}", "--set broker={}"])
+@pytest.mark.parametrize("password", ["secret", "s:e/cr@et", "%40secret"])
+def test_the_way_to_go_on_shows_no_password(option: str, password: str) -> None:
+    line = going_on(["run", "s.yaml", *option.format(f"mqtts://me:{password}@host").split()])
+    assert "mqtts://me:***@host" in line
+    assert password not in line
+
+
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["run", str(written(tmp_path, DIGITS)), "--set", "strategy.name=ditto", "--in-process"]
+    monkeypatch.setattr("sys.argv", ["coordinator", *line])
+    monkeypatch.setattr("coordinator.simulate.alone", lambda *_: None)
+    result = typed(*line)
+    assert result.exit_code == 130
+    assert result.stderr == f"stopped; go on with: {shlex.join(['coordinator', *line])} --resume\n"
