@@ -131,7 +131,10 @@ def compare(
         ),
     ] = None,
     run: Annotated[
-        bool, typer.Option("--run/--no-run", help="run what is missing, or only print what is there")
+        bool,
+        typer.Option(
+            "--run/--no-run", help="run what is missing, or only print what is there (and write it where --out says)"
+        ),
     ] = True,
     in_process: InProcess = False,
     broker: Broker = None,
@@ -148,42 +151,21 @@ def compare(
     """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
 
     Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped. With --known
-    also those count that were run elsewhere.
+    also those count that were run elsewhere. The tables are also written to the comparison's folder; with --no-run only
+    where --out names one.
     """
-    from coordinator import command, compare_command, display
-    from coordinator.compare import Cell
-    from coordinator.compare_tables import tables
+    from coordinator import command, compare_command
     from coordinator.scenario_file import load
 
     loaded = load(scenario, overrides or [])
     options = command.Options(folder or Path("runs") / loaded.name, False, broker, embedded, data_root, ca)
 
-    def watching(cell: Cell) -> Any:
-        if as_json:
-            return nullcontext(lambda row: display.json_line({"cell": cell.name, **row}))
-        out.print(f"{cell.name}: {options.folder / cell.folder}", highlight=False, soft_wrap=True)
-        return display.Progressing(out, loaded.rounds.count)
-
-    rows = compare_command.known_rows(loaded, known or [])
-    if known and not as_json:
-        out.print(f"{len(rows)} cells are known: those with this scenario and target", highlight=False)
-    try:
-        done = not run or compare_command.run_cells(
-            loaded, options, cells or [], watching, in_process=in_process, known=rows
-        )
-    except KeyboardInterrupt:
-        done = False
-    if not done:
+    wanted = compare_command.Wanted(
+        cells or [], known or [], run=run, in_process=in_process, write=run or folder is not None
+    )
+    if not compare_command.compare(loaded, options, wanted, None if as_json else out):
         err.print("stopped; the same command goes on from here", highlight=False)
         raise typer.Exit(130)
-    found = compare_command.write_tables(loaded, options.folder, rows)
-    if as_json:
-        display.json_line({"event": "compare", "methods": found})
-        return
-    for words in tables(loaded, found):
-        out.print(display.words_table(words), width=max(out.width, 160), crop=False)  # no column is lost
-    names = "compare.json, .csv, .parquet and .md are in"
-    out.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
 
 
 @main.command()

@@ -12,6 +12,8 @@ from coordinator.cli import going_on, main
 from tests.coordinator.comparisons import DIGITS, written
 from tests.coordinator.test_page import run
 
+ROOT = Path(__file__).parents[2]
+
 
 def typed(*arguments: object) -> Result:
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
@@ -78,3 +80,27 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: p
     result = typed(*line)
     assert result.exit_code == 130
     assert result.stderr == f"stopped; go on with: {shlex.join(['coordinator', *line])} --resume\n"
+
+
+COMPARE = f"compare {ROOT}/scenarios/fuzzy_cifar10_73.yaml --known {ROOT}/benchmarks/results/fuzzy_cifar10_73.json"
+COMPARE += " --no-run --set rounds.count=40 --set evaluation.every=10"  # as docs/operations.md has it
+
+
+def test_no_run_prints_what_is_known_and_writes_it_only_where_out_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = typed(*COMPARE.split())
+    assert shown.exit_code == 0, shown.output
+    assert "cells are known" in shown.stdout
+    assert "fuzzy" in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+    written = typed(*COMPARE.split(), "--out", "new/folder")
+    assert written.stdout == shown.stdout + "compare.json, .csv, .parquet and .md are in new/folder\n"
+    assert sorted(path.suffix for path in Path("new/folder").iterdir()) == [".csv", ".json", ".md", ".parquet"]
+
+
+def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
+    path = written(tmp_path, DIGITS)
+    assert "no cell is finished" in refusal("compare", path, "--no-run", "--out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from coordinator import command
-from coordinator.compare import Cell, grid
-from coordinator.compare_command import NONE_KNOWN, Known, known_rows, run_cells, write_tables
+from coordinator.compare import Cell, Row, grid, summaries
+from coordinator.compare_command import NONE_KNOWN, Known, finished_rows, known_rows, run_cells, write_tables
 from coordinator.run import Done
 from coordinator.scenario_file import load
 from coordinator.simulate import Simulation, alone, simulate
@@ -53,6 +53,13 @@ def compare_in_process(scene: Scenario, out: Path, *cells: str, known: Known = N
     return watching.ran
 
 
+def tabled(scene: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
+    """The tables are written; a summary per method."""
+    rows = finished_rows(scene, out, known)
+    write_tables(scene, out, rows)
+    return summaries(scene, rows)
+
+
 @pytest.mark.processes
 def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tmp_path: Path) -> None:
     scene = scenario()
@@ -68,7 +75,7 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     draws = {label: invited(folder) for label, folder in folders.items()}
     assert draws["fedavg"] == draws["fedclust"] == draws["four"] != []
 
-    found = write_tables(scene, tmp_path)
+    found = tabled(scene, tmp_path)
     assert [(one["method"], one["seeds"]) for one in found] == [("fedavg", [4, 5]), ("fedclust", [4]), ("four", [4])]
     rows = list(csv.DictReader((tmp_path / "compare.csv").open()))
     assert [f"{row['method']}/{row['seed']}" for row in rows] == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5"]
@@ -81,7 +88,7 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     elsewhere = tmp_path / "elsewhere"
     known = known_rows(scene, [tmp_path / "compare.json"])
     assert compare_in_process(scene, elsewhere, "4", "fedclust", known=known) == ["fedclust/5"]
-    again = write_tables(scene, elsewhere, known)
+    again = tabled(scene, elsewhere, known)
     assert [(one["method"], one["seeds"]) for one in again] == [("fedavg", [4, 5]), ("fedclust", [4, 5]), ("four", [4])]
     assert again[0] == found[0]
     assert again[2] == found[2]
