@@ -27,6 +27,7 @@ main = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # a bracket in a help text is a bracket
 )
 out, err = Console(), Console(stderr=True)
 if not out.is_terminal:
