@@ -70,9 +70,24 @@ def going_on(arguments: Sequence[str]) -> str:
     return shlex.join(["coordinator", *shown, *([] if "--resume" in shown else ["--resume"])])
 
 
+def _refuse_contradictions(context: typer.Context) -> None:
+    """UserError where an option was typed that another one leaves without effect. The environment's are mere defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    for chosen, does, idle in (
+        ("in_process", "needs no broker", ("broker", "ca", "embedded")),
+        ("embedded", "starts a broker of its own", ("broker", "ca")),
+    ):
+        both = [f"--{name}" for name in idle if name in typed]
+        if chosen in typed and both:
+            option = "--" + chosen.replace("_", "-")
+            raise UserError(f"{option} {does}: leave out {' and '.join(both)}, or {option}")
+
+
 @main.command()
 @mended
 def run(
+    context: typer.Context,
     scenario: ScenarioFile,
     folder: Annotated[Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")] = None,
     broker: Broker = None,
@@ -96,6 +111,8 @@ def run(
     from coordinator import command, display, simulate
     from coordinator.scenario_file import load
 
+    _refuse_contradictions(context)
+    broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
     options = command.Options(folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, ca)
     with nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch:
@@ -118,6 +135,7 @@ def run(
 @main.command()
 @mended
 def compare(
+    context: typer.Context,
     scenario: ScenarioFile,
     folder: Annotated[
         Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
@@ -158,6 +176,8 @@ def compare(
     from coordinator import command, compare_command
     from coordinator.scenario_file import load
 
+    _refuse_contradictions(context)
+    broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
     options = command.Options(folder or Path("runs") / loaded.name, False, broker, embedded, data_root, ca)
 

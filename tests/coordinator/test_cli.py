@@ -5,10 +5,14 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from coordinator import command
 from coordinator.cli import going_on, main
+from shared.errors import UserError
+from shared.scenario import Scenario
 from tests.coordinator.comparisons import DIGITS, written
 from tests.coordinator.test_page import run
 
@@ -104,3 +108,74 @@ def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
     path = written(tmp_path, DIGITS)
     assert "no cell is finished" in refusal("compare", path, "--no-run", "--out", tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--in-process --broker mqtt://host", "--in-process needs no broker: leave out --broker, or --in-process"),
+        ("--in-process --embedded", "leave out --embedded, or --in-process"),
+        ("--embedded --broker mqtt://host --in-process", "leave out --broker and --embedded, or --in-process"),
+        ("--embedded --broker mqtt://host", "--embedded starts a broker of its own: leave out --broker, or --embedded"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "compare"])
+def test_options_that_leave_one_another_without_effect_are_refused(
+    verb: str, options: str, words: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, DIGITS)
+    assert words in refusal(verb, path, "--out", tmp_path / "out", *options.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--in-process", "--embedded"])
+def test_a_broker_in_the_environment_gives_way_to_what_was_typed(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[command.Options] = []
+
+    async def over_a_broker(_: object, options: command.Options, __: object) -> None:
+        seen.append(options)
+
+    monkeypatch.setenv("COVEY_BROKER", "mqtt://of.the.environment")
+    monkeypatch.setattr("coordinator.command.run", over_a_broker)
+    monkeypatch.setattr("coordinator.simulate.alone", lambda _, options, __: seen.append(options))
+    assert typed("run", written(tmp_path, DIGITS), option).exit_code == 130
+    assert [one.broker for one in seen if one.embedded] == ([None] if option == "--embedded" else [])
+
+
+def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path: Path) -> None:
+    one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
+    command.prepare(one, command.Options(out))
+    (out / "start.npz").write_bytes(b"cut short")
+    (out / "model.log").write_text("why it failed")
+    with pytest.raises(UserError, match="a run folder is already there"):
+        command.prepare(one.model_copy(update={"seed": 2}), command.Options(out))
+    command.prepare(one, command.Options(out))
+    assert sorted(path.name for path in out.iterdir()) == ["model.log", "scenario.yaml"]
+
+
+@pytest.mark.parametrize("sign", ["checkpoint/manifest.json", "result.json"])
+def test_a_run_that_began_keeps_its_folder(sign: str, tmp_path: Path) -> None:
+    one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
+    command.prepare(one, command.Options(out))
+    (out / sign).parent.mkdir(exist_ok=True)
+    (out / sign).touch()
+    with pytest.raises(UserError, match="a run folder is already there"):
+        command.prepare(one, command.Options(out))
+
+
+@pytest.mark.processes
+def test_a_wrong_data_root_is_mended_by_typing_the_command_again(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "toy.npz", x=np.arange(120.0).reshape(60, 2), y=np.arange(60) % 2)
+    toy = {"fleet": {"agents": 2, "data": "toy.npz", "workers": 1}, "rounds": {"count": 1}}
+    task = {"features": [2], "classes": 2, "model": {"name": "linear"}}
+    path = written(tmp_path, {"name": "toy", "task": task, "strategy": {"name": "fedavg"}, **toy})
+    line = ["run", path, "--in-process", "--out", tmp_path / "out", "--data-root"]
+    assert "toy.npz" in refusal(*line, tmp_path / "wrong")
+    mended = typed(*line, tmp_path / "data")
+    assert mended.exit_code == 0, mended.output
+    status = refusal("status", tmp_path / "out")
+    assert f"It is finished: `coordinator report {tmp_path / 'out'}` shows its result" in status
+    assert "is it a run's folder?" in refusal("status", tmp_path / "data")
