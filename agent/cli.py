@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shared.errors import UserError
+from shared.errors import UserError, files_named
 
 app = typer.Typer(
     help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
@@ -36,9 +36,10 @@ ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 
 
 def main() -> None:
-    """The console script: a UserError is one message and exit code 2."""
+    """The console script: a mistake of the user's is one message and exit code 2."""
     try:
-        app()
+        with files_named():
+            app()
     except UserError as error:
         sys.stderr.write(f"agent: {error}\n")
         sys.exit(2)
@@ -146,8 +147,19 @@ def superclasses(
     from agent.fleet import load_scenario
     from agent.superclasses import accuracies
 
-    known = None if scaling is None else json.loads(scaling)
+    known = None if scaling is None else _scaling(scaling)
     print(json.dumps(accuracies(load_scenario(scenario), models, data_root, known)))
+
+
+def _scaling(text: str) -> dict[str, list[float]]:
+    from pydantic import ValidationError
+
+    from shared.scenario import Standardise
+
+    try:
+        return Standardise.model_validate_json(text).model_dump(mode="json")
+    except ValidationError:
+        raise UserError(f'--scaling {text}: JSON such as {{"mean": [0.5], "std": [0.25]}} is wanted') from None
 
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:

@@ -27,7 +27,12 @@ from broker.start import start_broker
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="The broker in the middle of a Covey federation.")
+app = typer.Typer(
+    help="The broker in the middle of a Covey federation.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # a bracket in a help text is a bracket
+)
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
 CaFile = Annotated[Path | None, typer.Option("--ca", help="PEM file of the authority to trust, for mqtts://")]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from pathlib import Path
@@ -13,7 +16,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
-from shared.errors import UserError
+from shared.errors import UserError, files_named
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -24,6 +27,7 @@ main = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # a bracket in a help text is a bracket
 )
 out, err = (Console(stderr=stderr, markup=False, emoji=False) for stderr in (False, True))
 if not out.is_terminal:
@@ -47,7 +51,8 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            with files_named():
+                return function(*args, **kwargs)
         except UserError as error:
             _fail(str(error))
 
@@ -59,9 +64,30 @@ def _fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
+def going_on(arguments: Sequence[str]) -> str:
+    """The line that goes on where a run was stopped: as it was typed, with --resume, and stars for a password."""
+    shown = [re.sub(r"(mqtts?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments]
+    return shlex.join(["coordinator", *shown, *([] if "--resume" in shown else ["--resume"])])
+
+
+def _refuse_contradictions(context: typer.Context) -> None:
+    """UserError where an option was typed that another one leaves without effect. The environment's are mere defaults."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    for chosen, does, idle in (
+        ("in_process", "needs no broker", ("broker", "ca", "embedded")),
+        ("embedded", "starts a broker of its own", ("broker", "ca")),
+    ):
+        both = [f"--{name}" for name in idle if name in typed]
+        if chosen in typed and both:
+            option = "--" + chosen.replace("_", "-")
+            raise UserError(f"{option} {does}: leave out {' and '.join(both)}, or {option}")
+
+
 @main.command()
 @mended
 def run(
+    context: typer.Context,
     scenario: ScenarioFile,
     folder: Annotated[Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")] = None,
     broker: Broker = None,
@@ -85,6 +111,8 @@ def run(
     from coordinator import command, display, simulate
     from coordinator.scenario_file import load
 
+    _refuse_contradictions(context)
+    broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
     options = command.Options(folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, ca)
     with nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch:
@@ -93,12 +121,7 @@ def run(
         else:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
-        way = " --in-process" if in_process else ""
-        err.print(
-            f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume{way}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        err.print(f"stopped; go on with: {going_on(sys.argv[1:])}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(130)
     if as_json:
         display.json_line({"event": "result", **result})
@@ -112,6 +135,7 @@ def run(
 @main.command()
 @mended
 def compare(
+    context: typer.Context,
     scenario: ScenarioFile,
     folder: Annotated[
         Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
@@ -126,7 +150,10 @@ def compare(
         ),
     ] = None,
     run: Annotated[
-        bool, typer.Option("--run/--no-run", help="run what is missing, or only print what is there")
+        bool,
+        typer.Option(
+            "--run/--no-run", help="run what is missing, or only print what is there (and write it where --out says)"
+        ),
     ] = True,
     in_process: InProcess = False,
     broker: Broker = None,
@@ -143,42 +170,23 @@ def compare(
     """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
 
     Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped. With --known
-    also those count that were run elsewhere.
+    also those count that were run elsewhere. The tables are also written to the comparison's folder; with --no-run only
+    where --out names one.
     """
-    from coordinator import command, compare_command, display
-    from coordinator.compare import Cell
-    from coordinator.compare_tables import tables
+    from coordinator import command, compare_command
     from coordinator.scenario_file import load
 
+    _refuse_contradictions(context)
+    broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
     options = command.Options(folder or Path("runs") / loaded.name, False, broker, embedded, data_root, ca)
 
-    def watching(cell: Cell) -> Any:
-        if as_json:
-            return nullcontext(lambda row: display.json_line({"cell": cell.name, **row}))
-        out.print(f"{cell.name}: {options.folder / cell.folder}", highlight=False, soft_wrap=True)
-        return display.Progressing(out, loaded.rounds.count)
-
-    rows = compare_command.known_rows(loaded, known or [])
-    if known and not as_json:
-        out.print(f"{len(rows)} cells are known: those with this scenario and target", highlight=False)
-    try:
-        done = not run or compare_command.run_cells(
-            loaded, options, cells or [], watching, in_process=in_process, known=rows
-        )
-    except KeyboardInterrupt:
-        done = False
-    if not done:
+    wanted = compare_command.Wanted(
+        cells or [], known or [], run=run, in_process=in_process, write=run or folder is not None
+    )
+    if not compare_command.compare(loaded, options, wanted, None if as_json else out):
         err.print("stopped; the same command goes on from here", highlight=False)
         raise typer.Exit(130)
-    found = compare_command.write_tables(loaded, options.folder, rows)
-    if as_json:
-        display.json_line({"event": "compare", "methods": found})
-        return
-    for words in tables(loaded, found):
-        out.print(display.words_table(words), width=max(out.width, 160), crop=False)  # no column is lost
-    names = "compare.json, .csv, .parquet and .md are in"
-    out.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
 
 
 @main.command()

@@ -69,8 +69,8 @@ def rules_of(scenario: Scenario) -> Rules:
 
 
 def prepare(scenario: Scenario, options: Options) -> None:
-    """Make the run's folder, or check that it can be resumed. Nothing is ever overwritten."""
-    folder = options.folder
+    """Make the run's folder, or check that it can be resumed. No run is ever overwritten."""
+    folder, text = options.folder, dump(scenario).encode()
     if options.resume:
         saved = Checkpoint(folder / "checkpoint").facts()["scenario"]
         if saved != records.scenario_digest(scenario):
@@ -79,11 +79,20 @@ def prepare(scenario: Scenario, options: Options) -> None:
                 "nothing was changed. Resume with the same file and --set options, or choose another --out"
             )
         return
-    if folder.exists() and any(folder.iterdir()):
+    if _never_began(folder, text):
+        (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written
+    elif folder.exists() and any(folder.iterdir()):
         can = "go on with --resume" if Checkpoint(folder / "checkpoint").exists() else "remove it yourself"
         raise UserError(f"{folder}: a run folder is already there; choose another with --out, or {can}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "scenario.yaml", dump(scenario).encode())
+    write_atomically(folder / "scenario.yaml", text)
+
+
+def _never_began(folder: Path, scenario: bytes) -> bool:
+    """Is all that is there an attempt at this very scenario that ended before its first checkpoint?"""
+    file = folder / "scenario.yaml"
+    began = Checkpoint(folder / "checkpoint").exists() or (folder / "result.json").exists()
+    return not began and file.is_file() and file.read_bytes() == scenario
 
 
 async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""What `coordinator compare` does: run the cells that are missing, then write the tables.
+"""What `coordinator compare` does: run the cells that are missing, then print and write the tables.
 
 A cell is there when its folder holds a finished run, or when the compare.json of an earlier comparison has its row: so a
 comparison goes on where it stopped on the same machine, and on another one with nothing but that file.
@@ -12,16 +12,18 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from coordinator import command
+from rich.console import Console
+
+from coordinator import command, display
 from coordinator.checkpoint import Checkpoint
 from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of
-from coordinator.compare_tables import markdown
+from coordinator.compare_tables import markdown, tables
 from coordinator.disk import write_atomically
 from coordinator.records import finished, lines, scenario_digest
 from coordinator.scenario_file import load
@@ -34,6 +36,62 @@ Watching = Callable[[Cell], AbstractContextManager[command.Watch]]
 Known = Mapping[str, Row]  # rows of earlier comparisons, by the cell's name
 Identity = tuple[str, float | None]  # a cell's scenario, as a digest, and its target
 NONE_KNOWN: Known = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a comparison is asked for besides its scenario and how its cells run."""
+
+    cells: Sequence[str] = ()  # empty: all
+    known: Sequence[Path] = ()  # compare.json files
+    run: bool = True  # what is missing
+    in_process: bool = False
+    write: bool = True  # the tables, as files
+
+
+def compare(scenario: Scenario, options: command.Options, wanted: Wanted, console: Console | None) -> bool:
+    """Run what is missing, then print the tables, and write them; False where the operator stopped it.
+
+    Without a console lines of JSON are printed. Raises UserError.
+    """
+    known = known_rows(scenario, wanted.known)
+    if wanted.known and console is not None:
+        console.print(f"{len(known)} cells are known: those with this scenario and target", highlight=False)
+    watching = _watching(scenario, options.folder, console)
+    try:
+        if wanted.run and not run_cells(
+            scenario, options, wanted.cells, watching, in_process=wanted.in_process, known=known
+        ):
+            return False
+    except KeyboardInterrupt:
+        return False
+    rows = finished_rows(scenario, options.folder, known)
+    if wanted.write:
+        write_tables(scenario, options.folder, rows)
+    _show(scenario, rows, console)
+    if wanted.write and console is not None:
+        names = "compare.json, .csv, .parquet and .md are in"
+        console.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
+    return True
+
+
+def _watching(scenario: Scenario, out: Path, console: Console | None) -> Watching:
+    def watching(cell: Cell) -> AbstractContextManager[command.Watch]:
+        if console is None:
+            return nullcontext(lambda row: display.json_line({"cell": cell.name, **row}))
+        console.print(f"{cell.name}: {out / cell.folder}", highlight=False, soft_wrap=True)
+        return display.Progressing(console, scenario.rounds.count)
+
+    return watching
+
+
+def _show(scenario: Scenario, rows: Sequence[Row], console: Console | None) -> None:
+    found = summaries(scenario, rows)
+    if console is None:
+        display.json_line({"event": "compare", "methods": found})
+        return
+    for words in tables(scenario, found):
+        console.print(display.words_table(words), width=max(console.width, 160), crop=False)  # no column is lost
 
 
 def known_rows(scenario: Scenario, files: Iterable[Path]) -> Known:
@@ -127,10 +185,8 @@ def is_finished(cell: Cell, out: Path) -> bool:
     return (folder / "result.json").exists()
 
 
-def write_tables(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
-    """compare.json, .csv, .parquet (a row per finished cell) and .md below `out`; returns a summary per method."""
-    from pyarrow import Table, parquet
-
+def finished_rows(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
+    """A row of figures per finished cell, all with the same keys. UserError where there is none."""
     compare = section(scenario)
     rows = []
     for cell in grid(scenario):
@@ -142,19 +198,25 @@ def write_tables(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> li
     if not rows:
         raise UserError(f"{out}: no cell is finished, there is nothing to compare")
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    rows = [{key: row.get(key) for key in keys} for row in rows]
+    return [{key: row.get(key) for key in keys} for row in rows]
+
+
+def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
+    """compare.json, .csv, .parquet (a row per finished cell) and .md below `out`, which is made where it is not there."""
+    from pyarrow import Table, parquet
+
+    out.mkdir(parents=True, exist_ok=True)
     found = summaries(scenario, rows)
     document = {"name": scenario.name, "scenario": scenario.model_dump(mode="json"), "methods": found, "cells": rows}
     write_atomically(out / "compare.json", json.dumps(document, indent=1).encode())
-    write_atomically(out / "compare.csv", _csv(rows, keys).encode())
+    write_atomically(out / "compare.csv", _csv(rows).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
-    parquet.write_table(Table.from_pylist(rows), out / "compare.parquet")
-    return found
+    parquet.write_table(Table.from_pylist(list(rows)), out / "compare.parquet")
 
 
-def _csv(rows: Sequence[Row], keys: Sequence[str]) -> str:
+def _csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, keys, lineterminator="\n")
+    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -32,10 +33,15 @@ _DTYPES = {
 def write_atomically(path: Path, content: bytes) -> None:
     """The file is the old one or the new one, never a part of either."""
     beside = path.with_name(f".{path.name}.new")
-    with beside.open("wb") as file:
-        file.write(content)
-        _sync(file.fileno())
-    _move(beside, path)
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            _sync(file.fileno())
+        _move(beside, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error  # by the name that the caller knows
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True) -> None:

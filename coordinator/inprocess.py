@@ -15,12 +15,17 @@ from coordinator.events import Joined, Tick
 from coordinator.rounds import Rules
 from coordinator.run import Announce, Done, Effect, Run, SendOrder
 from shared.client import decode_model, perform
+from shared.errors import CoveyError
 from shared.messages import OrderMessage
 from shared.scenario import Scenario
 from shared.strategy import ClientId, Local, Memory, Setup
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]
 Work = list[tuple[ClientId, OrderMessage]]
+
+
+class GivenUpError(CoveyError):
+    """The run came to no good end; the text says why. No builtin's kin: what a method raises is not taken for it."""
 
 
 class Driver(ABC):
@@ -37,7 +42,7 @@ class Driver(ABC):
     def complete(self, clients: Mapping[ClientId, tuple[int, int]], first: Sequence[Effect] = ()) -> Run:
         """Let everybody (train and test samples by id) join and run to the end; `first` are a resume's effects.
 
-        Raises RuntimeError where the run was given up or can go no further.
+        Raises GivenUpError where the run was given up or can go no further.
         """
         self.run.samples |= clients
         effects = list(first)
@@ -50,7 +55,7 @@ class Driver(ABC):
                     self.watch(effect.row)
                 if isinstance(effect, Done):
                     if effect.why:
-                        raise RuntimeError(effect.why)
+                        raise GivenUpError(effect.why)
                     return self.run
             effects = self.answers(work) if work else self._wait()
 
@@ -62,7 +67,7 @@ class Driver(ABC):
     def _wait(self) -> list[Effect]:
         wake = self.run.engine.wake_at
         if wake is None:
-            raise RuntimeError(f"the run cannot go on: {self.run.engine.stage.value}")
+            raise GivenUpError(f"the run cannot go on: {self.run.engine.stage.value}")
         self._now = wake
         return self.run.handle(Tick(), self._now)
 

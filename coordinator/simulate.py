@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator import command, launch
-from coordinator.inprocess import Driver, Work
+from coordinator.inprocess import Driver, GivenUpError, Work
 from coordinator.run import Effect, Run
 from coordinator.workers import Crew
 from shared.errors import UserError
@@ -121,7 +121,7 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
     run.spool.durable = False
     try:
         Simulation(run, crew, sources, watch).complete(people, first)
-    except RuntimeError as error:
+    except GivenUpError as error:
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     return asyncio.run(command.finish(run, options.data_root))
 

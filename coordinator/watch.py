@@ -23,10 +23,19 @@ def from_folder(folder: Path) -> dict[str, Any]:
     try:
         roster = RosterMessage.from_bytes((folder / "roster.json").read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{folder}: no roster is here; is it a run's folder?") from None
+        raise UserError(f"{folder}: no roster is here; {_instead(folder)}") from None
     except DecodeError as error:
         raise UserError(f"{folder / 'roster.json'}: {error}") from None
     return {"status": None, "roster": roster.model_dump(mode="json")}
+
+
+def _instead(folder: Path) -> str:
+    """What to do about a folder without a roster."""
+    if (folder / "result.json").exists():
+        return f"a run without a broker keeps none. It is finished: `coordinator report {folder}` shows its result"
+    if (folder / "scenario.yaml").exists():
+        return "a run without a broker keeps none, any other from the moment when its first agent is there"
+    return "is it a run's folder?"
 
 
 async def from_broker(broker: str | None, federation: str, ca: Path | None) -> dict[str, Any]:

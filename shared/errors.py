@@ -6,6 +6,17 @@ A `DecodeError` never ends anything: it is counted by its `reason`, shown, and t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_MENDED_BY = {
+    FileNotFoundError: "there is no such file or folder; is it spelled right?",
+    NotADirectoryError: "a file stands where a folder is wanted; choose another path",
+    FileExistsError: "a file stands where a folder is wanted; choose another path",  # mkdir found it
+    IsADirectoryError: "a folder stands where a file is wanted; choose another path",
+    PermissionError: "this user may not read or write it; choose another path, or mend its permissions",
+}
+
 
 class CoveyError(Exception):
     """The root of every error that Covey raises on purpose."""
@@ -28,3 +39,18 @@ class DecodeError(CoveyError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+
+@contextmanager
+def files_named() -> Iterator[None]:
+    """Tell of a file that is not as it should be by a UserError: most often its path was mistyped.
+
+    An OSError that names no file, such as a network's, passes through.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = _MENDED_BY.get(type(error))
+        if error.filename is None and why is None:
+            raise
+        raise UserError(f"{error.filename or error}: {why or error.strerror}") from error

@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic_core import CoreSchema
 
 from shared.messages import Name
 from shared.seeds import generator
@@ -309,6 +310,10 @@ class Method(Section):
     def _flat(cls, data: Any) -> Any:
         return _nested(cls, "strategy", data)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return _flat_or_nested("strategy", core, handler)
+
 
 class Split(Section):
     """A partition of a comparison, written flat: {label: skew20, name: label_skew, share: 0.2, target: 0.75}."""
@@ -323,6 +328,10 @@ class Split(Section):
     def _flat(cls, data: Any) -> Any:
         return _nested(cls, "partition", data)
 
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return _flat_or_nested("partition", core, handler)
+
 
 def _nested(section: type[Section], inner: str, data: Any) -> Any:
     """What was written flat: keys that are none of the section's own are those of the section in it."""
@@ -331,6 +340,19 @@ def _nested(section: type[Section], inner: str, data: Any) -> Any:
     own = {key: value for key, value in data.items() if key in section.model_fields}
     rest = {key: value for key, value in data.items() if key not in own}
     return {"label": rest.get("name"), **own, inner: rest}
+
+
+def _flat_or_nested(inner: str, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    """The JSON schema of what `_nested` takes: one form for each member of the inner union, and the nested form."""
+    nested = handler.resolve_ref_schema(handler(core))
+    own = {key: value for key, value in nested["properties"].items() if key != inner}
+    union = nested["properties"][inner]
+    members = [handler.resolve_ref_schema(ref) for kind in union.get("anyOf", [union]) for ref in kind.get("oneOf", [])]
+    flat = [
+        {**member, "properties": {**member["properties"], **own}, "required": ["name", *member.get("required", [])]}
+        for member in members
+    ]
+    return {"description": nested["description"], "anyOf": [*flat, nested]}
 
 
 class Compare(Section):

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from typer.main import get_command
+from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -134,6 +135,18 @@ def test_every_command_is_documented(command: str) -> None:
     text = "\n".join(page.read_text("utf-8") for page in PAGES if page.exists())
     told_of = re.search(rf"\b{command}\b", text) is not None
     assert told_of, f"`{command}` stands neither in README.md nor in docs/"
+
+
+@pytest.mark.parametrize("command", every_command())
+def test_a_help_text_is_shown_as_it_was_written(command: str) -> None:
+    name, sub = command.split()
+    shown = "".join(
+        CliRunner()
+        .invoke(getattr(importlib.import_module(f"{name}.cli"), PROGRAMS[name]), [sub, "--help"])
+        .output.split()
+    )
+    for parameter in program(name).commands[sub].params:
+        assert "".join((parameter.help or "").split()) in shown
 
 
 @pytest.mark.processes

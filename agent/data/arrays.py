@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from agent.data.dataset import Array, Dataset, dataset, encode
-from shared.errors import DataError, UserError
+from shared.errors import CoveyError, DataError, UserError
 
 ALIASES = {
     "x": ("x", "x_train", "features", "data"),
@@ -79,11 +79,20 @@ def load_function(spec: str) -> Dataset:
     module_name, name, *rest = spec.split(":", 2)
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module that is not there, or the user's code
         raise UserError(f"data source {spec!r}: {error}; install the module on this device") from error
     if not callable(function):
         raise UserError(f"data source {spec!r}: {name} is not a function")
-    match function(Path(rest[0] if rest else ".")):
+    try:
+        found = function(Path(rest[0] if rest else "."))
+    except CoveyError:
+        raise
+    except Exception as error:  # the user's code
+        raise DataError(
+            f"data source {spec!r}: called with a path it raised {type(error).__name__}: {error}; (x, y) or a dict with "
+            "x and y is wanted"
+        ) from error
+    match found:
         case (x, y):
             return from_arrays({"x": x, "y": y}, spec)
         case Mapping() as arrays:

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli import Lines, app, default_name
+from agent.cli import Lines, app, default_name, main
 from agent.models import initial
 from shared.errors import UserError
 from shared.link import Message, Up
@@ -118,6 +118,35 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) ->
     assert done.stderr.startswith("agent: --data")
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("model scenario.yaml --out file/x", "file: a file stands where a folder is wanted"),
+        ("model scenario.yaml --out folder", "folder: a folder stands where a file is wanted"),
+        ("start --data data.npz --state file", "file: a file stands where a folder is wanted"),
+        ("check --data json:loads", "data source 'json:loads': called with a path it raised TypeError"),
+        ("superclasses scenario.yaml --models folder --scaling garbage", "--scaling garbage: JSON such as"),
+        ("superclasses scenario.yaml --models folder --scaling {}", "--scaling {}: JSON such as"),
+    ],
+)
+def test_what_cannot_be_is_one_message(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["agent", *line.split()])
+    scenario(tmp_path)
+    data(tmp_path)
+    Path("file").touch()
+    Path("folder").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("agent: ")
+    assert words in said
+    assert len(said.splitlines()) == 1
 
 
 @asynccontextmanager

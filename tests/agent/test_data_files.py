@@ -232,11 +232,20 @@ def test_a_function_of_the_users_own_is_called_with_its_path(tmp_path: Path, mon
         "def pair(path): return np.ones((4, 2)) * len(path.name), np.array([0, 1, 0, 1])\n"
         "def named(path): return {'x': np.zeros((2, 2)), 'y': np.array(['b', 'a'])}\n"
         "def wrong(path): return 3\n"
+        "def raises(path): return path['x']\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert load("their_code:pair:/data/abc").features[0, 0] == 3
     assert load("their_code:named").labels == ("a", "b")
-    for spec, words in [("their_code:wrong", "returned int"), ("their_code:no", "no"), ("absent_code:f", "install")]:
+    (tmp_path / "half_code.py").write_text("def f(:")
+    mistakes = {
+        "their_code:wrong": "returned int",
+        "their_code:raises": "called with a path it raised TypeError: .*subscriptable",
+        "their_code:no": "no",
+        "absent_code:f": "install",
+        "half_code:f": "invalid syntax",
+    }
+    for spec, words in mistakes.items():
         with pytest.raises(CoveyError, match=words):
             load(spec)
 

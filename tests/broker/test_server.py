@@ -13,10 +13,22 @@ from hypothesis import strategies as st
 
 from broker import passwords, sessions
 from broker.packets import PacketReader, ProtocolError, answer, decode_publish, publish_head
-from broker.server import STALL_S, Connection, Hub
+from broker.server import CONNECT_S, LARGEST_BYTES, STALL_S, Connection, Hub
 from tests.clock import run
 
 PUBLISH, PUBACK, PUBREC, PUBREL, SUBACK, CONNACK = 3, 4, 5, 6, 9, 2
+NOT_FOR_A_BROKER = {
+    0,
+    1,
+    CONNACK,
+    PUBREC,
+    7,
+    SUBACK,
+    11,
+    13,
+    14,
+    15,
+}  # from a client that is connected; 14 says goodbye
 
 
 class Wire(asyncio.Transport):
@@ -112,13 +124,35 @@ def test_packets_are_the_same_however_the_stream_is_cut(bodies: list[bytes], dat
     assert [decode_publish(flags, body).payload for _, flags, body in got] == bodies
 
 
-@given(st.binary(max_size=60))
+def kinds(data: bytes) -> set[int] | None:
+    """The types of the packets that have arrived whole; None where the bytes can be no packets."""
+    try:
+        return {kind for kind, _, _ in PacketReader(LARGEST_BYTES).feed(data)}
+    except ProtocolError:
+        return None
+
+
+PACKET = st.builds(
+    lambda first, body: bytes([first, len(body)]) + body, st.integers(0, 255), st.binary(max_size=60)
+)  # of any type, of the length that it says
+
+
+@given(st.binary(max_size=60) | st.lists(PACKET, max_size=3).map(b"".join))
 def test_random_bytes_end_a_connection_and_raise_nothing(data: bytes) -> None:
     async def program() -> None:
-        client = Client(Hub())
-        client.send(data)
+        arrived, hub = kinds(data), Hub()
+        stranger = Client(hub)
+        stranger.send(data)
+        if not hub.connections:  # nothing in them was a CONNECT
+            assert stranger.wire.closed == (arrived != set())
+            await asyncio.sleep(CONNECT_S + 1)
+            assert stranger.wire.closed
         known = Client(Hub()).connect("a")
         known.send(data)
+        if arrived is None or arrived & NOT_FOR_A_BROKER:
+            assert known.wire.closed
+        if arrived == set():
+            assert not known.wire.closed  # the rest may be on its way
 
     run(program())
 

@@ -14,14 +14,16 @@ import numpy as np
 import pytest
 
 from coordinator import command
-from coordinator.compare import Cell, grid
-from coordinator.compare_command import NONE_KNOWN, Known, known_rows, run_cells, write_tables
+from coordinator.compare import Cell, Row, grid, summaries
+from coordinator.compare_command import NONE_KNOWN, Known, finished_rows, known_rows, run_cells, write_tables
+from coordinator.run import Done
 from coordinator.scenario_file import load
-from coordinator.simulate import alone, simulate
+from coordinator.simulate import Simulation, alone, simulate
 from coordinator.workers import Crew
 from shared.errors import UserError
 from shared.frames import Job
 from shared.scenario import Scenario
+from shared.strategies.fedavg import FedAvg
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
 from tests.processes import Program, model_bytes
@@ -51,6 +53,13 @@ def compare_in_process(scene: Scenario, out: Path, *cells: str, known: Known = N
     return watching.ran
 
 
+def tabled(scene: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
+    """The tables are written; a summary per method."""
+    rows = finished_rows(scene, out, known)
+    write_tables(scene, out, rows)
+    return summaries(scene, rows)
+
+
 @pytest.mark.processes
 def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tmp_path: Path) -> None:
     scene = scenario()
@@ -66,7 +75,7 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     draws = {label: invited(folder) for label, folder in folders.items()}
     assert draws["fedavg"] == draws["fedclust"] == draws["four"] != []
 
-    found = write_tables(scene, tmp_path)
+    found = tabled(scene, tmp_path)
     assert [(one["method"], one["seeds"]) for one in found] == [("fedavg", [4, 5]), ("fedclust", [4]), ("four", [4])]
     rows = list(csv.DictReader((tmp_path / "compare.csv").open()))
     assert [f"{row['method']}/{row['seed']}" for row in rows] == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5"]
@@ -82,7 +91,7 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     elsewhere = tmp_path / "elsewhere"
     known = known_rows(scene, [tmp_path / "compare.json"])
     assert compare_in_process(scene, elsewhere, "4", "fedclust", known=known) == ["fedclust/5"]
-    again = write_tables(scene, elsewhere, known)
+    again = tabled(scene, elsewhere, known)
     assert [(one["method"], one["seeds"]) for one in again] == [("fedavg", [4, 5]), ("fedclust", [4, 5]), ("four", [4])]
     assert again[0] == found[0]
     assert again[2] == found[2]
@@ -179,6 +188,26 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew
     again = simulate(scene, command.Options(tmp_path / "cut", resume=True), crew, lambda row: None)
     assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
     assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", [NotImplementedError, RecursionError, RuntimeError])
+def test_what_a_method_raises_is_no_end_of_a_run(
+    kind: type[Exception], tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fold(*_: Any) -> Any:
+        raise kind("not yet")
+
+    monkeypatch.setattr(FedAvg, "fold", fold)
+    with pytest.raises(kind, match="not yet"):
+        simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
+
+
+@pytest.mark.processes
+def test_a_run_that_is_given_up_says_why(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
+    with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
+        simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
 
 
 def test_faults_need_a_broker(tmp_path: Path) -> None:

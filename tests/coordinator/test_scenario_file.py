@@ -8,6 +8,7 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from coordinator.scenario_file import dump, load, methods, schema
 from coordinator.scenario_mistakes import members
@@ -332,3 +333,36 @@ def test_the_schema_describes_a_scenario() -> None:
     assert set(made["required"]) == {"name", "task", "strategy"}
     assert "lambda" in made["$defs"]["FedClust"]["properties"]
     json.dumps(made)
+
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+
+
+def refused(data: Any) -> bool:
+    return not Draft202012Validator(schema()).is_valid(data)
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_the_schema_takes_every_scenario_as_it_was_written_and_as_it_is_spelled_out(path: Path) -> None:
+    validator = Draft202012Validator(schema())
+    validator.validate(yaml.safe_load(path.read_text()))
+    validator.validate(yaml.safe_load(dump(load(path))))
+
+
+@pytest.mark.parametrize(
+    "compare",
+    [
+        {"methods": [{"name": "fedclust", "clusters": 2}]},
+        {"methods": [{"name": "fedclust", "n_clusters": 0}]},
+        {"methods": [{"name": "no_such_method"}]},
+        {"methods": [{"n_clusters": 2}]},
+        {"methods": [{"label": "fedavg"}]},
+        {"methods": [{"name": "fedavg"}], "partitions": [{"name": "rotation", "groups": 3}]},
+    ],
+)
+def test_the_schema_refuses_what_a_comparison_refuses(compare: dict[str, Any]) -> None:
+    data = yaml.safe_load(WHOLE)
+    assert not refused({**data, "compare": {"methods": [{"name": "fedclust", "n_clusters": 2}]}})
+    assert refused({**data, "compare": compare})
+    with pytest.raises(ValueError):
+        Scenario.model_validate({**data, "compare": compare})

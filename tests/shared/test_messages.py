@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -32,17 +33,17 @@ GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(SAMPLES)
 TYPES = sorted({type(sample) for sample in SAMPLES.values()}, key=lambda kind: kind.__name__)
 
-LEAF = (
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats()
-    | st.text(max_size=5)
-    | st.binary(max_size=5)
-)
-TREE = st.recursive(
-    LEAF, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-)
+JSON_LEAF = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+
+
+def trees(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.recursive(
+        leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    )
+
+
+JSON_TREE = trees(JSON_LEAF)
+TREE = trees(JSON_LEAF | st.binary(max_size=5))  # msgpack has bytes as well
 
 
 def sealed(body: Any) -> bytes:
@@ -51,8 +52,9 @@ def sealed(body: Any) -> bytes:
     return bytes([messages.VERSION]) + messages._checksum(raw) + raw
 
 
-def json_sealed(body: bytes) -> bytes:
-    return body[:-1] + messages._check_key(body)
+def json_sealed(kind: type[Document], body: bytes) -> bytes:
+    """A JSON message with whatever inside, and a right checksum where one is wanted."""
+    return body[:-1] + messages._check_key(body) if kind.checked else body
 
 
 def message_or_refusal(kind: type[Packed | Document], payload: bytes) -> Packed | Document | DecodeError:
@@ -123,32 +125,45 @@ def test_a_flipped_bit_is_noticed(name: str) -> None:
 def test_random_bytes_are_a_message_or_refused(kind: type[Packed | Document], data: st.DataObject) -> None:
     payload = data.draw(st.binary(max_size=60))
     message_or_refusal(kind, payload)
-    message_or_refusal(kind, sealed(payload) if issubclass(kind, Packed) else json_sealed(payload))
+    message_or_refusal(kind, sealed(payload) if issubclass(kind, Packed) else json_sealed(kind, payload))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_a_mutated_body_with_a_right_checksum_is_a_message_or_refused(name: str, data: st.DataObject) -> None:
     sample = SAMPLES[name]
-    seal = sealed if isinstance(sample, Packed) else json_sealed
-    whole = sample.to_bytes()
     body = bytearray(
-        whole[1 + messages.CHECKSUM_BYTES :] if isinstance(sample, Packed) else sample.model_dump_json().encode()
+        sample.to_bytes()[1 + messages.CHECKSUM_BYTES :]
+        if isinstance(sample, Packed)
+        else sample.model_dump_json().encode()
     )
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    message_or_refusal(type(sample), seal(bytes(body)))
+    raw = bytes(body)
+    message_or_refusal(type(sample), sealed(raw) if isinstance(sample, Packed) else json_sealed(type(sample), raw))
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
 def test_any_value_in_any_field_is_a_message_or_refused(name: str, data: st.DataObject) -> None:
     sample = SAMPLES[name]
-    if not isinstance(sample, Packed):
-        return
-    body = sample.model_dump()
-    body[data.draw(st.sampled_from(sorted(body)))] = data.draw(TREE)
-    message_or_refusal(type(sample), sealed(body))
+    if isinstance(sample, Packed):
+        body = sample.model_dump()
+        body[data.draw(st.sampled_from(sorted(body)))] = data.draw(TREE)
+        message_or_refusal(type(sample), sealed(body))
+    else:
+        body = sample.model_dump(mode="json")
+        body[data.draw(st.sampled_from(sorted(body)))] = data.draw(JSON_TREE)
+        message_or_refusal(type(sample), json_sealed(type(sample), json.dumps(body).encode()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_these_tests_seal_is_a_message_where_nothing_was_changed(name: str) -> None:
+    sample = SAMPLES[name]
+    if isinstance(sample, Packed):
+        assert type(sample).from_bytes(sealed(sample.model_dump())) == sample
+    else:
+        assert type(sample).from_bytes(json_sealed(type(sample), sample.model_dump_json().encode())) == sample
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -175,10 +190,8 @@ def test_numbers_hold_only_finite_numbers_short_strings_and_lists_and_maps_of_th
 
 @pytest.mark.parametrize("text", ["NaN", "Infinity", "1e999", "9" * 5000])
 def test_json_numbers_that_are_not_finite_or_absurd_are_refused(text: str) -> None:
-    assert reason(CoordinatorStatus, json_sealed(b'{"online":true,"task":{"a":%s}}' % text.encode())) in {
-        "fields",
-        "not json",
-    }
+    body = b'{"online":true,"task":{"a":%s}}' % text.encode()
+    assert reason(CoordinatorStatus, json_sealed(CoordinatorStatus, body)) in {"fields", "not json"}
 
 
 def test_deep_nesting_is_refused_without_exhausting_the_stack() -> None:
@@ -189,7 +202,10 @@ def test_deep_nesting_is_refused_without_exhausting_the_stack() -> None:
         deep = [deep]
     assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"numbers": {"a": deep}})) == "fields"
     assert (
-        reason(CoordinatorStatus, json_sealed(b'{"online":true,"task":{"a":%s}}' % (b"[" * 150 + b"]" * 150)))
+        reason(
+            CoordinatorStatus,
+            json_sealed(CoordinatorStatus, b'{"online":true,"task":{"a":%s}}' % (b"[" * 150 + b"]" * 150)),
+        )
         == "fields"
     )
     assert reason(Control, b"[" * 100_000) == "not json"

@@ -1,0 +1,181 @@
+"""The `coordinator` command: a mistake of the user's is one message and exit code 2."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from coordinator import command
+from coordinator.cli import going_on, main
+from shared.errors import UserError
+from shared.scenario import Scenario
+from tests.coordinator.comparisons import DIGITS, written
+from tests.coordinator.test_page import run
+
+ROOT = Path(__file__).parents[2]
+
+
+def typed(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def refusal(*arguments: object) -> str:
+    """What a command says that ends with exit code 2: one message, no traceback."""
+    result = typed(*arguments)
+    assert result.exit_code == 2, (result.output, result.exception)
+    assert result.stderr.startswith("error: ")
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run scenario.yaml --in-process --out file", "file: a file stands where a folder is wanted"),
+        ("run scenario.yaml --in-process --out file/x", "file/x: a file stands where a folder is wanted"),
+        ("run scenario.yaml --out file --resume", "file/checkpoint/manifest.json: a file stands"),
+        ("compare scenario.yaml --in-process --out file", "file: a file stands where a folder is wanted"),
+        ("status file", "file/roster.json: a file stands"),
+        ("report file", "file/result.json: a file stands"),
+        ("report folder --html none/x.html", "none/x.html: there is no such file or folder"),
+        ("report folder --html folder", "folder: a folder stands where a file is wanted"),
+    ],
+)
+def test_a_path_that_cannot_be_is_one_message(
+    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, DIGITS)
+    Path("file").touch()
+    run(Path("folder"), "fedavg")
+    before = sorted(tmp_path.rglob("*"))
+    assert words in refusal(*line.split())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "wanted"),
+    [
+        ("run s.yaml --set strategy.name=ditto --data-root 'my data'", " --resume"),
+        ("run s.yaml --resume --ca ca.pem", ""),
+        ("run s.yaml --out '$x' --broker=mqtts://me@host:8883", " --resume"),
+    ],
+)
+def test_the_way_to_go_on_is_what_was_typed_and_resume(line: str, wanted: str) -> None:
+    assert shlex.split(going_on(shlex.split(line))) == shlex.split(f"coordinator {line}{wanted}")
+
+
+@pytest.mark.parametrize("option", ["--broker {}", "--broker={}", "--set broker={}"])
+@pytest.mark.parametrize("password", ["secret", "s:e/cr@et", "%40secret"])
+def test_the_way_to_go_on_shows_no_password(option: str, password: str) -> None:
+    line = going_on(["run", "s.yaml", *option.format(f"mqtts://me:{password}@host").split()])
+    assert "mqtts://me:***@host" in line
+    assert password not in line
+
+
+def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ["run", str(written(tmp_path, DIGITS)), "--set", "strategy.name=ditto", "--in-process"]
+    monkeypatch.setattr("sys.argv", ["coordinator", *line])
+    monkeypatch.setattr("coordinator.simulate.alone", lambda *_: None)
+    result = typed(*line)
+    assert result.exit_code == 130
+    assert result.stderr == f"stopped; go on with: {shlex.join(['coordinator', *line])} --resume\n"
+
+
+COMPARE = f"compare {ROOT}/scenarios/fuzzy_cifar10_73.yaml --known {ROOT}/benchmarks/results/fuzzy_cifar10_73.json"
+COMPARE += " --no-run --set rounds.count=40 --set evaluation.every=10"  # as docs/operations.md has it
+
+
+def test_no_run_prints_what_is_known_and_writes_it_only_where_out_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = typed(*COMPARE.split())
+    assert shown.exit_code == 0, shown.output
+    assert "cells are known" in shown.stdout
+    assert "fuzzy" in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+    written = typed(*COMPARE.split(), "--out", "new/folder")
+    assert written.stdout == shown.stdout + "compare.json, .csv, .parquet and .md are in new/folder\n"
+    assert sorted(path.suffix for path in Path("new/folder").iterdir()) == [".csv", ".json", ".md", ".parquet"]
+
+
+def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
+    path = written(tmp_path, DIGITS)
+    assert "no cell is finished" in refusal("compare", path, "--no-run", "--out", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--in-process --broker mqtt://host", "--in-process needs no broker: leave out --broker, or --in-process"),
+        ("--in-process --embedded", "leave out --embedded, or --in-process"),
+        ("--embedded --broker mqtt://host --in-process", "leave out --broker and --embedded, or --in-process"),
+        ("--embedded --broker mqtt://host", "--embedded starts a broker of its own: leave out --broker, or --embedded"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "compare"])
+def test_options_that_leave_one_another_without_effect_are_refused(
+    verb: str, options: str, words: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path, DIGITS)
+    assert words in refusal(verb, path, "--out", tmp_path / "out", *options.split())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["--in-process", "--embedded"])
+def test_a_broker_in_the_environment_gives_way_to_what_was_typed(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[command.Options] = []
+
+    async def over_a_broker(_: object, options: command.Options, __: object) -> None:
+        seen.append(options)
+
+    monkeypatch.setenv("COVEY_BROKER", "mqtt://of.the.environment")
+    monkeypatch.setattr("coordinator.command.run", over_a_broker)
+    monkeypatch.setattr("coordinator.simulate.alone", lambda _, options, __: seen.append(options))
+    assert typed("run", written(tmp_path, DIGITS), option).exit_code == 130
+    assert [one.broker for one in seen if one.embedded] == ([None] if option == "--embedded" else [])
+
+
+def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path: Path) -> None:
+    one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
+    command.prepare(one, command.Options(out))
+    (out / "start.npz").write_bytes(b"cut short")
+    (out / "model.log").write_text("why it failed")
+    with pytest.raises(UserError, match="a run folder is already there"):
+        command.prepare(one.model_copy(update={"seed": 2}), command.Options(out))
+    command.prepare(one, command.Options(out))
+    assert sorted(path.name for path in out.iterdir()) == ["model.log", "scenario.yaml"]
+
+
+@pytest.mark.parametrize("sign", ["checkpoint/manifest.json", "result.json"])
+def test_a_run_that_began_keeps_its_folder(sign: str, tmp_path: Path) -> None:
+    one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
+    command.prepare(one, command.Options(out))
+    (out / sign).parent.mkdir(exist_ok=True)
+    (out / sign).touch()
+    with pytest.raises(UserError, match="a run folder is already there"):
+        command.prepare(one, command.Options(out))
+
+
+@pytest.mark.processes
+def test_a_wrong_data_root_is_mended_by_typing_the_command_again(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "toy.npz", x=np.arange(120.0).reshape(60, 2), y=np.arange(60) % 2)
+    toy = {"fleet": {"agents": 2, "data": "toy.npz", "workers": 1}, "rounds": {"count": 1}}
+    task = {"features": [2], "classes": 2, "model": {"name": "linear"}}
+    path = written(tmp_path, {"name": "toy", "task": task, "strategy": {"name": "fedavg"}, **toy})
+    line = ["run", path, "--in-process", "--out", tmp_path / "out", "--data-root"]
+    assert "toy.npz" in refusal(*line, tmp_path / "wrong")
+    mended = typed(*line, tmp_path / "data")
+    assert mended.exit_code == 0, mended.output
+    status = refusal("status", tmp_path / "out")
+    assert f"It is finished: `coordinator report {tmp_path / 'out'}` shows its result" in status
+    assert "is it a run's folder?" in refusal("status", tmp_path / "data")
