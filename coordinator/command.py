@@ -18,6 +18,7 @@ import numpy.typing as npt
 from coordinator import launch, mixtures, records
 from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
+from coordinator.inprocess import IN_PROCESS
 from coordinator.rounds import Rules
 from coordinator.run import Effect, Run
 from coordinator.scenario_file import dump, listed_participants
@@ -68,16 +69,21 @@ def rules_of(scenario: Scenario) -> Rules:
     )
 
 
-def prepare(scenario: Scenario, options: Options) -> None:
+def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> None:
     """Make the run's folder, or check that it can be resumed. No run is ever overwritten."""
     folder, text = options.folder, dump(scenario).encode()
     if options.resume:
-        saved = Checkpoint(folder / "checkpoint").facts()["scenario"]
-        if saved != records.scenario_digest(scenario):
+        saved = Checkpoint(folder / "checkpoint").facts()
+        if saved["scenario"] != records.scenario_digest(scenario):
             raise UserError(
                 f"{folder}: the checkpoint belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
                 "nothing was changed. Resume with the same file and --set options, or choose another --out"
             )
+        if (
+            saved["run"]["run"] == IN_PROCESS
+        ) != in_process:  # what agents remember lies elsewhere, and in another form
+            began, way = ("over a broker", "without") if in_process else ("without a broker", "with")
+            raise UserError(f"{folder}: this run began {began}; go on {way} --in-process, or choose another --out")
         return
     if _never_began(folder, text):
         (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written

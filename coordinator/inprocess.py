@@ -24,6 +24,9 @@ LocalFor = Callable[[ClientId, OrderMessage], Local]
 Work = list[tuple[ClientId, OrderMessage]]
 
 
+IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
+
+
 class GivenUpError(CoveyError):
     """The run came to no good end; the text says why. No builtin's kin: what a method raises is not taken for it."""
 
@@ -84,7 +87,7 @@ class InProcess(Driver):
         local_for: LocalFor,
         watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
     ) -> None:
-        super().__init__(Run.start(folder, scenario, setup, rules, "in-process", 0.0), watch)
+        super().__init__(Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0), watch)
         self.local_for = local_for
         self._memories: dict[ClientId, Memory] = {}
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator import command, launch
-from coordinator.inprocess import Driver, GivenUpError, Work
+from coordinator.inprocess import IN_PROCESS, Driver, GivenUpError, Work
 from coordinator.run import Effect, Run
 from coordinator.workers import Crew
 from shared.errors import UserError
@@ -87,7 +87,7 @@ class Simulation(Driver):
 def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[str, Any] | None:
     """One run with workers of its own; None where the operator stopped it. Raises UserError."""
     fleet = _simulated(scenario)
-    command.prepare(scenario, options)
+    command.prepare(scenario, options, in_process=True)
     try:
         with Crew(fleet.workers, options.folder / "workers.log") as crew:
             return _run(scenario, options, crew, watch)
@@ -98,7 +98,7 @@ def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[st
 def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
-    command.prepare(scenario, options)
+    command.prepare(scenario, options, in_process=True)
     return _run(scenario, options, crew, watch)
 
 
@@ -117,7 +117,7 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
         run, first = Run.resume(folder, scenario, setup, rules, 0.0)
         first = [*first, *run.desired()]
     else:
-        run = Run.start(folder, scenario, setup, rules, "in-process", 0.0)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0)
     run.spool.durable = False
     try:
         Simulation(run, crew, sources, watch).complete(people, first)

@@ -16,7 +16,8 @@ import pytest
 from coordinator import command
 from coordinator.compare import Cell, Row, grid, summaries
 from coordinator.compare_command import NONE_KNOWN, Known, finished_rows, known_rows, run_cells, write_tables
-from coordinator.run import Done
+from coordinator.inprocess import IN_PROCESS
+from coordinator.run import Done, Run
 from coordinator.scenario_file import load
 from coordinator.simulate import Simulation, alone, simulate
 from coordinator.workers import Crew
@@ -24,6 +25,8 @@ from shared.errors import UserError
 from shared.frames import Job
 from shared.scenario import Scenario
 from shared.strategies.fedavg import FedAvg
+from shared.strategy import Setup
+from shared.vectors import Layout, Tensor
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
 from tests.processes import Program, model_bytes
@@ -208,6 +211,19 @@ def test_a_run_that_is_given_up_says_why(tmp_path: Path, crew: Crew, monkeypatch
     monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
     with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
         simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
+
+
+def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
+    """What its agents remember would be lost without a word."""
+    scene = scenario(compare={})
+    for name, began, wanted in (("abc", "over a broker", True), (IN_PROCESS, "without a broker", False)):
+        folder = tmp_path / name
+        setup = Setup((np.zeros(3, np.float32),), Layout((Tensor("w", (3,)),), 1), 0, 1, 1.0, scene.training)
+        Run.start(folder, scene, setup, command.rules_of(scene), name, 0.0)
+        options = command.Options(folder, resume=True)
+        with pytest.raises(UserError, match=f"this run began {began}; go on with"):
+            command.prepare(scene, options, in_process=wanted)
+        command.prepare(scene, options, in_process=not wanted)
 
 
 def test_faults_need_a_broker(tmp_path: Path) -> None:
