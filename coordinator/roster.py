@@ -62,10 +62,6 @@ class Roster:
         if agent is not None and agent in self.entries:
             self.entries[agent].refusals[reason] += 1
 
-    def label_names(self) -> set[str]:
-        """Every class that any agent has told of."""
-        return {label for entry in self.entries.values() for label in entry.status.labels}
-
     def rows(self, clusters: dict[ClientId, int]) -> dict[ClientId, dict[str, Any]]:
         """The roster for `coordinator status`, by agent."""
         return {

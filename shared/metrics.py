@@ -37,29 +37,6 @@ def macro_f1(truth: Classes, predicted: Classes) -> float:
     return math.fsum(scores) / len(scores)
 
 
-def summarise(predictions: Sequence[tuple[float, npt.NDArray[np.float32]]], targets: Classes) -> dict[str, Any]:
-    """What one client measures of a mixture of models: n, and accuracy, f1, loss (cross-entropy), or mse.
-
-    `predictions` are (weight, logits (n, classes)), or (weight, values (n, 1)) where the targets (n,) are floats.
-    The weights sum to 1. Without samples only n is told.
-    """
-    n = len(targets)
-    if n == 0:
-        return {"n": 0}
-    if np.issubdtype(targets.dtype, np.floating):
-        values = sum(weight * value.astype(np.float64)[:, 0] for weight, value in predictions)
-        return {"n": n, "mse": float(np.mean((values - targets) ** 2))}
-    chances = np.sum([weight * _softmax(logits) for weight, logits in predictions], axis=0)
-    predicted = np.argmax(chances, axis=1)
-    likelihood = np.maximum(chances[np.arange(n), targets], np.finfo(np.float64).tiny)
-    return {
-        "n": n,
-        "accuracy": accuracy(targets, predicted),
-        "f1": macro_f1(targets, predicted),
-        "loss": float(-np.mean(np.log(likelihood))),
-    }
-
-
 def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     shifted = np.exp(logits.astype(np.float64) - np.max(logits, axis=1, keepdims=True))
     return shifted / np.sum(shifted, axis=1, keepdims=True)  # type: ignore[no-any-return]

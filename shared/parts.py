@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from shared.errors import DecodeError
-from shared.messages import DIGEST_BYTES, Part, digest
+from shared.messages import DIGEST_BYTES, Part
 
 REMEMBERED = 64  # finished contents per sender that are known again when a part of them comes late
 BOOKKEEPING = 1024  # bytes charged for a pending content besides its size: tiny contents are not free
@@ -82,26 +82,6 @@ class Sink(Protocol):
 
     def discard(self) -> None:
         """Forget the content; no other call follows."""
-
-
-class MemorySink:
-    """A content in memory."""
-
-    def __init__(self, size: int) -> None:
-        self._buffer = bytearray(size)
-
-    @property
-    def content(self) -> bytes:
-        return bytes(self._buffer)
-
-    def write(self, offset: int, data: bytes) -> None:
-        self._buffer[offset : offset + len(data)] = data
-
-    def digest(self) -> bytes:
-        return digest(self._buffer)
-
-    def discard(self) -> None:
-        self._buffer = bytearray()
 
 
 class FileSink:

@@ -146,11 +146,6 @@ def squared_distance(a: Vector, b: Vector) -> float:
     return math.fsum(float(np.sum(_difference(a, b, span) ** 2)) for span in blocks(a.size))
 
 
-def absolute_distance(a: Vector, b: Vector) -> float:
-    """Sum of absolute differences of two vectors (d,), in float64."""
-    return math.fsum(float(np.sum(np.abs(_difference(a, b, span)))) for span in blocks(a.size))
-
-
 def dot(a: Vector, b: Vector) -> float:
     """Inner product of two vectors (d,), in float64."""
     return math.fsum(float(np.sum(a[span].astype(np.float64) * b[span].astype(np.float64))) for span in blocks(a.size))

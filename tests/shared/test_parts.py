@@ -15,7 +15,6 @@ from shared.parts import (
     REMEMBERED,
     Assembler,
     FileSink,
-    MemorySink,
     Pending,
     check,
     count_of,
@@ -24,6 +23,26 @@ from shared.parts import (
 )
 
 CONTENT = bytes(range(10))
+
+
+class MemorySink:
+    """A content in memory."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = bytearray(size)
+
+    @property
+    def content(self) -> bytes:
+        return bytes(self._buffer)
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._buffer[offset : offset + len(data)] = data
+
+    def digest(self) -> bytes:
+        return digest(self._buffer)
+
+    def discard(self) -> None:
+        self._buffer = bytearray()
 
 
 def cut(content: bytes, part_bytes: int = 4, about: int = 1) -> list[Part]:

@@ -15,7 +15,6 @@ from shared.vectors import (
     Layout,
     Tensor,
     Vector,
-    absolute_distance,
     blocks,
     combine,
     cosine,
@@ -124,7 +123,6 @@ def test_distances_and_products_equal_numpy_in_float64(data: st.DataObject) -> N
     b = data.draw(hnp.arrays(np.float32, a.shape, elements=FLOATS))
     x, y = a.astype(np.float64), b.astype(np.float64)
     assert squared_distance(a, b) == pytest.approx(np.sum((x - y) ** 2), rel=1e-12)
-    assert absolute_distance(a, b) == pytest.approx(np.sum(np.abs(x - y)), rel=1e-12)
     assert dot(a, b) == pytest.approx(np.dot(x, y), rel=1e-9, abs=1e-3)
     assert abs(cosine(a, b)) <= 1 + 1e-9
 
