@@ -22,7 +22,7 @@ from agent.faults import Weather
 from agent.pool import COMMAND, Jobs, Pool
 from agent.service import Agent, Identity, Tell, client_id
 from shared.errors import DecodeError, UserError
-from shared.link import Link, Message, Up, Will
+from shared.link import Down, Link, Message, Up, Will
 from shared.messages import CoordinatorStatus, OrderMessage
 from shared.mqtt_link import BrokerUrl, MqttLink
 from shared.scenario import Fleet, Scenario, agent_name
@@ -80,7 +80,12 @@ class FleetRun:
         async with self._open_link(f"covey-{self._scenario.federation}-fleet-{os.getpid()}", None) as link:
             async for incoming in link.incoming():
                 if isinstance(incoming, Up):
+                    self._tell({"event": "fleet up"})
                     await link.subscribe([topic])
+                elif isinstance(
+                    incoming, Down
+                ):  # said for all: the agents' links share broker and options with this one
+                    self._tell({"event": "fleet down", "why": incoming.why})
                 elif isinstance(incoming, Message) and incoming.payload:
                     with contextlib.suppress(DecodeError):
                         status = CoordinatorStatus.from_bytes(incoming.payload)
@@ -144,13 +149,13 @@ def load_scenario(path: Path) -> Scenario:
         raise UserError(f"{path}: {error.error_count()} mistake(s)\n{faults}") from None
 
 
-async def host(path: Path, broker: str, folder: Path, data_root: Path | None, tell: Tell) -> None:
+async def host(path: Path, url: BrokerUrl, folder: Path, data_root: Path | None, tell: Tell) -> None:
     """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process."""
     parent = os.getppid()  # asked first: it may be gone before we are ready
     scenario = load_scenario(path)
     if scenario.fleet is None:
         raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
-    url = BrokerUrl.parse(broker)
+    url.tls_context()  # a file that cannot be read is said now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = scenario.fleet.workers or os.cpu_count() or 1
     async with Pool(workers, keep_warm_s=600.0, command=(*COMMAND, "--warm")) as pool:

@@ -23,13 +23,12 @@ from broker.embedded import EmbeddedBroker, until_closed
 from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import start_broker
-from shared.broker_url import BrokerUrl
+from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
+from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The broker in the middle of a Covey federation.")
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
-
-CaFile = Annotated[Path | None, typer.Option("--ca", help="PEM file of the authority to trust, for mqtts://")]
 
 
 @app.command()
@@ -95,17 +94,17 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
 
 @app.command()
 def doctor(
-    url: Annotated[str, typer.Argument(help="mqtt[s]://[user:password@]host[:port]")],
-    ca: CaFile = None,
-    cert: Annotated[Path | None, typer.Option(help="PEM certificate to show to the broker")] = None,
-    key: Annotated[Path | None, typer.Option(help="its private key")] = None,
-    insecure: Annotated[bool, typer.Option(help="do not check who the broker is")] = False,
+    url: Annotated[str, typer.Argument(help=ADDRESS)],
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     patience_s: Annotated[float, typer.Option(min=0.1, help="how long to wait for each answer")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
 ) -> None:
     """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
     with _told():
-        address = BrokerUrl.parse(url, ca=ca, cert=cert, key=key, insecure=insecure)
+        address = BrokerUrl.parse(url, Tls(ca, cert, key, insecure))
         findings = asyncio.run(Doctor(address, patience_s=patience_s).examine())
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))

@@ -6,7 +6,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.broker_url import BrokerUrl
+from shared.broker_url import SYSTEM_TLS, BrokerUrl
 from shared.errors import UserError
 
 
@@ -39,7 +39,7 @@ class Options:
     def url(self, port: int) -> BrokerUrl:
         """Where clients on this machine find the broker."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  compared, not bound
-        return BrokerUrl(host, port, tls=self.tls_cert is not None)
+        return BrokerUrl(host, port, tls=SYSTEM_TLS if self.tls_cert else None)
 
 
 def free_port(options: Options) -> int:

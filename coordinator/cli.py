@@ -13,7 +13,9 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from shared.broker_url import Tls
 from shared.errors import UserError
+from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,13 +34,10 @@ if not out.is_terminal:
 ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
-Broker = Annotated[
-    str | None, typer.Option(help="mqtt[s]://[user:password@]host[:port]", envvar="COVEY_BROKER", show_default=False)
-]
+Broker = Annotated[str | None, typer.Option(help=ADDRESS, envvar="COVEY_BROKER", show_default=False)]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
 ]
-Ca = Annotated[Path | None, typer.Option(help="certificates to trust instead of the system's (mqtts)")]
 
 
 def mended(function: Callable[P, R]) -> Callable[P, R]:
@@ -66,6 +65,9 @@ def run(
     folder: Annotated[Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")] = None,
     broker: Broker = None,
     ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
     ] = False,
@@ -86,7 +88,9 @@ def run(
     from coordinator.scenario_file import load
 
     loaded = load(scenario, overrides or [])
-    options = command.Options(folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, ca)
+    options = command.Options(
+        folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure)
+    )
     with nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch:
         if in_process:
             result = simulate.alone(loaded, options, watch)
@@ -131,6 +135,9 @@ def compare(
     in_process: InProcess = False,
     broker: Broker = None,
     ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
     ] = False,
@@ -151,7 +158,9 @@ def compare(
     from coordinator.scenario_file import load
 
     loaded = load(scenario, overrides or [])
-    options = command.Options(folder or Path("runs") / loaded.name, False, broker, embedded, data_root, ca)
+    options = command.Options(
+        folder or Path("runs") / loaded.name, False, broker, embedded, data_root, Tls(ca, cert, key, insecure)
+    )
 
     def watching(cell: Cell) -> Any:
         if as_json:
@@ -219,13 +228,19 @@ def status(
     folder: Annotated[Path | None, typer.Argument(help="a run's folder; without it a running fleet is asked")] = None,
     broker: Broker = None,
     ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     federation: Annotated[str, typer.Option(help="the federation to ask for")] = "default",
     as_json: Json = False,
 ) -> None:
     """Who is there: cluster, last seen, samples, refused messages by reason, and why an agent stays out."""
     from coordinator import display, watch
 
-    seen = watch.from_folder(folder) if folder is not None else asyncio.run(watch.from_broker(broker, federation, ca))
+    if folder is not None:
+        seen = watch.from_folder(folder)
+    else:
+        seen = asyncio.run(watch.from_broker(broker, federation, Tls(ca, cert, key, insecure)))
     if as_json:
         display.json_line(seen)
         return

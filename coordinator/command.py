@@ -22,7 +22,7 @@ from coordinator.run import Effect, Run
 from coordinator.sampling import listed_participants
 from coordinator.scenario_file import dump
 from coordinator.service import Service, last_will
-from shared.broker_url import BrokerUrl
+from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.errors import UserError
 from shared.mqtt_link import MqttLink
 from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
@@ -41,7 +41,7 @@ class Options:
     broker: str | None = None
     embedded: bool = False
     data_root: Path | None = None
-    ca: Path | None = None
+    tls: Tls = SYSTEM_TLS
 
 
 def rules_of(scenario: Scenario) -> Rules:
@@ -94,7 +94,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
         url = await _broker_url(stack, scenario, options, watch)
         fleet = None
         if scenario.fleet is not None:  # it gets ready while the model is built
-            start = launch.fleet(folder, url.with_password(), options.data_root)
+            start = launch.fleet(folder, url, options.data_root)
             fleet = await stack.enter_async_context(start)
         watch({"event": "model", "model": scenario.task.model.name})
         setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
@@ -125,7 +125,8 @@ async def _broker_url(stack: AsyncExitStack, scenario: Scenario, options: Option
         started = await stack.enter_async_context(launch.broker(options.folder, embedded=options.embedded))
         watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
         return BrokerUrl.parse(started.url)
-    url = BrokerUrl.parse(text, ca=options.ca)
+    url = BrokerUrl.parse(text, options.tls)
+    url.tls_context()  # a file that cannot be read is said before anything starts
     watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
     return url
 

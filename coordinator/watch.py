@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.command import DEFAULT_BROKER
-from shared.broker_url import BrokerUrl
+from shared.broker_url import BrokerUrl, Tls
 from shared.errors import DecodeError, UserError
 from shared.link import Down, Message, Up
 from shared.messages import CoordinatorStatus, RosterMessage
@@ -29,16 +29,18 @@ def from_folder(folder: Path) -> dict[str, Any]:
     return {"status": None, "roster": roster.model_dump(mode="json")}
 
 
-async def from_broker(broker: str | None, federation: str, ca: Path | None) -> dict[str, Any]:
+async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str, Any]:
     """Coordinator status and roster as the broker holds them. UserError where there are none."""
-    url = BrokerUrl.parse(broker or DEFAULT_BROKER, ca=ca)
+    url = BrokerUrl.parse(broker or DEFAULT_BROKER, tls)
     topics = Topics(federation)
     found: dict[str, Any] = {}
+    up = False
     try:
         async with asyncio.timeout(WITHIN_S), MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link:
             async for incoming in link.incoming():
                 match incoming:
                     case Up():
+                        up = True
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
                         raise UserError(f"{url}: {why}; is a broker there? `broker doctor {url}` tells more")
@@ -51,6 +53,8 @@ async def from_broker(broker: str | None, federation: str, ca: Path | None) -> d
         pass
     except DecodeError as error:
         raise UserError(f"{url}: what is retained there is not Covey's ({error})") from None
+    if not up:
+        raise UserError(f"{url}: no answer within {WITHIN_S:g} s; `broker doctor {url}` tells more")
     if topics.roster not in found:
         raise UserError(f"{url}: no run of federation {federation!r} has been seen there")
     return {"status": found.get(topics.coordinator_status), "roster": found[topics.roster]}
