@@ -159,14 +159,14 @@ def superclasses(
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:
     from agent.pool import Pool
-    from agent.service import Agent, client_id
+    from agent.service import Agent
     from shared.mqtt_link import MqttLink
 
     agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    async with pool, MqttLink(url, client_id=client_id(identity.federation, identity.agent), will=agent.will) as link:
+    async with pool, MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
         await agent.run(link)
 
 

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from agent.faults import Weather
 from agent.pool import COMMAND, Jobs, Pool
-from agent.service import Agent, Identity, Tell, client_id
+from agent.service import Agent, Identity, NameTakenError, Tell
 from shared.errors import DecodeError, UserError
 from shared.link import Down, Link, Message, Up, Will
 from shared.messages import CoordinatorStatus, OrderMessage
@@ -100,7 +100,7 @@ class FleetRun:
                 await asyncio.sleep(self._weather.back_after_s)
 
     async def _live(self, index: int) -> bool:
-        """From joining until the timeline says leave; True where it died first."""
+        """From joining until the timeline says leave; True where it died first, or its name was taken."""
         name = agent_name(index, self._fleet.agents)
         identity = Identity(
             name,
@@ -118,8 +118,11 @@ class FleetRun:
         )
         leaver = asyncio.create_task(self._leave(agent, index))
         try:
-            async with self._open_link(client_id(self._scenario.federation, name), agent.will) as link:
+            async with self._open_link(agent.client_id, agent.will) as link:
                 await agent.run(link)
+        except NameTakenError as error:  # by a fleet that may go away: we try again
+            self._tell({"event": "problem", "agent": name, "why": str(error)})
+            return True
         finally:
             leaver.cancel()
         return agent.vanished

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator import launch, mixtures, records
+from coordinator.alone import make_sure_of_being_alone
 from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
 from coordinator.rounds import Rules
@@ -88,10 +89,17 @@ def prepare(scenario: Scenario, options: Options) -> None:
 
 async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any] | None:
     """Run to the end and return the result; None where the operator stopped it. UserError where it was given up."""
+    folder, url = options.folder, address(scenario, options)
+    if url is not None:
+        await make_sure_of_being_alone(url, scenario.federation)
     prepare(scenario, options)
-    folder = options.folder
     async with AsyncExitStack() as stack:
-        url = await _broker_url(stack, scenario, options, watch)
+        if url is None:
+            started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
+            watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
+            url = BrokerUrl.parse(started.url)
+        else:
+            watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
         fleet = None
         if scenario.fleet is not None:  # it gets ready while the model is built
             start = launch.fleet(folder, url, options.data_root)
@@ -105,7 +113,9 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
             this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, uuid.uuid4().hex[:12], now)
         topics = Topics(scenario.federation)
         link = await stack.enter_async_context(
-            MqttLink(url, client_id=f"covey-{scenario.federation}-coordinator", will=last_will(topics))
+            MqttLink(
+                url, client_id=f"covey-{scenario.federation}-coordinator-{uuid.uuid4().hex[:8]}", will=last_will(topics)
+            )
         )
         service = Service(this, link, watch=watch)
         _stop_on_signals(service)
@@ -117,17 +127,15 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
     return await finish(this, options.data_root)
 
 
-async def _broker_url(stack: AsyncExitStack, scenario: Scenario, options: Options, watch: Watch) -> BrokerUrl:
+def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
+    """The broker that the user names; None where the run is to have one of its own. UserError before anything starts."""
     text = options.broker or scenario.broker
     if text is None and scenario.fleet is None and not options.embedded:
         text = DEFAULT_BROKER
     if text is None:
-        started = await stack.enter_async_context(launch.broker(options.folder, embedded=options.embedded))
-        watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
-        return BrokerUrl.parse(started.url)
+        return None
     url = BrokerUrl.parse(text, options.tls)
-    url.tls_context()  # a file that cannot be read is said before anything starts
-    watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
+    url.tls_context()
     return url
 
 
