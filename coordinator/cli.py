@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from coordinator.signals import sigterm_as_ctrl_c
 from shared.broker_url import Tls
 from shared.errors import UserError
 from shared.options import ADDRESS, Ca, Cert, Insecure, Key
@@ -41,16 +42,24 @@ InProcess = Annotated[
 
 
 def mended(function: Callable[P, R]) -> Callable[P, R]:
-    """Print a user's mistake as one message and end with exit code 2, without a traceback."""
+    """Print a user's mistake as one message and end with exit code 2, without a traceback; with 130 when stopped."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return function(*args, **kwargs)
+            with sigterm_as_ctrl_c():
+                return function(*args, **kwargs)
         except UserError as error:
             _fail(str(error))
+        except KeyboardInterrupt:
+            _stopped("nothing was begun")
 
     return call
+
+
+def _stopped(text: str) -> NoReturn:
+    err.print(f"stopped; {text}", highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(130)
 
 
 def _fail(text: str) -> NoReturn:
@@ -91,19 +100,20 @@ def run(
     options = command.Options(
         folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure)
     )
-    with nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch:
+    result = None
+    with (
+        suppress(KeyboardInterrupt),
+        nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch,
+    ):
         if in_process:
             result = simulate.alone(loaded, options, watch)
         else:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
+        if not options.folder.exists():
+            _stopped("nothing was begun")
         way = " --in-process" if in_process else ""
-        err.print(
-            f"stopped; go on with: coordinator run {scenario} --out {options.folder} --resume{way}",
-            highlight=False,
-            soft_wrap=True,
-        )
-        raise typer.Exit(130)
+        _stopped(f"go on with: coordinator run {scenario} --out {options.folder} --resume{way}")
     if as_json:
         display.json_line({"event": "result", **result})
         return
@@ -171,15 +181,12 @@ def compare(
     rows = compare_command.known_rows(loaded, known or [])
     if known and not as_json:
         out.print(f"{len(rows)} cells are known: those with this scenario and target", highlight=False)
-    try:
-        done = not run or compare_command.run_cells(
-            loaded, options, cells or [], watching, in_process=in_process, known=rows
-        )
-    except KeyboardInterrupt:
-        done = False
+    done = not run
+    if run:
+        with suppress(KeyboardInterrupt):
+            done = compare_command.run_cells(loaded, options, cells or [], watching, in_process=in_process, known=rows)
     if not done:
-        err.print("stopped; the same command goes on from here", highlight=False)
-        raise typer.Exit(130)
+        _stopped("the same command goes on from here")
     found = compare_command.write_tables(loaded, options.folder, rows)
     if as_json:
         display.json_line({"event": "compare", "methods": found})

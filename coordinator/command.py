@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -21,8 +20,9 @@ from coordinator.disk import write_atomically
 from coordinator.rounds import Rules
 from coordinator.run import Effect, Run
 from coordinator.sampling import listed_participants
-from coordinator.scenario_file import dump
+from coordinator.scenario_file import dump, load
 from coordinator.service import Service, last_will
+from coordinator.signals import StopSignals
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.errors import UserError
 from shared.mqtt_link import MqttLink
@@ -69,30 +69,51 @@ def rules_of(scenario: Scenario) -> Rules:
     )
 
 
-def prepare(scenario: Scenario, options: Options) -> None:
-    """Make the run's folder, or check that it can be resumed. Nothing is ever overwritten."""
+def prepare(scenario: Scenario, options: Options) -> bool:
+    """Make the run's folder, or check that it can be resumed: True where it has a checkpoint to go on from.
+
+    A run that was stopped before its first checkpoint is resumed from its beginning. Nothing is ever overwritten.
+    """
     folder = options.folder
+    checkpoint, begun = Checkpoint(folder / "checkpoint"), folder / "scenario.yaml"
+    if options.resume and (checkpoint.exists() or not begun.exists()):
+        _must_be(checkpoint.facts()["scenario"], scenario, folder)
+        return True
     if options.resume:
-        saved = Checkpoint(folder / "checkpoint").facts()["scenario"]
-        if saved != records.scenario_digest(scenario):
-            raise UserError(
-                f"{folder}: the checkpoint belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
-                "nothing was changed. Resume with the same file and --set options, or choose another --out"
-            )
-        return
+        _must_be(records.scenario_digest(load(begun)), scenario, folder)
+        return False
     if folder.exists() and any(folder.iterdir()):
-        can = "go on with --resume" if Checkpoint(folder / "checkpoint").exists() else "remove it yourself"
+        can = "go on with --resume" if checkpoint.exists() or begun.exists() else "remove it yourself"
         raise UserError(f"{folder}: a run folder is already there; choose another with --out, or {can}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "scenario.yaml", dump(scenario).encode())
+    write_atomically(begun, dump(scenario).encode())
+    return False
+
+
+def _must_be(digest: str, scenario: Scenario, folder: Path) -> None:
+    if digest != records.scenario_digest(scenario):
+        raise UserError(
+            f"{folder}: what is there belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
+            "nothing was changed. Resume with the same file and --set options, or choose another --out"
+        )
 
 
 async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any] | None:
     """Run to the end and return the result; None where the operator stopped it. UserError where it was given up."""
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - this is a coroutine
+    with StopSignals(task.cancel) as signals:
+        try:
+            return await _run(scenario, options, watch, signals)
+        except asyncio.CancelledError:
+            return None
+
+
+async def _run(scenario: Scenario, options: Options, watch: Watch, signals: StopSignals) -> dict[str, Any] | None:
     folder, url = options.folder, address(scenario, options)
     if url is not None:
         await make_sure_of_being_alone(url, scenario.federation)
-    prepare(scenario, options)
+    resume = prepare(scenario, options)
     async with AsyncExitStack() as stack:
         if url is None:
             started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
@@ -107,7 +128,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
         watch({"event": "model", "model": scenario.task.model.name})
         setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
-        if options.resume:
+        if resume:
             this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now)
         else:
             this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, uuid.uuid4().hex[:12], now)
@@ -118,8 +139,9 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
             )
         )
         service = Service(this, link, watch=watch)
-        _stop_on_signals(service)
+        cancel, signals.stop = signals.stop, service.stop
         over = await _serve(service, first, fleet, folder)
+        signals.stop = cancel
     if over is None:
         return None
     if over:
@@ -154,12 +176,6 @@ async def _serve(
         raise UserError(f"the simulated fleet ended by itself:\n{launch.tail(folder / 'fleet.log')}")
     died.cancel()
     return serving.result()
-
-
-def _stop_on_signals(service: Service) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, service.stop)
 
 
 async def finish(this: Run, data_root: Path | None) -> dict[str, Any]:
