@@ -67,12 +67,12 @@ def up(
         broker = start_broker("embedded" if embedded else "auto", options, say=_say)
         died = asyncio.run(_run(broker, as_json=as_json, until_stdin_closes=until_stdin_closes))
         if died is not None:
-            _say(f"{broker.name} ended by itself with exit code {died}")
+            _say(died)
             raise typer.Exit(1)
 
 
-async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool) -> int | None:
-    """Run until told to stop (None), or until the broker ends by itself (its exit code)."""
+async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool) -> str | None:
+    """Run until told to stop (None), or until the broker ends by itself (how, in words)."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -89,7 +89,11 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-        return died.result() if died.done() and not died.cancelled() else None
+        if not died.done() or died.cancelled():
+            return None
+        return "\n".join(
+            filter(None, [f"{broker.name} ended by itself with exit code {died.result()}", broker.last_words()])
+        )
 
 
 @app.command()
