@@ -52,13 +52,13 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
         except UserError as error:
             _fail(str(error))
         except KeyboardInterrupt:
-            _stopped("nothing was begun")
+            _stopped()
 
     return call
 
 
-def _stopped(text: str) -> NoReturn:
-    err.print(f"stopped; {text}", highlight=False, markup=False, soft_wrap=True)
+def _stopped(text: str = "") -> NoReturn:
+    err.print("; ".join(filter(None, ["stopped", text])), highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(130)
 
 
