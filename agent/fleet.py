@@ -82,9 +82,7 @@ class FleetRun:
                 if isinstance(incoming, Up):
                     self._tell({"event": "fleet up"})
                     await link.subscribe([topic])
-                elif isinstance(
-                    incoming, Down
-                ):  # said for all: the agents' links share broker and options with this one
+                elif isinstance(incoming, Down):  # said once for all agents, whose links go to the same broker
                     self._tell({"event": "fleet down", "why": incoming.why})
                 elif isinstance(incoming, Message) and incoming.payload:
                     with contextlib.suppress(DecodeError):

@@ -50,9 +50,8 @@ class Options:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            context.load_cert_chain(
-                self.tls_cert, self.tls_key, password=""
-            )  # an encrypted key is refused, not asked about
+            # with a password at hand nobody is asked for the one of an encrypted key: it is refused
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
         except (OSError, ssl.SSLError) as error:
             raise UserError(
                 f"--tls-cert {self.tls_cert}, --tls-key {self.tls_key}: {error}; a certificate and its key are wanted, "

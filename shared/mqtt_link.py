@@ -257,11 +257,12 @@ def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queu
 
 def _hear_of_hanging_up(client: aiomqtt.Client) -> None:
     """Fail as soon as the broker hangs up without an answer to CONNECT: aiomqtt would wait for its timeout."""
-    loop, told = asyncio.get_running_loop(), client._client.on_disconnect
+    loop, told, connecting = asyncio.get_running_loop(), client._client.on_disconnect, client._connected
 
     def fail() -> None:
-        if not client._connected.done():
-            client._connected.set_exception(aiomqtt.MqttError(HUNG_UP))
+        if not connecting.done():
+            connecting.set_exception(aiomqtt.MqttError(HUNG_UP))
+            connecting.exception()  # asyncio complains of one that nobody looks at, and perhaps nobody waits any more
 
     def ended(*args: Any) -> None:
         loop.call_soon_threadsafe(fail)  # paho connects, and may fail, in a thread of its own
