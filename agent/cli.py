@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.errors import UserError, files_named
+from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
 app = typer.Typer(
     help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
@@ -30,7 +31,7 @@ Data = Annotated[
     str, typer.Option(help="a table, an .npz, a folder of images, or module:function", envvar="COVEY_DATA")
 ]
 Label = Annotated[str | None, typer.Option(help="the target column of a table", envvar="COVEY_LABEL")]
-Broker = Annotated[str, typer.Option(help="mqtt[s]://[user:password@]host[:port]", envvar="COVEY_BROKER")]
+Broker = Annotated[str, typer.Option(help=ADDRESS, envvar="COVEY_BROKER")]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object per line instead of text")]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 
@@ -56,22 +57,22 @@ def start(
     keep_warm: Annotated[
         float, typer.Option(help="seconds that the training process lives on after work", envvar="COVEY_KEEP_WARM")
     ] = 60.0,
-    ca: Annotated[Path | None, typer.Option(help="certificates to trust", envvar="COVEY_CA")] = None,
-    cert: Annotated[Path | None, typer.Option(help="our certificate", envvar="COVEY_CERT")] = None,
-    key: Annotated[Path | None, typer.Option(help="our certificate's key", envvar="COVEY_KEY")] = None,
-    insecure: Annotated[bool, typer.Option(help="do not check who the broker is")] = False,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
     from agent.service import Identity
-    from shared.mqtt_link import BrokerUrl
+    from shared.broker_url import BrokerUrl, Tls
     from shared.topics import is_name
 
     name = name or default_name()
     for what, text in (("--id", name), ("--federation", federation)):
         if not is_name(text):
             raise UserError(f"{what} {text!r}: letters, digits, '.', '_' and '-', at most 64, are wanted")
-    url = BrokerUrl.parse(broker, ca=ca, cert=cert, key=key, insecure=insecure)
+    url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
     source = {"data": _existing(data), "label": label}
     folder = state or Path("~/.local/state/covey").expanduser() / name
     identity = Identity(name, federation, source, folder)
@@ -103,13 +104,19 @@ def fleet(
     broker: Broker = "mqtt://127.0.0.1:1883",
     run_dir: Annotated[Path, typer.Option(help="where the agents' state and partition.npz go")] = Path(),
     data_root: Annotated[Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")] = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     as_json: Json = False,
 ) -> None:
     """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""
     from agent.fleet import host
+    from shared.broker_url import BrokerUrl, Tls
 
+    url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
     _quiet_links()
-    asyncio.run(host(scenario, broker, run_dir, data_root, _json_lines if as_json else _fleet_lines))
+    asyncio.run(host(scenario, url, run_dir, data_root, _json_lines if as_json else _fleet_lines))
 
 
 @app.command()
@@ -164,14 +171,14 @@ def _scaling(text: str) -> dict[str, list[float]]:
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:
     from agent.pool import Pool
-    from agent.service import Agent, client_id
+    from agent.service import Agent
     from shared.mqtt_link import MqttLink
 
     agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    async with pool, MqttLink(url, client_id=client_id(identity.federation, identity.agent), will=agent.will) as link:
+    async with pool, MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
         await agent.run(link)
 
 
@@ -204,6 +211,10 @@ def _json_lines(event: Mapping[str, Any]) -> None:
 def _fleet_lines(event: Mapping[str, Any]) -> None:
     if event["event"] == "fleet":
         print(f"{event['agents']} agents, {event['workers']} workers, at {event['broker']}", flush=True)
+    elif event["event"] == "fleet down":
+        print(f"no connection to {event['why']}; trying again until it works", file=sys.stderr, flush=True)
+    elif event["event"] == "fleet up":
+        print("connected", flush=True)
     elif event["event"] in ("problem", "failed"):
         print(f"{event['agent']}: {event['why']}", file=sys.stderr, flush=True)
 

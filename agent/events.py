@@ -16,9 +16,13 @@ class CoordinatorSeen:
 
 @dataclass(frozen=True)
 class OwnStatusSeen:
-    """What the broker tells others about this agent: perhaps the last will of a connection that was replaced."""
+    """What the broker tells others about this agent: perhaps the last will of a connection that was replaced.
+
+    `retained`: it was there before we asked, and may be long out of date.
+    """
 
     status: AgentStatus
+    retained: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,6 +188,11 @@ class Say:
     text: str
 
 
+@dataclass(frozen=True)
+class GiveWay:
+    """Another agent uses our id, and did so before us: end with an error."""
+
+
 Action = (
     Subscribe
     | Unsubscribe
@@ -199,6 +208,7 @@ Action = (
     | Forget
     | KeepModels
     | Say
+    | GiveWay
 )
 
 

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from agent.faults import Weather
 from agent.pool import COMMAND, Jobs, Pool
-from agent.service import Agent, Identity, Tell, client_id
+from agent.service import Agent, Identity, NameTakenError, Tell
 from shared.errors import DecodeError, UserError
-from shared.link import Link, Message, Up, Will
+from shared.link import Down, Link, Message, Up, Will
 from shared.messages import CoordinatorStatus, OrderMessage
 from shared.mqtt_link import BrokerUrl, MqttLink
 from shared.scenario import Fleet, Scenario, agent_name
@@ -80,7 +80,10 @@ class FleetRun:
         async with self._open_link(f"covey-{self._scenario.federation}-fleet-{os.getpid()}", None) as link:
             async for incoming in link.incoming():
                 if isinstance(incoming, Up):
+                    self._tell({"event": "fleet up"})
                     await link.subscribe([topic])
+                elif isinstance(incoming, Down):  # said once for all agents, whose links go to the same broker
+                    self._tell({"event": "fleet down", "why": incoming.why})
                 elif isinstance(incoming, Message) and incoming.payload:
                     with contextlib.suppress(DecodeError):
                         status = CoordinatorStatus.from_bytes(incoming.payload)
@@ -95,7 +98,7 @@ class FleetRun:
                 await asyncio.sleep(self._weather.back_after_s)
 
     async def _live(self, index: int) -> bool:
-        """From joining until the timeline says leave; True where it died first."""
+        """From joining until the timeline says leave; True where it died first, or its name was taken."""
         name = agent_name(index, self._fleet.agents)
         identity = Identity(
             name,
@@ -113,8 +116,11 @@ class FleetRun:
         )
         leaver = asyncio.create_task(self._leave(agent, index))
         try:
-            async with self._open_link(client_id(self._scenario.federation, name), agent.will) as link:
+            async with self._open_link(agent.client_id, agent.will) as link:
                 await agent.run(link)
+        except NameTakenError as error:  # by a fleet that may go away: we try again
+            self._tell({"event": "problem", "agent": name, "why": str(error)})
+            return True
         finally:
             leaver.cancel()
         return agent.vanished
@@ -144,13 +150,13 @@ def load_scenario(path: Path) -> Scenario:
         raise UserError(f"{path}: {error.error_count()} mistake(s)\n{faults}") from None
 
 
-async def host(path: Path, broker: str, folder: Path, data_root: Path | None, tell: Tell) -> None:
+async def host(path: Path, url: BrokerUrl, folder: Path, data_root: Path | None, tell: Tell) -> None:
     """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process."""
     parent = os.getppid()  # asked first: it may be gone before we are ready
     scenario = load_scenario(path)
     if scenario.fleet is None:
         raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
-    url = BrokerUrl.parse(broker)
+    url.tls_context()  # a file that cannot be read is said now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = scenario.fleet.workers or os.cpu_count() or 1
     async with Pool(workers, keep_warm_s=600.0, command=(*COMMAND, "--warm")) as pool:

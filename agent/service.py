@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -20,9 +21,10 @@ from agent.outbox import Outbox
 from agent.pool import Jobs, WorkerLost
 from agent.session import Session
 from agent.store import ModelStore
-from shared.errors import DecodeError
+from shared.errors import DecodeError, UserError
 from shared.link import Incoming, Link, Message, Will
 from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
+from shared.namesakes import session_id
 from shared.parts import split
 from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
@@ -42,9 +44,8 @@ class Identity:
     durable: bool = True
 
 
-def client_id(federation: str, agent: str) -> str:
-    """The MQTT client id of an agent."""
-    return f"covey-{federation}-{agent}"
+class NameTakenError(UserError):
+    """Another agent uses the id, and did so before this one."""
 
 
 async def _at_once(order: OrderMessage) -> None:
@@ -66,7 +67,7 @@ class Agent:
         tell: Tell = lambda event: None,
         before_report: Callable[[OrderMessage], Awaitable[None]] = _at_once,
         dies: Callable[[OrderMessage], bool] = lambda order: False,
-        session_id: str | None = None,
+        session: str | None = None,
     ) -> None:
         self.identity, self.pool, self.tell = identity, pool, tell
         self.before_report, self.dies = before_report, dies
@@ -76,7 +77,7 @@ class Agent:
         self.session = Session(
             identity.agent,
             self.topics,
-            session=session_id or secrets.token_hex(8),
+            session=session or session_id(time.time(), secrets.token_hex(4)),
             version=_version(),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
@@ -92,6 +93,11 @@ class Agent:
         self._inspecting: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
+
+    @property
+    def client_id(self) -> str:
+        """The MQTT client id: new in each life, so that two of one name hear one another (`shared.namesakes`)."""
+        return f"covey-{self.identity.federation}-{self.identity.agent}-{self.session.will.session}"
 
     @property
     def will(self) -> Will:
@@ -154,7 +160,7 @@ class Agent:
             case PlainTopic("coordinator/status"):
                 return e.CoordinatorSeen(CoordinatorStatus.from_bytes(incoming.payload))
             case AgentTopic(agent, "status") if agent == self.identity.agent:
-                return e.OwnStatusSeen(AgentStatus.from_bytes(incoming.payload))
+                return e.OwnStatusSeen(AgentStatus.from_bytes(incoming.payload), incoming.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(incoming.payload))
             case AgentTopic(agent, "model"):
@@ -237,6 +243,14 @@ class Agent:
                 self.store.keep(digests, _now())
             case e.Say(text):
                 self.tell({"event": "problem", "why": text})
+            case e.GiveWay():
+                agent, federation = self.identity.agent, self.identity.federation
+                self._fail(
+                    NameTakenError(
+                        f"another agent with the id {agent!r} is at work in federation {federation!r} on this broker, "
+                        "and was there first; give this one an id of its own with --id (the default is the host's name)"
+                    )
+                )
 
     async def _speak(self, link: Link) -> None:
         """What must stay in order goes out one after another; where the link is down it comes again after `Up`."""

@@ -20,6 +20,7 @@ from enum import Enum
 from agent import events as e
 from shared.link import Down, Up
 from shared.messages import AgentStatus, CoordinatorStatus, ModelRef, OrderMessage
+from shared.namesakes import Answer, Namesakes
 from shared.topics import Topics
 
 ROLL_SPREAD_S = 0.5  # answers to a roll call come within this time
@@ -56,6 +57,7 @@ class Session:
         self.dropped: dict[str, int] = {}
         self._agent, self._session, self._version = agent, session, version
         self._topics = topics
+        self._namesakes = Namesakes(session)
         self._random = random.Random(f"{agent}/{seed}")  # noqa: S311 - spreads load, guards nothing
         self._up = False
         self._coordinator: CoordinatorStatus | None = None
@@ -87,7 +89,7 @@ class Session:
 
     @property
     def wake_at(self) -> float | None:
-        timers = (self._roll_at, self._retry_at, self._stall_at)
+        timers = (self._roll_at, self._retry_at, self._stall_at, self._namesakes.speak_at)
         return min((at for at in timers if at is not None), default=None) if self._up else None
 
     @property
@@ -127,8 +129,8 @@ class Session:
             case Down():
                 self._up = False
                 return self._stop_sending()
-            case e.OwnStatusSeen(status):  # who reads of its own death says that it lives
-                return [] if status.online or not self._up else self._publish()
+            case e.OwnStatusSeen(status, retained):
+                return self._own_status_seen(status, retained, now) if self._up else []
             case e.CoordinatorSeen(status):
                 return self._coordinator_seen(status, now)
             case e.Inspected():
@@ -172,6 +174,18 @@ class Session:
         self._serial += 1
         self._published, self._roll_at = self.status, None
         return [e.PublishStatus(self._published)]
+
+    def _own_status_seen(self, status: AgentStatus, retained: bool, now: float) -> list[e.Action]:
+        if not status.online:  # who reads of its own death says that it lives
+            return self._publish()
+        if retained or status.session == self._session:
+            return []
+        match self._namesakes.heard(status.session, now):
+            case Answer.SPEAK:
+                return self._publish()
+            case Answer.GIVE_WAY:
+                return [e.GiveWay()]
+        return []
 
     # the coordinator's status
 
@@ -358,6 +372,9 @@ class Session:
         if not self._up:
             return actions
         if self._roll_at is not None and now >= self._roll_at:
+            actions += self._publish()
+        if self._namesakes.speak_at is not None and now >= self._namesakes.speak_at:
+            self._namesakes.speak_at = None
             actions += self._publish()
         if self._retry_at is not None and now >= self._retry_at:
             actions += self._send(now)

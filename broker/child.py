@@ -25,6 +25,10 @@ class Child:
         """Until the process ends by itself, which it should not; its exit code."""
         return await self._process.wait()
 
+    def last_words(self) -> str:
+        """The end of what it logged, where it is not already before the user's eyes."""
+        return ""
+
     async def kill(self) -> None:
         """End it as a power cut would. For fault drills."""
         with contextlib.suppress(ProcessLookupError):

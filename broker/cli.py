@@ -24,8 +24,9 @@ from broker.embedded import EmbeddedBroker, until_closed
 from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import start_broker
-from shared.broker_url import BrokerUrl
+from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
+from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
 app = typer.Typer(
     help="The broker in the middle of a Covey federation.",
@@ -34,8 +35,6 @@ app = typer.Typer(
     rich_markup_mode=None,  # a bracket in a help text is a bracket
 )
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
-
-CaFile = Annotated[Path | None, typer.Option("--ca", help="PEM file of the authority to trust, for mqtts://")]
 
 
 @app.command()
@@ -74,12 +73,12 @@ def up(
         broker = start_broker("embedded" if embedded else "auto", options, say=_say)
         died = asyncio.run(_run(broker, as_json=as_json, until_stdin_closes=until_stdin_closes))
         if died is not None:
-            _say(f"{broker.name} ended by itself with exit code {died}")
+            _say(died)
             raise typer.Exit(1)
 
 
-async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool) -> int | None:
-    """Run until told to stop (None), or until the broker ends by itself (its exit code)."""
+async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool) -> str | None:
+    """Run until told to stop (None), or until the broker ends by itself (how, in words)."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -96,22 +95,26 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
-        return died.result() if died.done() and not died.cancelled() else None
+        if not died.done() or died.cancelled():
+            return None
+        return "\n".join(
+            filter(None, [f"{broker.name} ended by itself with exit code {died.result()}", broker.last_words()])
+        )
 
 
 @app.command()
 def doctor(
-    url: Annotated[str, typer.Argument(help="mqtt[s]://[user:password@]host[:port]")],
-    ca: CaFile = None,
-    cert: Annotated[Path | None, typer.Option(help="PEM certificate to show to the broker")] = None,
-    key: Annotated[Path | None, typer.Option(help="its private key")] = None,
-    insecure: Annotated[bool, typer.Option(help="do not check who the broker is")] = False,
+    url: Annotated[str, typer.Argument(help=ADDRESS)],
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     patience_s: Annotated[float, typer.Option(min=0.1, help="how long to wait for each answer")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
 ) -> None:
     """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
     with _told():
-        address = BrokerUrl.parse(url, ca=ca, cert=cert, key=key, insecure=insecure)
+        address = BrokerUrl.parse(url, Tls(ca, cert, key, insecure))
         findings = asyncio.run(Doctor(address, patience_s=patience_s).examine())
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))

@@ -12,7 +12,6 @@ import importlib.metadata
 import json
 import logging
 import os
-import ssl
 import sys
 import threading
 from argparse import ArgumentParser
@@ -69,7 +68,8 @@ class EmbeddedBroker(Child):
             line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
         if not line:
             await self.stop()
-            raise UserError(f"the embedded broker did not start on {self.options.host}; its messages are above")
+            place = f"in {self.options.log}" if self.options.log else "above"
+            raise UserError(f"the embedded broker did not start on {self.options.host}; its messages are {place}")
 
 
 def _amqtt_version() -> str:
@@ -97,7 +97,7 @@ async def serve(options: Options) -> None:
     hub = Hub(users=users, rules=options.rules)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Connection(hub), options.host, options.port, ssl=_tls(options), backlog=4096
+        lambda: Connection(hub), options.host, options.port, ssl=options.tls_context(), backlog=4096
     )
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     async with server:
@@ -117,16 +117,6 @@ async def until_closed(stream: IO[str]) -> None:
 
     threading.Thread(target=read, daemon=True).start()
     await closed.wait()
-
-
-def _tls(options: Options) -> ssl.SSLContext | None:
-    if options.tls_cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=options.tls_ca)
-    context.load_cert_chain(options.tls_cert, options.tls_key)
-    if options.tls_ca:
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 def _parse(arguments: list[str]) -> Options:

@@ -7,6 +7,7 @@ import ctypes
 import getpass
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ from typing import Self
 from broker import acl
 from broker.child import Child
 from broker.options import Options, free_port
-from shared.broker_url import BrokerUrl
+from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
 
 READY_S = 15.0
@@ -110,7 +111,10 @@ class Mosquitto(Child):
             rules.write_text(acl.render())
             rules.chmod(0o600)
         if self.options.data:
-            self.options.data.mkdir(parents=True, exist_ok=True)
+            try:
+                self.options.data.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise UserError(f"--data {self.options.data}: {error.strerror}; a folder is wanted") from None
         config = folder / "mosquitto.conf"
         config.write_text(self._config.format(port=port) if self._config else render(self.options, port, rules=rules))
         return config
@@ -123,9 +127,9 @@ class Mosquitto(Child):
             if await answers(host, port, tls=self.options.tls_cert is not None):
                 return
             await asyncio.sleep(0.02)
-        raise UserError(f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self._last_words()}")
+        raise UserError(f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self.last_words()}")
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
         files = [Path(self._folder.name) / "output.txt", self.options.log]
         lines = [line for file in files if file and file.exists() for line in file.read_text().splitlines()]
         return "\n".join(f"  {line}" for line in lines[-8:])
@@ -137,9 +141,9 @@ class Mosquitto(Child):
 
 
 async def answers(host: str, port: int, *, tls: bool = False) -> bool:
-    """Does an MQTT broker answer there? Behind TLS a listening port counts: it may want a certificate of us."""
+    """Does an MQTT broker answer there? Behind TLS a handshake is enough: it may want a certificate of us."""
     try:
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=_trusting() if tls else None)
     except OSError:
         return False
     try:
@@ -151,6 +155,11 @@ async def answers(host: str, port: int, *, tls: bool = False) -> bool:
         return False
     finally:
         writer.close()
+
+
+def _trusting() -> ssl.SSLContext:
+    """For our own broker, whoever its certificate says that it is."""
+    return Tls(insecure=True).context()
 
 
 def _die_with_parent() -> Callable[[], None] | None:

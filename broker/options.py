@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.broker_url import BrokerUrl
+from broker import passwords
+from shared.broker_url import SYSTEM_TLS, BrokerUrl
 from shared.errors import UserError
 
 
@@ -35,11 +38,43 @@ class Options:
         for path in (self.passwords, self.tls_cert, self.tls_key, self.tls_ca):
             if path and not path.is_file():
                 raise UserError(f"{path} is not there; a file that this user may read is wanted")
+        if self.passwords:
+            passwords.read(self.passwords)
+        if self.log and not _may_be_written(self.log):
+            raise UserError(f"--log {self.log}: a file is wanted that this user may write, in a folder that is there")
+        self.tls_context()
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What a server listens with; None without TLS. Raises UserError that names the file that is no good."""
+        if self.tls_cert is None or self.tls_key is None:
+            return None
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            # with a password at hand nobody is asked for the one of an encrypted key: it is refused
+            context.load_cert_chain(self.tls_cert, self.tls_key, password="")
+        except (OSError, ssl.SSLError) as error:
+            raise UserError(
+                f"--tls-cert {self.tls_cert}, --tls-key {self.tls_key}: {error}; a certificate and its key are wanted, "
+                "as PEM files that this user may read"
+            ) from None
+        if self.tls_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            try:
+                context.load_verify_locations(self.tls_ca)
+            except (OSError, ssl.SSLError) as error:
+                raise UserError(f"--tls-ca {self.tls_ca}: {error}; certificates as a PEM file are wanted") from None
+        return context
 
     def url(self, port: int) -> BrokerUrl:
         """Where clients on this machine find the broker."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  compared, not bound
-        return BrokerUrl(host, port, tls=self.tls_cert is not None)
+        return BrokerUrl(host, port, tls=SYSTEM_TLS if self.tls_cert else None)
+
+
+def _may_be_written(path: Path) -> bool:
+    if path.exists():
+        return path.is_file() and os.access(path, os.W_OK)
+    return path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)
 
 
 def free_port(options: Options) -> int:

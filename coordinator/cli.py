@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
@@ -16,7 +16,10 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 from rich.console import Console
 
+from coordinator.signals import sigterm_as_ctrl_c
+from shared.broker_url import Tls
 from shared.errors import UserError, files_named
+from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,27 +39,31 @@ if not out.is_terminal:
 ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)]
 Set = Annotated[list[str] | None, typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
-Broker = Annotated[
-    str | None, typer.Option(help="mqtt[s]://[user:password@]host[:port]", envvar="COVEY_BROKER", show_default=False)
-]
+Broker = Annotated[str | None, typer.Option(help=ADDRESS, envvar="COVEY_BROKER", show_default=False)]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
 ]
-Ca = Annotated[Path | None, typer.Option(help="certificates to trust instead of the system's (mqtts)")]
 
 
 def mended(function: Callable[P, R]) -> Callable[P, R]:
-    """Print a user's mistake as one message and end with exit code 2, without a traceback."""
+    """Print a user's mistake as one message and end with exit code 2, without a traceback; with 130 when stopped."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            with files_named():
+            with files_named(), sigterm_as_ctrl_c():
                 return function(*args, **kwargs)
         except UserError as error:
             _fail(str(error))
+        except KeyboardInterrupt:
+            _stopped()
 
     return call
+
+
+def _stopped(text: str = "") -> NoReturn:
+    err.print("; ".join(filter(None, ["stopped", text])), highlight=False, markup=False, soft_wrap=True)
+    raise typer.Exit(130)
 
 
 def _fail(text: str) -> NoReturn:
@@ -70,13 +77,16 @@ def going_on(arguments: Sequence[str]) -> str:
     return shlex.join(["coordinator", *shown, *([] if "--resume" in shown else ["--resume"])])
 
 
+TLS = ("ca", "cert", "key", "insecure")
+
+
 def _refuse_contradictions(context: typer.Context) -> None:
     """UserError where an option was typed that another one leaves without effect. The environment's are mere defaults."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
     typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     for chosen, does, idle in (
-        ("in_process", "needs no broker", ("broker", "ca", "embedded")),
-        ("embedded", "starts a broker of its own", ("broker", "ca")),
+        ("in_process", "needs no broker", ("broker", *TLS, "embedded")),
+        ("embedded", "starts a broker of its own", ("broker", *TLS)),
     ):
         both = [f"--{name}" for name in idle if name in typed]
         if chosen in typed and both:
@@ -92,6 +102,9 @@ def run(
     folder: Annotated[Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")] = None,
     broker: Broker = None,
     ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
     ] = False,
@@ -114,15 +127,22 @@ def run(
     _refuse_contradictions(context)
     broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
-    options = command.Options(folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, ca)
-    with nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch:
+    options = command.Options(
+        folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure)
+    )
+    result = None
+    with (
+        suppress(KeyboardInterrupt),
+        nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch,
+    ):
         if in_process:
             result = simulate.alone(loaded, options, watch)
         else:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
-        err.print(f"stopped; go on with: {going_on(sys.argv[1:])}", highlight=False, markup=False, soft_wrap=True)
-        raise typer.Exit(130)
+        if not options.folder.exists():
+            _stopped("nothing was begun")
+        _stopped(f"go on with: {going_on(sys.argv[1:])}")
     if as_json:
         display.json_line({"event": "result", **result})
         return
@@ -158,6 +178,9 @@ def compare(
     in_process: InProcess = False,
     broker: Broker = None,
     ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
     ] = False,
@@ -179,14 +202,18 @@ def compare(
     _refuse_contradictions(context)
     broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
-    options = command.Options(folder or Path("runs") / loaded.name, False, broker, embedded, data_root, ca)
+    options = command.Options(
+        folder or Path("runs") / loaded.name, False, broker, embedded, data_root, Tls(ca, cert, key, insecure)
+    )
 
     wanted = compare_command.Wanted(
         cells or [], known or [], run=run, in_process=in_process, write=run or folder is not None
     )
-    if not compare_command.compare(loaded, options, wanted, None if as_json else out):
-        err.print("stopped; the same command goes on from here", highlight=False)
-        raise typer.Exit(130)
+    done = False
+    with suppress(KeyboardInterrupt):
+        done = compare_command.compare(loaded, options, wanted, None if as_json else out)
+    if not done:
+        _stopped("the same command goes on from here")
 
 
 @main.command()
@@ -227,13 +254,19 @@ def status(
     folder: Annotated[Path | None, typer.Argument(help="a run's folder; without it a running fleet is asked")] = None,
     broker: Broker = None,
     ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     federation: Annotated[str, typer.Option(help="the federation to ask for")] = "default",
     as_json: Json = False,
 ) -> None:
     """Who is there: cluster, last seen, samples, refused messages by reason, and why an agent stays out."""
     from coordinator import display, watch
 
-    seen = watch.from_folder(folder) if folder is not None else asyncio.run(watch.from_broker(broker, federation, ca))
+    if folder is not None:
+        seen = watch.from_folder(folder)
+    else:
+        seen = asyncio.run(watch.from_broker(broker, federation, Tls(ca, cert, key, insecure)))
     if as_json:
         display.json_line(seen)
         return

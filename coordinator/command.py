@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import signal
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
@@ -16,14 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator import launch, mixtures, records
+from coordinator.alone import make_sure_of_being_alone
 from coordinator.checkpoint import Checkpoint
 from coordinator.disk import write_atomically
 from coordinator.inprocess import IN_PROCESS
 from coordinator.rounds import Rules
 from coordinator.run import Effect, Run
-from coordinator.scenario_file import dump, listed_participants
+from coordinator.scenario_file import dump, listed_participants, load
 from coordinator.service import Service, last_will
-from shared.broker_url import BrokerUrl
+from coordinator.signals import StopSignals
+from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.errors import UserError
 from shared.mqtt_link import MqttLink
 from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
@@ -42,7 +43,7 @@ class Options:
     broker: str | None = None
     embedded: bool = False
     data_root: Path | None = None
-    ca: Path | None = None
+    tls: Tls = SYSTEM_TLS
 
 
 def rules_of(scenario: Scenario) -> Rules:
@@ -69,29 +70,29 @@ def rules_of(scenario: Scenario) -> Rules:
     )
 
 
-def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> None:
-    """Make the run's folder, or check that it can be resumed. No run is ever overwritten."""
+def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> bool:
+    """Make the run's folder, or check that it can be resumed: True where it has a checkpoint to go on from.
+
+    A run that was stopped before its first checkpoint begins anew. No run is ever overwritten.
+    """
     folder, text = options.folder, dump(scenario).encode()
-    if options.resume:
-        saved = Checkpoint(folder / "checkpoint").facts()
-        if saved["scenario"] != records.scenario_digest(scenario):
-            raise UserError(
-                f"{folder}: the checkpoint belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
-                "nothing was changed. Resume with the same file and --set options, or choose another --out"
-            )
-        if (
-            saved["run"]["run"] == IN_PROCESS
-        ) != in_process:  # what agents remember lies elsewhere, and in another form
+    checkpoint, begun = Checkpoint(folder / "checkpoint"), folder / "scenario.yaml"
+    if options.resume and (checkpoint.exists() or not begun.exists()):
+        saved = checkpoint.facts()
+        _must_be(saved["scenario"], scenario, folder)
+        if (saved["run"]["run"] == IN_PROCESS) != in_process:  # agents remember elsewhere, and in another form
             began, way = ("over a broker", "without") if in_process else ("without a broker", "with")
             raise UserError(f"{folder}: this run began {began}; go on {way} --in-process, or choose another --out")
-        return
-    if _never_began(folder, text):
-        (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written
-    elif folder.exists() and any(folder.iterdir()):
-        can = "go on with --resume" if Checkpoint(folder / "checkpoint").exists() else "remove it yourself"
+        return True
+    if options.resume:
+        _must_be(records.scenario_digest(load(begun)), scenario, folder)
+    elif folder.exists() and any(folder.iterdir()) and not _never_began(folder, text):
+        can = "go on with --resume" if checkpoint.exists() else "remove it yourself"
         raise UserError(f"{folder}: a run folder is already there; choose another with --out, or {can}")
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "scenario.yaml", text)
+    (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written
+    write_atomically(begun, text)
+    return False
 
 
 def _never_began(folder: Path, scenario: bytes) -> bool:
@@ -101,30 +102,58 @@ def _never_began(folder: Path, scenario: bytes) -> bool:
     return not began and file.is_file() and file.read_bytes() == scenario
 
 
+def _must_be(digest: str, scenario: Scenario, folder: Path) -> None:
+    if digest != records.scenario_digest(scenario):
+        raise UserError(
+            f"{folder}: what is there belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
+            "nothing was changed. Resume with the same file and --set options, or choose another --out"
+        )
+
+
 async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any] | None:
     """Run to the end and return the result; None where the operator stopped it. UserError where it was given up."""
-    prepare(scenario, options)
-    folder = options.folder
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - this is a coroutine
+    with StopSignals(task.cancel) as signals:
+        try:
+            return await _run(scenario, options, watch, signals)
+        except asyncio.CancelledError:
+            return None
+
+
+async def _run(scenario: Scenario, options: Options, watch: Watch, signals: StopSignals) -> dict[str, Any] | None:
+    folder, url = options.folder, address(scenario, options)
+    if url is not None:
+        await make_sure_of_being_alone(url, scenario.federation)
+    resume = prepare(scenario, options)
     async with AsyncExitStack() as stack:
-        url = await _broker_url(stack, scenario, options, watch)
+        if url is None:
+            started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
+            watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
+            url = BrokerUrl.parse(started.url)
+        else:
+            watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
         fleet = None
         if scenario.fleet is not None:  # it gets ready while the model is built
-            start = launch.fleet(folder, url.with_password(), options.data_root)
+            start = launch.fleet(folder, url, options.data_root)
             fleet = await stack.enter_async_context(start)
         watch({"event": "model", "model": scenario.task.model.name})
         setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
-        if options.resume:
+        if resume:
             this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now)
         else:
             this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, uuid.uuid4().hex[:12], now)
         topics = Topics(scenario.federation)
         link = await stack.enter_async_context(
-            MqttLink(url, client_id=f"covey-{scenario.federation}-coordinator", will=last_will(topics))
+            MqttLink(
+                url, client_id=f"covey-{scenario.federation}-coordinator-{uuid.uuid4().hex[:8]}", will=last_will(topics)
+            )
         )
         service = Service(this, link, watch=watch)
-        _stop_on_signals(service)
+        cancel, signals.stop = signals.stop, service.stop
         over = await _serve(service, first, fleet, folder)
+        signals.stop = cancel
     if over is None:
         return None
     if over:
@@ -132,16 +161,15 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
     return await finish(this, options.data_root)
 
 
-async def _broker_url(stack: AsyncExitStack, scenario: Scenario, options: Options, watch: Watch) -> BrokerUrl:
+def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
+    """The broker that the user names; None where the run is to have one of its own. UserError before anything starts."""
     text = options.broker or scenario.broker
     if text is None and scenario.fleet is None and not options.embedded:
         text = DEFAULT_BROKER
     if text is None:
-        started = await stack.enter_async_context(launch.broker(options.folder, embedded=options.embedded))
-        watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
-        return BrokerUrl.parse(started.url)
-    url = BrokerUrl.parse(text, ca=options.ca)
-    watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
+        return None
+    url = BrokerUrl.parse(text, options.tls)
+    url.tls_context()
     return url
 
 
@@ -160,12 +188,6 @@ async def _serve(
         raise UserError(f"the simulated fleet ended by itself:\n{launch.tail(folder / 'fleet.log')}")
     died.cancel()
     return serving.result()
-
-
-def _stop_on_signals(service: Service) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, service.stop)
 
 
 async def finish(this: Run, data_root: Path | None) -> dict[str, Any]:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
 from coordinator.sampling import expected_share
 from coordinator.scenario_file import listed_participants
+from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 from shared.scenario import Scenario
 from shared.strategy import Setup
@@ -26,6 +29,7 @@ from shared.vectors import Layout
 
 READY_WITHIN_S = 60.0
 STANDS_IN = "no mosquitto is installed here: the embedded broker, in pure Python, takes its place"
+NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -47,11 +51,11 @@ async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker
 
 
 @asynccontextmanager
-async def fleet(folder: Path, url: str, data_root: Path | None) -> AsyncIterator[asyncio.subprocess.Process]:
+async def fleet(folder: Path, url: BrokerUrl, data_root: Path | None) -> AsyncIterator[asyncio.subprocess.Process]:
     """The simulated agents of the scenario in `folder`, for as long as the block lasts."""
-    command = ["agent.cli", "fleet", str(folder / "scenario.yaml"), "--broker", url, "--run-dir", str(folder)]
-    root = ["--data-root", str(data_root)] if data_root is not None else []
-    async with _child([*command, *root], folder / "fleet.log", talks=False) as child:
+    command = ["agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
+    command += ["--data-root", str(data_root)] if data_root is not None else []
+    async with _child(command, folder / "fleet.log", talks=False, settings=url.environment()) as child:
         yield child
 
 
@@ -105,8 +109,13 @@ def tail(path: Path, lines: int = 12) -> str:
 
 
 @asynccontextmanager
-async def _child(command: Sequence[str], log: Path, *, talks: bool) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m command`; stopped by closing its standard input and SIGTERM when the block ends."""
+async def _child(
+    command: Sequence[str], log: Path, *, talks: bool, settings: Mapping[str, str] = NO_SETTINGS
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m command`; stopped by closing its standard input and SIGTERM when the block ends.
+
+    `settings` go into its environment, which no other user may read.
+    """
     with log.open("ab") as file:
         child = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -115,6 +124,7 @@ async def _child(command: Sequence[str], log: Path, *, talks: bool) -> AsyncIter
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE if talks else file,
             stderr=file,
+            env=os.environ | settings,
             start_new_session=True,  # Ctrl-C is for us; we end our children ourselves
         )
     try:

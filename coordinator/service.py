@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from coordinator.alone import two_at_once
 from coordinator.events import LinkBack, LinkLost, Paused, Resumed, Tick
 from coordinator.roster import Roster
 from coordinator.rounds import Stage
@@ -23,6 +24,7 @@ from coordinator.run import Announce, Done, Effect, Run, SendModel, SendOrder
 from shared.errors import DecodeError
 from shared.link import Down, Incoming, Link, Message, Up, Will
 from shared.messages import AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
+from shared.namesakes import Answer, Namesakes, session_id
 from shared.parts import Assembler, FileSink, split
 from shared.topics import AgentTopic, PlainTopic, Topics
 
@@ -47,7 +49,12 @@ class Stop:
     """End the service; the run can be resumed."""
 
 
-Item = Up | Down | Arrived | tuple[AgentStatus, bool] | Control | Stop
+@dataclass(frozen=True)
+class Repeat:
+    """Another coordinator has spoken, and may have overwritten what is retained: say all of it again."""
+
+
+Item = Up | Down | Arrived | tuple[AgentStatus, bool] | Control | Stop | Repeat
 
 
 def last_will(topics: Topics) -> Will:
@@ -64,12 +71,16 @@ class Service:
         link: Link,
         *,
         watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        session: str | None = None,
     ) -> None:
         self.run, self.link, self.watch = run, link, watch
         self.scenario = run.scenario
         self.topics = Topics(self.scenario.federation)
         self.roster = Roster(self.scenario.task.digest)
         self.epoch = ""
+        self._connections = 0
+        self.namesakes = Namesakes(session or session_id(time.time(), uuid.uuid4().hex[:8]))
+        self._other = ""  # name of the run that was here before this one: it goes on, this one gives way
         self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
         self._stopping = False
         limit = self.scenario.wire.part_bytes
@@ -94,6 +105,7 @@ class Service:
         """Run until the run is over: "" or why it was given up; None after `stop`.
 
         `first` are the effects of a resume; what they would publish is published anew at the first `Up`.
+        Raises UserError where another coordinator is at work in the federation and was there before.
         """
         over = next((effect.why for effect in first if isinstance(effect, Done)), None)
         async with asyncio.TaskGroup() as group:
@@ -107,12 +119,14 @@ class Service:
             await self._show_roster(final=True)
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
+        if self._other:
+            raise two_at_once(self._other, self.scenario.federation)
         return over
 
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
         wake, now = self.run.engine.wake_at, time_of_loop()
-        times = [time for time in (wake, self._roster_due or None) if time is not None]
+        times = [time for time in (wake, self._roster_due or None, self.namesakes.speak_at) if time is not None]
         timeout = max(min(times) - now, 0.0) if times else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
@@ -128,14 +142,19 @@ class Service:
             except DecodeError as error:
                 self._refuse(error, incoming)
                 continue
+            if isinstance(item, Repeat) or item == Control(command="tell"):
+                await self._tell(online=True)  # at once: others wait for it, and a fold may take long
             if item is not None:
                 await self._items.put(item)
 
     def _understand(self, incoming: Incoming) -> Item | None:
         if not isinstance(incoming, Message):
             return incoming
+        topic = self.topics.parse(incoming.topic)
+        if topic == PlainTopic("coordinator/status"):
+            return self._own_status(CoordinatorStatus.from_bytes(incoming.payload), incoming.retained)
         self.run.traffic["wire_up"] += packet_bytes(incoming.topic, incoming.payload)
-        match self.topics.parse(incoming.topic):
+        match topic:
             case AgentTopic(agent, "status"):
                 status = AgentStatus.from_bytes(incoming.payload)
                 if status.agent != agent:
@@ -147,6 +166,20 @@ class Service:
                 return self._part(agent, incoming.payload)
             case PlainTopic("control"):
                 return Control.from_bytes(incoming.payload)
+        return None
+
+    def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
+        """What others read of us: it may be the last will of an earlier life, or a coordinator beside us."""
+        if retained or status.session == self.namesakes.session:
+            return None
+        if not status.online:
+            return Repeat()
+        match self.namesakes.heard(status.session, time_of_loop()):
+            case Answer.SPEAK:
+                return Repeat()
+            case Answer.GIVE_WAY:
+                self._other = status.name
+                return Stop()
         return None
 
     def _part(self, agent: str, payload: bytes) -> Item | None:
@@ -177,6 +210,9 @@ class Service:
         match item:
             case None:
                 self._parts.expire(now)
+                if self.namesakes.speak_at is not None and now >= self.namesakes.speak_at:
+                    self.namesakes.speak_at = None
+                    await self._tell(online=True)
                 return await self._handle(Tick())
             case Up():
                 return await self._up()
@@ -187,8 +223,12 @@ class Service:
                 return await self._arrived(client, sink)
             case (status, retained):
                 return await self._seen(status, retained)
+            case Repeat():
+                return await asyncio.to_thread(self.run.desired)
             case Control(command="stop"):
                 self.stop()
+            case Control(command="tell"):
+                pass  # the reader has told
             case Control(command=command):
                 self.watch({"event": "control", "command": command})
                 return await self._handle(Paused() if command == "pause" else Resumed())
@@ -200,9 +240,11 @@ class Service:
 
     async def _up(self) -> list[Effect]:
         """A (re)connected link: call the roll and say again what should be retained."""
-        self.epoch = uuid.uuid4().hex[:12]
+        self._connections += 1
+        self.epoch = f"{self.namesakes.session}.{self._connections}"
         self.watch({"event": "link", "up": True})
-        await self.link.subscribe([self.topics.every_status, self.topics.every_report, self.topics.control])
+        wanted = (self.topics.every_status, self.topics.every_report, self.topics.control)
+        await self.link.subscribe([*wanted, self.topics.coordinator_status])
         effects = await self._handle(LinkBack())
         await self._tell(online=True)
         return [*await asyncio.to_thread(self.run.desired), *effects]

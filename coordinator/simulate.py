@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,22 +85,19 @@ class Simulation(Driver):
         return self.run.folder / "agents" / client
 
 
-def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[str, Any] | None:
-    """One run with workers of its own; None where the operator stopped it. Raises UserError."""
+def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[str, Any]:
+    """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
-    command.prepare(scenario, options, in_process=True)
-    try:
-        with Crew(fleet.workers, options.folder / "workers.log") as crew:
-            return _run(scenario, options, crew, watch)
-    except KeyboardInterrupt:
-        return None
+    resume = command.prepare(scenario, options, in_process=True)
+    with Crew(fleet.workers, options.folder / "workers.log") as crew:
+        return _run(scenario, replace(options, resume=resume), crew, watch)
 
 
 def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
-    command.prepare(scenario, options, in_process=True)
-    return _run(scenario, options, crew, watch)
+    resume = command.prepare(scenario, options, in_process=True)
+    return _run(scenario, replace(options, resume=resume), crew, watch)
 
 
 def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:

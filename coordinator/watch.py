@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.command import DEFAULT_BROKER
-from shared.broker_url import BrokerUrl
+from shared.broker_url import BrokerUrl, Tls
 from shared.errors import DecodeError, UserError
 from shared.link import Down, Message, Up
 from shared.messages import CoordinatorStatus, RosterMessage
@@ -38,16 +38,18 @@ def _instead(folder: Path) -> str:
     return "is it a run's folder?"
 
 
-async def from_broker(broker: str | None, federation: str, ca: Path | None) -> dict[str, Any]:
+async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str, Any]:
     """Coordinator status and roster as the broker holds them. UserError where there are none."""
-    url = BrokerUrl.parse(broker or DEFAULT_BROKER, ca=ca)
+    url = BrokerUrl.parse(broker or DEFAULT_BROKER, tls)
     topics = Topics(federation)
     found: dict[str, Any] = {}
+    up = False
     try:
         async with asyncio.timeout(WITHIN_S), MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link:
             async for incoming in link.incoming():
                 match incoming:
                     case Up():
+                        up = True
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
                         raise UserError(f"{url}: {why}; is a broker there? `broker doctor {url}` tells more")
@@ -60,6 +62,8 @@ async def from_broker(broker: str | None, federation: str, ca: Path | None) -> d
         pass
     except DecodeError as error:
         raise UserError(f"{url}: what is retained there is not Covey's ({error})") from None
+    if not up:
+        raise UserError(f"{url}: no answer within {WITHIN_S:g} s; `broker doctor {url}` tells more")
     if topics.roster not in found:
         raise UserError(f"{url}: no run of federation {federation!r} has been seen there")
     return {"status": found.get(topics.coordinator_status), "roster": found[topics.roster]}

@@ -15,48 +15,64 @@ WANTED = "wanted is mqtt[s]://[user:password@]host[:port], for example mqtt://lo
 
 
 @dataclass(frozen=True)
-class BrokerUrl:
-    """A broker's address. `str` leaves the password out, so that it may be shown and logged.
+class Tls:
+    """How to know a broker, and to be known by it.
 
     `ca`: certificates to trust instead of the system's. `cert` and `key`: who we are, for brokers that want
     client certificates. `insecure`: do not check who the broker is (TLS without protection against impostors).
     """
 
-    host: str
-    port: int = PORTS["mqtt"]
-    tls: bool = False
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
     ca: Path | None = None
     cert: Path | None = None
     key: Path | None = None
     insecure: bool = False
 
+    def context(self) -> ssl.SSLContext:
+        """Raises UserError for a certificate or key that cannot be read."""
+        if self.key and not self.cert:
+            raise UserError(f"the key {self.key} is given, but no certificate; --cert and --key belong together")
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(str(path) for path in (self.ca, self.cert, self.key) if path)
+            raise UserError(f"TLS files {files}: {error}; PEM files are wanted that this user may read") from None
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+SYSTEM_TLS = Tls()  # trusts the system's authorities and shows no certificate
+
+
+@dataclass(frozen=True)
+class BrokerUrl:
+    """A broker's address. `str` leaves the password out, so that it may be shown and logged.
+
+    `tls` is None for a connection in the clear.
+    """
+
+    host: str
+    port: int = PORTS["mqtt"]
+    tls: Tls | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
     @classmethod
-    def parse(
-        cls,
-        text: str,
-        *,
-        ca: Path | None = None,
-        cert: Path | None = None,
-        key: Path | None = None,
-        insecure: bool = False,
-    ) -> Self:
-        """Read an address. Raises UserError that says which part of it makes no sense."""
+    def parse(cls, text: str, tls: Tls = SYSTEM_TLS) -> Self:
+        """Read an address; `tls` is for mqtts://. Raises UserError that says which part of it makes no sense."""
         parts = _split(text)
-        tls = parts.scheme == "mqtts"
-        if not tls and (ca or cert or key or insecure):
+        speaks_tls = parts.scheme == "mqtts"
+        if not speaks_tls and tls != SYSTEM_TLS:
             raise UserError(f"{_shown(parts)}: TLS options are given, but only mqtts:// speaks TLS")
         return cls(
             host=parts.hostname or "",
             port=_port(parts) or PORTS[parts.scheme],
-            tls=tls,
+            tls=tls if speaks_tls else None,
             user=unquote(parts.username) if parts.username else None,
             password=unquote(parts.password) if parts.password is not None else None,
-            ca=ca,
-            cert=cert,
-            key=key,
-            insecure=insecure,
         )
 
     def __str__(self) -> str:
@@ -69,21 +85,23 @@ class BrokerUrl:
         password = f":{quote(self.password, safe='')}" if self.password is not None else ""
         return f"{self._scheme}://{user}{password}{'@' if user else ''}{self._place}"
 
+    def environment(self) -> dict[str, str]:
+        """The address, password included, and the TLS files as another program of ours takes them (`shared.options`).
+
+        Not its command line: everybody on this machine may read that. What is not set is empty, so that it is not
+        inherited either.
+        """
+        tls = self.tls or SYSTEM_TLS
+        files = {"COVEY_CA": tls.ca, "COVEY_CERT": tls.cert, "COVEY_KEY": tls.key}
+        return {
+            "COVEY_BROKER": self.with_password(),
+            "COVEY_INSECURE": "1" if tls.insecure else "",
+            **{name: str(path) if path else "" for name, path in files.items()},
+        }
+
     def tls_context(self) -> ssl.SSLContext | None:
         """None without TLS. Raises UserError for a certificate or key that cannot be read."""
-        if not self.tls:
-            return None
-        try:
-            context = ssl.create_default_context(cafile=self.ca)
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key)
-        except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(path) for path in (self.ca, self.cert, self.key) if path)
-            raise UserError(f"TLS files {files}: {error}; PEM files are wanted that this user may read") from None
-        if self.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        return self.tls.context() if self.tls else None
 
     @property
     def _scheme(self) -> str:

@@ -278,7 +278,7 @@ class CoordinatorStatus(Document):
     """What runs (retained, and as last will with `online` false). A new `epoch` calls the roll."""
 
     online: bool
-    epoch: Annotated[str, Field(max_length=64)] = ""
+    epoch: Annotated[str, Field(max_length=64)] = ""  # session of the coordinator, a dot, its connections so far
     run: Annotated[str, Field(max_length=64)] = ""
     name: Text = ""
     round: Count = 0
@@ -290,6 +290,11 @@ class CoordinatorStatus(Document):
     task_digest: Annotated[str, Field(max_length=64)] = ""
     delivery: Literal["participants", "all"] = "participants"
 
+    @property
+    def session(self) -> str:
+        """One life of the coordinator; empty in a last will."""
+        return self.epoch.partition(".")[0]
+
 
 class RosterMessage(Document):
     """Everybody the coordinator knows, by agent, and all refused messages by reason: for people (retained)."""
@@ -300,8 +305,8 @@ class RosterMessage(Document):
 
 
 class Control(Document):
-    """What an operator wants: pause, resume, stop."""
+    """What an operator wants: pause, resume, stop; or a coordinator that begins: whoever is there shall tell."""
 
     checked: ClassVar[bool] = False
 
-    command: Literal["pause", "resume", "stop"]
+    command: Literal["pause", "resume", "stop", "tell"]

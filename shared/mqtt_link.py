@@ -30,6 +30,8 @@ _wire.propagate = False
 CALLS = 64  # publishes under way at once; more wait their turn, in order
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
 REFUSED = 0x80  # return code of a SUBACK
+HUNG_UP = "the broker hung up before it answered"
+TIMED_OUT = "Operation timed out"  # aiomqtt's words for CONNECT_S without an answer
 
 
 class MqttLink:
@@ -171,13 +173,23 @@ class MqttLink:
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError, ValueError) as error:
             _cut(client)
-            return False, f"{self.url}: {_reason(error)}"
+            return False, f"{self.url}: {_reason(error)}{self._advice(error)}"
         self._rise(client)
         why = await self._watch(client)
         self._client = None
         for call in self._calls:
             call.cancel()
         return True, f"{self.url}: {why}"
+
+    def _advice(self, error: BaseException) -> str:
+        """A broker that wants TLS, or a certificate of ours, does not say so: it hangs up, or is silent."""
+        if str(error) not in (HUNG_UP, TIMED_OUT):
+            return ""
+        if self.url.tls is None:
+            return "; if it speaks TLS, mqtts:// is wanted"
+        if self.url.tls.cert is None:
+            return "; if it wants a certificate of its clients, give --cert and --key"
+        return f"; is {self.url.tls.cert} signed by an authority that it trusts?"
 
     def _rise(self, client: aiomqtt.Client) -> None:
         if self._client is not client:
@@ -223,6 +235,7 @@ class MqttLink:
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         client.pending_calls_threshold = CALLS  # aiomqtt warns above it
+        _hear_of_hanging_up(client)
         return client
 
     def _arrived(self, client: aiomqtt.Client, message: aiomqtt.Message) -> None:
@@ -240,6 +253,23 @@ def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queu
             deliver(item)
 
     return Diverted
+
+
+def _hear_of_hanging_up(client: aiomqtt.Client) -> None:
+    """Fail as soon as the broker hangs up without an answer to CONNECT: aiomqtt would wait for its timeout."""
+    loop, told, connecting = asyncio.get_running_loop(), client._client.on_disconnect, client._connected
+
+    def fail() -> None:
+        if not connecting.done():
+            connecting.set_exception(aiomqtt.MqttError(HUNG_UP))
+            connecting.exception()  # asyncio complains of one that nobody looks at, and perhaps nobody waits any more
+
+    def ended(*args: Any) -> None:
+        loop.call_soon_threadsafe(fail)  # paho connects, and may fail, in a thread of its own
+        if told is not None:
+            told(*args)
+
+    client._client.on_disconnect = ended
 
 
 async def _lost(client: aiomqtt.Client) -> str:

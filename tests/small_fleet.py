@@ -85,7 +85,7 @@ class Fleet:
         state = self.folder / "agents" / client
         state.mkdir(parents=True, exist_ok=True)
         identity = Identity(client, self.scene.federation, {"client": client}, state, durable=False)
-        agent = self.agents[client] = Agent(identity, self.jobs, session_id=f"{client}-{len(self._lives)}")
+        agent = self.agents[client] = Agent(identity, self.jobs, session=f"{client}-{len(self._lives)}")
         self._lives[client] = asyncio.create_task(self._live(client, agent))
 
     async def _live(self, client: ClientId, agent: Agent) -> None:

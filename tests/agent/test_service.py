@@ -11,7 +11,7 @@ import pytest
 
 from agent import wire
 from agent.pool import WorkerLost
-from agent.service import Agent, Identity
+from agent.service import Agent, Identity, NameTakenError
 from broker.memory import MemoryBroker
 from shared.link import Message, Up
 from shared.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
@@ -70,12 +70,12 @@ class World:
         self.parts: list[Part] = []
         self.hand = broker.link("hand")
 
-    def agent(self, **options: Any) -> Agent:
-        identity = Identity("pi", "default", {"data": "x"}, self.folder / "pi", durable=False)
+    def agent(self, device: str = "device", **options: Any) -> Agent:
+        identity = Identity("pi", "default", {"data": "x"}, self.folder / device, durable=False)
         return Agent(identity, self.pool, tell=lambda event: self.told.append(dict(event)), **options)
 
     async def live(self, agent: Agent) -> None:
-        async with self.broker.link("pi", agent.will) as link:
+        async with self.broker.link(agent.client_id, agent.will) as link:
             await agent.run(link)
 
     async def listen(self) -> None:
@@ -186,6 +186,34 @@ def test_an_agent_that_vanishes_is_announced_by_its_last_will(tmp_path: Path) ->
         await life
         await asyncio.sleep(0.1)
         assert not world.statuses[-1].online
+
+    play(tmp_path, story)
+
+
+def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_option(tmp_path: Path) -> None:
+    async def story(world: World, first: Agent) -> None:
+        await asyncio.sleep(60)
+        second = world.agent("clone", session="z-younger")
+        with pytest.raises(NameTakenError, match=r"id 'pi' .*--id"):
+            await world.live(second)
+        await asyncio.sleep(1)
+        assert world.statuses[-1].online
+        assert world.statuses[-1].session == first.session.status.session
+
+    play(tmp_path, alive(story, session="a-older"))
+
+
+def test_an_agent_that_restarts_again_and_again_is_not_its_own_namesake(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        for life in range(4):
+            agent = world.agent(session=f"life-{life}")
+            running = asyncio.create_task(world.live(agent))
+            await asyncio.sleep(3)
+            world.broker.restart(away_s=0.5)
+            await asyncio.sleep(9)
+            assert not running.done()
+            await agent.vanish()
+            await running
 
     play(tmp_path, story)
 

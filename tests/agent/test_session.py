@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from agent import events as e
 from agent.session import NUDGE_S, RETRY_S, ROLL_SPREAD_S, STALL_S, Phase, Session
 from shared.link import Down, Up
-from shared.messages import OrderMessage
+from shared.messages import AgentStatus, OrderMessage
 from shared.topics import Topics
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
 
@@ -61,6 +61,46 @@ def test_a_session_that_reads_of_its_own_death_says_that_it_lives() -> None:
     session = up()
     assert session.handle(e.OwnStatusSeen(session.status), 0.0) == []
     assert session.handle(e.OwnStatusSeen(session.will), 0.0) == [e.PublishStatus(session.status)]
+
+
+def namesake(this: Session, **changes: object) -> AgentStatus:
+    return this.status.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(
+    ("other", "retained"),
+    [({}, False), ({"serial": 99}, False), ({"session": "0"}, True), ({"session": "z"}, True)],
+    ids=["its own", "its own of a later time", "an older one's, kept", "a younger one's, kept"],
+)
+def test_a_session_lets_no_echo_and_no_retained_status_of_its_own_name_disturb_it(
+    other: dict[str, object], retained: bool
+) -> None:
+    session = up()
+    for now in (0.0, 10.0, 20.0):
+        session.handle(Down("restart"), now)
+        session.handle(Up(), now)
+        assert react(session, e.OwnStatusSeen(namesake(session, **other), retained), now) == []
+
+
+def test_a_session_tells_a_younger_one_that_it_lives() -> None:
+    session = up()
+    assert session.handle(e.OwnStatusSeen(namesake(session, session="z")), 0.0) == [e.PublishStatus(session.status)]
+
+
+def test_a_session_gives_way_to_an_older_one_that_answers_after_five_seconds() -> None:
+    session = up()
+    older = e.OwnStatusSeen(namesake(session, session="0"))
+    assert session.handle(older, 1.0) == []
+    assert session.wake_at == 6.0
+    assert session.handle(e.Tick(), 6.0) == [e.PublishStatus(session.status)]
+    assert session.handle(older, 6.1) == [e.GiveWay()]
+
+
+def test_a_session_goes_on_where_the_older_one_fell_silent() -> None:
+    session = up()
+    session.handle(e.OwnStatusSeen(namesake(session, session="0")), 1.0)
+    assert session.handle(e.Tick(), 6.0) == [e.PublishStatus(session.status)]
+    assert session.handle(e.Tick(), 60.0) == []
 
 
 def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> None:

@@ -11,8 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.cli import app
+from broker.mosquitto import Mosquitto, answers
 from broker.start import FALLBACK, start_broker
+from shared.errors import UserError
 from tests.brokers import free_ports
+from tests.certificates import Authority, needs_openssl
+from tests.processes import needs_mosquitto
 
 ROOT = Path(__file__).resolve().parents[2]
 doctor = CliRunner().invoke
@@ -63,6 +67,50 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]
     assert result.exit_code == 2
     assert result.stderr.startswith("broker: ")
     assert "Traceback" not in result.output
+
+
+@pytest.mark.processes
+@needs_openssl
+@pytest.mark.parametrize("way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--tls-cert", "rubbish", "--tls-key", "good.key"], "rubbish"),
+        (["--tls-cert", "good.pem", "--tls-key", "ca.key"], "ca.key"),
+        (["--tls-cert", "good.pem", "--tls-key", "good.key", "--tls-ca", "rubbish"], "--tls-ca rubbish"),
+        (["--log", "nodir/x.log"], "--log nodir/x.log"),
+        (["--log", "."], "--log ."),
+        (["--password-file", "rubbish"], "rubbish, line 1"),
+        (["--data", "rubbish"], "--data"),
+    ],
+)
+def test_a_file_that_is_no_good_is_named_before_anything_is_said_to_listen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: list[str], options: list[str], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Authority(tmp_path).sign("good")
+    Path("rubbish").write_text("rubbish\n")
+    result = doctor(app, ["up", "--port", "0", *way, *options])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert named in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+@pytest.mark.broker
+@needs_mosquitto
+async def test_mosquittos_own_reason_is_shown_where_it_does_not_start() -> None:
+    with pytest.raises(UserError, match="Unknown configuration variable"):
+        await Mosquitto(config="listener {port} 127.0.0.1\nnonsense true\n").__aenter__()
+
+
+@pytest.mark.broker
+@needs_mosquitto
+async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> None:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    assert not await answers("127.0.0.1", port, tls=True)
+    server.close()
 
 
 def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker_url import BrokerUrl
+from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
 
 
 def test_an_address_says_where_and_who_and_hides_the_password() -> None:
     url = BrokerUrl.parse("mqtts://ann:s%40cret@example.org")
-    assert (url.host, url.port, url.tls, url.user, url.password) == ("example.org", 8883, True, "ann", "s@cret")
+    assert (url.host, url.port, url.tls, url.user, url.password) == ("example.org", 8883, Tls(), "ann", "s@cret")
     assert str(url) == "mqtts://ann@example.org:8883"
     assert "cret" not in repr(url)
     assert BrokerUrl.parse(url.with_password()) == url
@@ -50,4 +50,4 @@ def test_a_refusal_does_not_show_the_password() -> None:
 
 def test_tls_files_that_cannot_be_read_are_named() -> None:
     with pytest.raises(UserError, match=r"nowhere\.pem"):
-        BrokerUrl.parse("mqtts://host", ca=Path("nowhere.pem")).tls_context()
+        BrokerUrl.parse("mqtts://host", Tls(ca=Path("nowhere.pem"))).tls_context()

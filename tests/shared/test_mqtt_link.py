@@ -1,9 +1,12 @@
 import asyncio
+import gc
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from shared.link import Down, Message, Up
 from shared.link_tools import Backoff, Inbox
@@ -118,6 +121,28 @@ async def test_a_publish_that_waits_when_the_connection_breaks_is_false_at_once(
         assert not await link.publish("t", b"x")
         assert time.monotonic() - began < 5
     server.close()
+
+
+@pytest.mark.parametrize("answer", [b"", bytes([0x20, 2, 0, 5])], ids=["without a word", "after a refusal"])
+async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
+    answer: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)) as link:
+        async with asyncio.timeout(5):
+            first = await anext(link.incoming())
+        assert isinstance(first, Down)
+        assert ("hung up" in first.why and "mqtts://" in first.why) == (not answer)
+        await asyncio.sleep(0.5)
+    server.close()
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_the_link_imports_neither_numpy_nor_torch() -> None:

@@ -1,0 +1,43 @@
+"""How an operator stops a run: Ctrl-C, and SIGTERM, which means the same here."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+
+@contextmanager
+def sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt for as long as the block lasts.
+
+    A run without a broker needs no more: it can be interrupted anywhere, as its checkpoint survives even a kill.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class StopSignals:
+    """Both signals call `stop` in the running event loop, as `with StopSignals(stop)`; it may be set anew meanwhile."""
+
+    def __init__(self, stop: Callable[[], object]) -> None:
+        self.stop = stop
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def __enter__(self) -> Self:
+        for number in self._before:
+            asyncio.get_running_loop().add_signal_handler(number, lambda: self.stop())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)  # the loop would leave SIGTERM deadly, also between two runs

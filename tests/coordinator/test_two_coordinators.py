@@ -1,0 +1,58 @@
+"""Two coordinators in one federation: the second one ends, the first one goes on, and nobody is its own rival."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from broker.memory import MemoryBroker
+from coordinator.run import Run
+from coordinator.service import Service, last_will
+from shared.errors import UserError
+from shared.topics import Topics
+from tests import clock
+from tests.small_fleet import Fleet
+from tests.small_run import clients, rules, scenario, setup
+
+ROUNDS = 20
+SCENE = scenario("fedavg", rounds={"count": ROUNDS})
+
+
+def fleet(folder: Path) -> Fleet:
+    return Fleet(folder, SCENE, rules(SCENE), MemoryBroker(), clients(scene=SCENE))
+
+
+async def second(folder: Path, broker: MemoryBroker) -> None:
+    """Another run in the same federation, begun later."""
+    run = Run.start(folder, SCENE, setup(SCENE), rules(SCENE), "r2", asyncio.get_running_loop().time())
+    async with broker.link("second", last_will(Topics(SCENE.federation))) as link:
+        await Service(run, link, session="z-younger").serve()
+
+
+def test_the_second_of_two_that_meet_ends_with_an_error_and_the_first_one_finishes(tmp_path: Path) -> None:
+    async def story() -> Run:
+        these = fleet(tmp_path)
+        async with these:
+            first = asyncio.create_task(these.serve())
+            await asyncio.sleep(1)
+            with pytest.raises(UserError, match="another coordinator is at work in federation 'default'"):
+                await second(tmp_path / "other", these.broker)
+            assert not first.done()
+            return await first
+
+    assert clock.run(story(), within_s=36_000).engine.round == ROUNDS
+
+
+def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_rival(tmp_path: Path) -> None:
+    async def story() -> Run:
+        these = fleet(tmp_path)
+        async with these:
+            run = asyncio.create_task(these.serve())
+            for _ in range(8):
+                await asyncio.sleep(2)
+                these.broker.restart(away_s=0.5)
+            return await run
+
+    assert clock.run(story(), within_s=36_000).engine.round == ROUNDS

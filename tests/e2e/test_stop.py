@@ -1,0 +1,62 @@
+"""Ctrl-C and SIGTERM stop a run at any moment, over a broker and without one: exit code 130, and it can go on."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import finish, scenario
+from tests.processes import Program, model_bytes, rows, until
+
+pytestmark = pytest.mark.processes
+
+Moment = Callable[[Path], object]
+WAYS = {"over a broker": ["--embedded"], "in process": ["--in-process"]}
+MOMENTS: dict[str, Moment] = {
+    "when its folder appears": lambda out: (out / "scenario.yaml").exists(),
+    "while the data is shared out": lambda out: (out / "partition.npz").exists(),
+    "in mid-run": lambda out: len(rows(out)) >= 2,
+}
+
+
+def command(folder: Path, way: Sequence[str], out: str) -> list[str]:
+    path = scenario(
+        folder, simulated=True, rounds={"count": 4, "absence_s": 300, "rollcall_s": 120}, fleet={"faults": {}}
+    )
+    return ["coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole")
+    finish(Program(command(folder, WAYS["in process"], "run"), folder / "log"))
+    return folder / "run"
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_that_is_terminated_says_how_to_go_on_and_does(
+    tmp_path: Path, whole: Path, way: str, moment: str
+) -> None:
+    out, line = tmp_path / "run", command(tmp_path, WAYS[way], "run")
+    this = Program(line, tmp_path / "log")
+    until(lambda: MOMENTS[moment](out), of=this)
+    this.process.send_signal(signal.SIGTERM)
+    assert this.process.wait(60) == 130, this.output
+    assert this.output.count("stopped; go on with: coordinator run") == 1
+    assert "Traceback" not in this.output
+    finish(Program([*line, "--resume"], tmp_path / "log"))
+    assert model_bytes(out) == model_bytes(whole)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_in_process_hears_both_signals(tmp_path: Path, number: signal.Signals) -> None:
+    this = Program(command(tmp_path, WAYS["in process"], "run"), tmp_path / "log")
+    until(lambda: rows(tmp_path / "run"), of=this)
+    this.process.send_signal(number)
+    assert this.process.wait(60) == 130, this.output
+    assert "--resume --in-process" in this.output
