@@ -112,7 +112,7 @@ class Service:
             reader = group.create_task(self._read())
             while over is None:
                 item = await self._next()
-                if self._stopping:
+                if self._stopping or isinstance(item, Stop):
                     break
                 over = await self._carry_out(await self._decide(item))
                 await self._show_roster()

@@ -78,9 +78,20 @@ def test_the_way_to_go_on_shows_no_password(option: str, password: str) -> None:
 
 
 def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    line = ["run", str(written(tmp_path, DIGITS)), "--set", "strategy.name=ditto", "--in-process"]
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    line = [
+        "run",
+        str(written(tmp_path, DIGITS)),
+        "--out",
+        str(tmp_path),
+        "--set",
+        "strategy.name=ditto",
+        "--in-process",
+    ]
     monkeypatch.setattr("sys.argv", ["coordinator", *line])
-    monkeypatch.setattr("coordinator.simulate.alone", lambda *_: None)
+    monkeypatch.setattr("coordinator.simulate.alone", interrupted)
     result = typed(*line)
     assert result.exit_code == 130
     assert result.stderr == f"stopped; go on with: {shlex.join(['coordinator', *line])} --resume\n"

@@ -59,4 +59,4 @@ def test_a_run_in_process_hears_both_signals(tmp_path: Path, number: signal.Sign
     until(lambda: rows(tmp_path / "run"), of=this)
     this.process.send_signal(number)
     assert this.process.wait(60) == 130, this.output
-    assert "--resume --in-process" in this.output
+    assert "--in-process --resume" in this.output
