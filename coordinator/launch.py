@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import sys
+import zipfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -62,7 +64,7 @@ async def fleet(folder: Path, url: BrokerUrl, data_root: Path | None) -> AsyncIt
 async def initial(folder: Path, scenario: Scenario) -> Setup:
     """The initial models, built once per run by a child process and kept in `start.npz`."""
     path = folder / "start.npz"
-    if not path.exists():
+    if not path.exists() and not _given(scenario, path):
         command = ["agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(path)]
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.wait() != 0:
@@ -89,6 +91,22 @@ async def superclass_accuracies(
             raise UserError(f"the clusters could not be tested on the super-classes:\n{tail(log)}")
     table: list[list[float]] = json.loads(told)
     return table
+
+
+def _given(scenario: Scenario, path: Path) -> bool:
+    """Take the models that `agent model` has made elsewhere from task.init: then no torch is needed here."""
+    try:
+        with np.load(scenario.task.init or "", allow_pickle=False) as file:
+            starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return False  # other contents, and what is wrong with them, are for `agent model`
+    wanted = (scenario.strategy.starts, layout.size)
+    if starts.shape != wanted:
+        raise UserError(
+            f"task.init {scenario.task.init}: starts has shape {starts.shape}, {wanted} is wanted; make it anew with `agent model`"
+        )
+    shutil.copyfile(scenario.task.init or "", path)
+    return True
 
 
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:

@@ -59,7 +59,7 @@ class Task(Section):
     )
     init: str | None = Field(
         None,
-        description=".npz with theta0, flat float32: the first initial model, or a row for each that the method starts from",
+        description=".npz with theta0, flat float32: the first initial model, or a row for each that the method starts from; or what `agent model` wrote, which spares the coordinator torch",
     )
 
     @property

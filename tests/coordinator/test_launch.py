@@ -1,0 +1,47 @@
+"""What a run starts from: models that were made elsewhere spare the coordinator torch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import launch
+from shared.errors import UserError
+from shared.scenario import Scenario
+from shared.vectors import Layout, Tensor
+
+LAYOUT = Layout((Tensor("out.weight", (2, 3)), Tensor("out.bias", (2,))), 2)
+
+
+def begun(folder: Path, starts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The setup of a method with two starts, where no child may be asked to build a model."""
+
+    def no_child(*_: Any, **__: Any) -> Any:
+        raise AssertionError("a model was to be built")
+
+    monkeypatch.setattr(launch, "_child", no_child)
+    np.savez(folder / "made.npz", starts=starts, layout=np.array(json.dumps(LAYOUT.to_wire())))
+    task = {"features": [3], "classes": 2, "init": str(folder / "made.npz")}
+    strategy = {"name": "ifca", "n_clusters": 2}
+    scenario = Scenario.model_validate({"name": "x", "task": task, "strategy": strategy})
+    return asyncio.run(launch.initial(folder, scenario))
+
+
+def test_models_that_agent_model_wrote_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = np.arange(16, dtype=np.float32).reshape(2, 8)
+    setup = begun(tmp_path, starts, monkeypatch)
+    assert [start.tolist() for start in setup.starts] == starts.tolist()
+    assert setup.layout == LAYOUT
+    assert (tmp_path / "start.npz").exists()
+
+
+def test_models_for_another_method_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        UserError, match=r"starts has shape \(1, 8\), \(2, 8\) is wanted; make it anew with `agent model`"
+    ):
+        begun(tmp_path, np.zeros((1, 8), np.float32), monkeypatch)
