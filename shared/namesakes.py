@@ -15,7 +15,7 @@ PATIENCE_S = 5.0  # an earlier life of our own that is being ended may speak for
 
 def session_id(began: float, chance: str) -> str:
     """A name for one life of a program that began at this time (s since 1970); of two, the older sorts first."""
-    return f"{int(began):010x}{chance}"
+    return f"{int(1000 * began):012x}{chance}"  # to the millisecond: two are often started in the same second
 
 
 class Answer(Enum):

@@ -2,7 +2,7 @@
 
 from shared.namesakes import PATIENCE_S, Answer, Namesakes, session_id
 
-OLD, NEW = session_id(1_000.0, "ff"), session_id(1_001.0, "00")
+OLD, NEW = session_id(1_000.0, "ff"), session_id(1_000.001, "00")
 
 
 def test_of_two_sessions_the_older_sorts_first() -> None:
