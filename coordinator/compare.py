@@ -210,13 +210,8 @@ def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, cla
 
 def _participants_reach(phases: Iterable[Mapping[str, Any]], target: float) -> int | None:
     """The first round (from 1) whose participants alone have the target on the mean, right after their training."""
-    means = ((line["round"] + 1, _macro(line.get("tracked", {}))) for line in phases)
+    means = ((line["round"] + 1, _accuracy({"last": line.get("tracked", {})}, "last")) for line in phases)
     return next((rounds for rounds, mean in means if mean is not None and mean >= target), None)
-
-
-def _macro(figures: Mapping[str, Any]) -> float | None:
-    value: float | None = figures.get("accuracy", {}).get("macro")
-    return value
 
 
 def _point(on: str, rounds: int, accuracy: float, traffic: Mapping[str, int], agents: int) -> Point:

@@ -95,17 +95,20 @@ async def superclass_accuracies(
 
 def _given(scenario: Scenario, path: Path) -> bool:
     """Take the models that `agent model` has made elsewhere from task.init: then no torch is needed here."""
+    given = scenario.task.init
+    if given is None:
+        return False
     try:
-        with np.load(scenario.task.init or "", allow_pickle=False) as file:
+        with np.load(given, allow_pickle=False) as file:
             starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return False  # other contents, and what is wrong with them, are for `agent model`
     wanted = (scenario.strategy.starts, layout.size)
     if starts.shape != wanted:
         raise UserError(
-            f"task.init {scenario.task.init}: starts has shape {starts.shape}, {wanted} is wanted; make it anew with `agent model`"
+            f"task.init {given}: starts has shape {starts.shape}, {wanted} is wanted; make it anew with `agent model`"
         )
-    shutil.copyfile(scenario.task.init or "", path)
+    shutil.copyfile(given, path)
     return True
 
 

@@ -112,7 +112,7 @@ class Service:
             reader = group.create_task(self._read())
             while over is None:
                 item = await self._next()
-                if self._stopping or isinstance(item, Stop):
+                if self._stopping:
                     break
                 over = await self._carry_out(await self._decide(item))
                 await self._show_roster()
@@ -179,7 +179,7 @@ class Service:
                 return Repeat()
             case Answer.GIVE_WAY:
                 self._other = status.name
-                return Stop()
+                self.stop()
         return None
 
     def _part(self, agent: str, payload: bytes) -> Item | None:

@@ -88,8 +88,8 @@ class Phase:
     When the phase is folded, `cohort` holds the names of those who were invited.
     `sizes` gives the vectors that a report must carry and their lengths; a negative length -n allows
     any length up to n. `numbers` gives the lists that it must carry, and their lengths: of numbers from 0 to its
-    examples, or to 1 if there are none. What else it tells may be anything, or be missing. `quorum` is the share of the cohort without which the phase is void (the run's
-    own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
+    examples, or to 1 if there are none. What else it tells may be anything, or be missing. `quorum` is the share of
+    the cohort without which the phase is void (the run's own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
     """
 
     name: str = "train"

@@ -1,7 +1,8 @@
 """Means that a few wild rows cannot move, and K-means with such centres.
 
 A trimmed mean drops the smallest and the largest values of every coordinate; a ball drops the rows that lie
-farthest from the geometric median, at least one of two that differ; a median drops all but the middle. Rows may be memory-mapped.
+farthest from the geometric median, at least one of two that differ; a median drops all but the middle. Rows may be
+memory-mapped.
 """
 
 from __future__ import annotations

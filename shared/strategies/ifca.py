@@ -24,7 +24,7 @@ from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Report, Reports, Setup, View
 from shared.vectors import Vector, combine
 
-RESTART, RATE = "restart", "rate"  # phases: a round of a short run, and what the models at its end are worth
+RESTART = "restart"  # phase of a short run, with the number of its round
 HEAD, TRUNK = "head", "trunk"  # keys of a model's parts, where the trunk is shared
 
 
@@ -113,7 +113,7 @@ class Ifca(ManyModels[IfcaState]):
         sizes: dict[str, int] = {self.averaging: state.start.size}
         if self._trying(state):  # names of their own: each of these rounds has its own draws, in all restarts the same
             if state.trial_round == self.restart_rounds:
-                return Phase(RATE, ends_round=False, may_be_empty=True)
+                return Phase("rate", ends_round=False, may_be_empty=True)
             return Phase(f"{RESTART}{state.trial_round}", sizes=sizes, ends_round=False)
         return Phase(sizes=sizes)
 
@@ -149,7 +149,7 @@ class Ifca(ManyModels[IfcaState]):
             return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
         models = self._hypotheses(job)
         losses = [local.loss(model) for model in models]
-        if job.phase in ("score", RATE):
+        if job.phase in ("score", "rate"):
             return Report({}, local.examples, {"losses": losses}), memory
         at = self._best(models, losses, local)
         numbers = {"choice": job.numbers.get("choice", at), "losses": losses}
@@ -188,7 +188,7 @@ class Ifca(ManyModels[IfcaState]):
                 return self._first_centre(state, reports)
             case "score":
                 return self._next_centre(state, reports)
-            case "rate":  # RATE
+            case "rate":
                 return self._rated(state, reports)
         valid = [(client, report) for client, report in reports if _choice(report, self.n_clusters) is not None]
         state = self._improve(state, valid)
