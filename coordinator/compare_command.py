@@ -52,18 +52,16 @@ class Wanted:
 def compare(scenario: Scenario, options: command.Options, wanted: Wanted, console: Console | None) -> bool:
     """Run what is missing, then print the tables, and write them; False where the operator stopped it.
 
-    Without a console lines of JSON are printed. Raises UserError.
+    Without a console lines of JSON are printed. Raises UserError, and KeyboardInterrupt where a run without a broker was
+    stopped.
     """
     known = known_rows(scenario, wanted.known)
     if wanted.known and console is not None:
         console.print(f"{len(known)} cells are known: those with this scenario and target", highlight=False)
     watching = _watching(scenario, options.folder, console)
-    try:
-        if wanted.run and not run_cells(
-            scenario, options, wanted.cells, watching, in_process=wanted.in_process, known=known
-        ):
-            return False
-    except KeyboardInterrupt:
+    if wanted.run and not run_cells(
+        scenario, options, wanted.cells, watching, in_process=wanted.in_process, known=known
+    ):
         return False
     rows = finished_rows(scenario, options.folder, known)
     if wanted.write:
