@@ -106,7 +106,7 @@ def run(
     key: Key = None,
     insecure: Insecure = False,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
+        bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")
     ] = False,
     overrides: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the folder's checkpoint")] = False,
@@ -125,7 +125,6 @@ def run(
     from coordinator.scenario_file import load
 
     _refuse_contradictions(context)
-    broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
     options = command.Options(
         folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure)
@@ -182,7 +181,7 @@ def compare(
     key: Key = None,
     insecure: Insecure = False,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="use the embedded broker even if Mosquitto is here")
+        bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")
     ] = False,
     overrides: Set = None,
     data_root: Annotated[
@@ -200,7 +199,6 @@ def compare(
     from coordinator.scenario_file import load
 
     _refuse_contradictions(context)
-    broker = None if embedded else broker  # the environment's: what was typed goes before it
     loaded = load(scenario, overrides or [])
     options = command.Options(
         folder or Path("runs") / loaded.name, False, broker, embedded, data_root, Tls(ca, cert, key, insecure)

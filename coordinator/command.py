@@ -163,10 +163,8 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
 
 def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
     """The broker that the user names; None where the run is to have one of its own. UserError before anything starts."""
-    text = options.broker or scenario.broker
-    if text is None and scenario.fleet is None and not options.embedded:
-        text = DEFAULT_BROKER
-    if text is None:
+    text = options.broker or scenario.broker or (None if scenario.fleet is not None else DEFAULT_BROKER)
+    if options.embedded or text is None:
         return None
     url = BrokerUrl.parse(text, options.tls)
     url.tls_context()

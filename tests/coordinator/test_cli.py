@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 
 from coordinator import command
 from coordinator.cli import going_on, main
+from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 from shared.scenario import Scenario
 from tests.coordinator.comparisons import DIGITS, written
@@ -139,20 +140,23 @@ def test_options_that_leave_one_another_without_effect_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("named", ["in the environment", "in the scenario"])
 @pytest.mark.parametrize("option", ["--in-process", "--embedded"])
-def test_a_broker_in_the_environment_gives_way_to_what_was_typed(
-    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_broker_that_is_named_elsewhere_gives_way_to_what_was_typed(
+    option: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[command.Options] = []
+    addresses, alone = list[BrokerUrl | None](), list[Scenario]()
 
-    async def over_a_broker(_: object, options: command.Options, __: object) -> None:
-        seen.append(options)
+    async def over_a_broker(scenario: Scenario, options: command.Options, _: object) -> None:
+        addresses.append(command.address(scenario, options))
 
-    monkeypatch.setenv("COVEY_BROKER", "mqtt://of.the.environment")
     monkeypatch.setattr("coordinator.command.run", over_a_broker)
-    monkeypatch.setattr("coordinator.simulate.alone", lambda _, options, __: seen.append(options))
-    assert typed("run", written(tmp_path, DIGITS), option).exit_code == 130
-    assert [one.broker for one in seen if one.embedded] == ([None] if option == "--embedded" else [])
+    monkeypatch.setattr("coordinator.simulate.alone", lambda scenario, *_: alone.append(scenario))
+    elsewhere = {"broker": "mqtt://elsewhere"}
+    if named == "in the environment":
+        monkeypatch.setenv("COVEY_BROKER", elsewhere.pop("broker"))
+    assert typed("run", written(tmp_path, {**DIGITS, **elsewhere}), option).exit_code == 130
+    assert (addresses, len(alone)) == (([None], 0) if option == "--embedded" else ([], 1))
 
 
 def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path: Path) -> None:
