@@ -12,7 +12,8 @@ The rules:
 - A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
-  agents have `rollcall_s` to answer; until then those who were there count as present.
+  agents have `rollcall_s` to answer; until then those who were there count as present. A fleet that starts
+  again with the coordinator has `start_wait_s`, as at its first start.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
@@ -196,7 +197,8 @@ class RoundEngine:
         self._link_lost_at = None
         self.unconfirmed = set(self.present)
         self.leaving.clear()  # the roll call tells
-        self._rollcall_until = now + self.rules.rollcall_s
+        until = now + self.rules.rollcall_s
+        self._rollcall_until = max(until, self._rollcall_until or until)
         return self._settle(now)
 
     def _postpone(self, away: float) -> None:
@@ -433,6 +435,7 @@ class RoundEngine:
         if snapshot["step"] is not None:
             engine.step = _restored_step(snapshot["step"], reported, now, now + rules.deadline_s)
             engine.stage = Stage.OPEN
+        engine._rollcall_until = engine._gather_until
         return engine, engine.handle(LinkBack(), now)
 
 

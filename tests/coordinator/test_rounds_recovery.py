@@ -122,6 +122,16 @@ def test_until_the_roll_call_is_over_those_who_were_there_count_as_present() -> 
     assert engine.handle(LinkBack(), 2.0) == [Plan(View(1, 2, 0, ("a", "b")))]
 
 
+def test_after_a_restart_a_fleet_has_as_long_as_at_its_first_start() -> None:
+    engine, actions = restarted(opened("a", "b", start_wait_s=60.0, deadline_s=600.0), "a", now=100.0)
+    assert actions == []
+    assert feed(engine, 101.0, Joined("a"), LinkLost(), LinkBack()) == []  # the broker was there a second later
+    assert engine.handle(Tick(), 111.0) == []
+    assert engine.handle(Joined("b"), 159.0) == []
+    engine, _ = restarted(opened("a", "b", start_wait_s=60.0, deadline_s=600.0), "a", now=100.0)
+    assert engine.handle(Tick(), 160.0) == [Close(1, ("a",), ("b",))]
+
+
 def test_a_second_roll_call_starts_the_time_again() -> None:
     engine = opened("a", "b")
     feed(engine, 1.0, LinkLost())
