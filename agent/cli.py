@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from shared.errors import UserError, files_named
-from shared.options import ADDRESS, Ca, Cert, Insecure, Key
+from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 
 app = typer.Typer(
     help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
@@ -61,6 +61,7 @@ def start(
     cert: Cert = None,
     key: Key = None,
     insecure: Insecure = False,
+    credentials: Credentials = None,
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
@@ -108,6 +109,7 @@ def fleet(
     cert: Cert = None,
     key: Key = None,
     insecure: Insecure = False,
+    credentials: Credentials = None,
     as_json: Json = False,
 ) -> None:
     """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""

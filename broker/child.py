@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 from types import TracebackType
 from typing import ClassVar
 
@@ -28,6 +29,11 @@ class Child:
     def last_words(self) -> str:
         """The end of what it logged, where it is not already before the user's eyes."""
         return ""
+
+    def reload(self) -> None:
+        """Have it read its password file again; who is no longer in it loses its connection."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGHUP)
 
     async def kill(self) -> None:
         """End it as a power cut would. For fault drills."""

@@ -19,12 +19,14 @@ from rich.table import Table
 from rich.text import Text
 
 from broker import passwords
+from broker.acl import COORDINATOR
 from broker.doctor import Doctor, Finding
 from broker.embedded import EmbeddedBroker, until_closed
-from broker.mosquitto import Mosquitto
+from broker.home import Home
+from broker.mosquitto import Mosquitto, find
 from broker.options import Options
 from broker.start import start_broker
-from shared.broker_url import BrokerUrl, Tls
+from shared.broker_url import PORTS, BrokerUrl, Tls
 from shared.errors import UserError
 from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
@@ -34,13 +36,25 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # a bracket in a help text is a bracket
 )
+HOME = Path("broker-home")
+HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
+RELOAD_S = 1.0
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
 
 @app.command()
 def up(
-    host: Annotated[str, typer.Option(help="address to listen on; 0.0.0.0 for all")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port")] = 1883,
+    host: Annotated[
+        str | None,
+        typer.Option(help="address to listen on  [default: 127.0.0.1; with --home 0.0.0.0, all]", show_default=False),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="0: any free port  [default: 1883, or the home's]", show_default=False),
+    ] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="a folder of `broker init`: certificate, users, retained messages")
+    ] = None,
     embedded: Annotated[bool, typer.Option("--embedded", help="the pure Python broker, even beside mosquitto")] = False,
     data: Annotated[Path | None, typer.Option(help="folder that keeps retained messages over restarts")] = None,
     log: Annotated[Path | None, typer.Option(help="log file")] = None,
@@ -58,8 +72,8 @@ def up(
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
     with _told(), _password_file(user, password, password_file) as users:
         options = Options(
-            host=host,
-            port=port,
+            host=host or "127.0.0.1",
+            port=1883 if port is None else port,
             data=data,
             log=log,
             passwords=users,
@@ -68,6 +82,10 @@ def up(
             tls_key=tls_key,
             tls_ca=tls_ca,
         )
+        if home is not None:
+            if users or tls_cert or tls_ca:
+                raise UserError("--home has users and certificates of its own: leave the others out")
+            options = Home(home).options(options, host=host, port=port, keeps=not embedded and find() is not None)
         if embedded and data:
             raise UserError("the embedded broker keeps nothing on disk: leave --data out, or install mosquitto")
         broker = start_broker("embedded" if embedded else "auto", options, say=_say)
@@ -82,6 +100,8 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    users = broker.options.passwords
+    known = _changed(users) if users else 0.0  # before it reads them
     async with broker:
         if as_json:
             print(json.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}), flush=True)
@@ -90,6 +110,8 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
         if until_stdin_closes:
             ends.append(until_closed(sys.stdin))
+        if users:
+            ends.append(_reloads(broker, users, known))
         died = asyncio.create_task(broker.wait())
         tasks = [died, *(asyncio.create_task(end) for end in ends)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -100,6 +122,57 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         return "\n".join(
             filter(None, [f"{broker.name} ended by itself with exit code {died.result()}", broker.last_words()])
         )
+
+
+async def _reloads(broker: Mosquitto | EmbeddedBroker, users: Path, known: float) -> None:
+    """For ever: tell the broker of users that were enrolled or expelled."""
+    while True:
+        await asyncio.sleep(RELOAD_S)
+        if (now := _changed(users)) != known:
+            broker.reload()
+            known = now
+
+
+def _changed(file: Path) -> float:
+    return file.stat().st_mtime if file.exists() else 0.0
+
+
+@app.command()
+def init(
+    host: Annotated[list[str], typer.Option(help="how devices reach this machine, a name or an address; repeatable")],
+    home: HomeFolder = HOME,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = PORTS["mqtts"],
+    days: Annotated[int, typer.Option(min=1, help="how long the certificate is good for")] = 3650,
+) -> None:
+    """Make a folder for a broker with TLS, passwords and access rules: certificates, and the coordinator's credentials."""
+    with _told():
+        made = Home.create(home, host, port, days)
+    print(f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in")
+    print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
+
+
+@app.command()
+def enroll(
+    names: Annotated[list[str], typer.Argument(help="the agents' ids")],
+    home: HomeFolder = HOME,
+) -> None:
+    """Let agents in: one file each, with all that `agent start --credentials` needs. A broker that runs takes them in."""
+    with _told():
+        one = Home(home)
+        for name in names:
+            print(one.enroll(name))
+
+
+@app.command()
+def expel(
+    names: Annotated[list[str], typer.Argument(help="the agents' ids")],
+    home: HomeFolder = HOME,
+) -> None:
+    """Make agents' credentials void. A broker that runs ends their connections."""
+    with _told():
+        one = Home(home)
+        for name in names:
+            one.expel(name)
 
 
 @app.command()

@@ -12,17 +12,21 @@ import importlib.metadata
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, TYPE_CHECKING, Self
 
 from broker import passwords
 from broker.child import Child
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
+
+if TYPE_CHECKING:
+    from broker.server import Hub
 
 READY_S = 30.0
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,12 +100,21 @@ async def serve(options: Options) -> None:
     users = passwords.read(options.passwords) if options.passwords else None
     hub = Hub(users=users, rules=options.rules)
     loop = asyncio.get_running_loop()
+    if options.passwords:
+        loop.add_signal_handler(signal.SIGHUP, _reload, hub, options.passwords)
     server = await loop.create_server(
         lambda: Connection(hub), options.host, options.port, ssl=options.tls_context(), backlog=4096
     )
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     async with server:
         await until_closed(sys.stdin)
+
+
+def _reload(hub: Hub, file: Path) -> None:
+    try:
+        hub.know(passwords.read(file))
+    except UserError as error:
+        logging.getLogger(__name__).warning("users stay as they were: %s", error)
 
 
 async def until_closed(stream: IO[str]) -> None:

@@ -10,6 +10,7 @@ import binascii
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from shared.errors import UserError
@@ -17,19 +18,30 @@ from shared.errors import UserError
 ITERATIONS = 101  # Mosquitto's own number: its broker computes the hash at each connection
 
 
-def entry(user: str, password: str) -> str:
-    """One line of a password file. A name that the file could not hold raises UserError."""
-    if not user or ":" in user or any(letter.isspace() for letter in user):
-        raise UserError(f"user {user!r}: a name without ':' and without blanks is wanted")
+def hashed(password: str) -> str:
+    """What a password file keeps of a password."""
     salt = os.urandom(12)
     made = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
-    return f"{user}:$7${ITERATIONS}${_text(salt)}${_text(made)}"
+    return f"$7${ITERATIONS}${_text(salt)}${_text(made)}"
 
 
-def write(path: Path, passwords: dict[str, str]) -> None:
-    """A password file that only its owner may read."""
-    path.touch(mode=0o600)
-    path.write_text("".join(f"{entry(user, password)}\n" for user, password in passwords.items()))
+def write(path: Path, passwords: Mapping[str, str]) -> None:
+    """A password file for these users and their passwords."""
+    save(path, {user: hashed(password) for user, password in passwords.items()})
+
+
+def save(path: Path, users: Mapping[str, str]) -> None:
+    """User to hash, as `read` gives them, in a file that only its owner may read: whole or not at all.
+
+    A name that the file could not hold raises UserError.
+    """
+    for user in users:
+        if not user or ":" in user or any(letter.isspace() for letter in user):
+            raise UserError(f"user {user!r}: a name without ':' and without blanks is wanted")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.touch(mode=0o600)
+    temporary.write_text("".join(f"{user}:{made}\n" for user, made in users.items()))
+    temporary.replace(path)
 
 
 def read(path: Path) -> dict[str, str]:

@@ -60,6 +60,14 @@ class Hub:
         made = self.users.get(user or "")
         return made is not None and passwords.fits(made, password or "")
 
+    def know(self, users: dict[str, str]) -> None:
+        """Only these users from now on: the connections of others end, and of those whose password changed."""
+        known, self.users = self.users or {}, users
+        for client_id, connection in list(self.connections.items()):
+            user = self.sessions[client_id].user
+            if users.get(user) is None or users[user] != known.get(user):
+                connection.end(f"user {user!r} is no longer known, or has another password")
+
     def may(self, user: str, action: acl.Action, topic: str) -> bool:
         return not self.rules or _allows(user, action, topic)
 

@@ -19,7 +19,7 @@ from rich.console import Console
 from coordinator.signals import sigterm_as_ctrl_c
 from shared.broker_url import Tls
 from shared.errors import UserError, files_named
-from shared.options import ADDRESS, Ca, Cert, Insecure, Key
+from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,8 +85,8 @@ def _refuse_contradictions(context: typer.Context) -> None:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     for chosen, does, idle in (
-        ("in_process", "needs no broker", ("broker", *TLS, "embedded")),
-        ("embedded", "starts a broker of its own", ("broker", *TLS)),
+        ("in_process", "needs no broker", ("broker", *TLS, "credentials", "embedded")),
+        ("embedded", "starts a broker of its own", ("broker", *TLS, "credentials")),
     ):
         both = [f"--{name}" for name in idle if name in typed]
         if chosen in typed and both:
@@ -105,6 +105,7 @@ def run(
     cert: Cert = None,
     key: Key = None,
     insecure: Insecure = False,
+    credentials: Credentials = None,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")
     ] = False,
@@ -180,6 +181,7 @@ def compare(
     cert: Cert = None,
     key: Key = None,
     insecure: Insecure = False,
+    credentials: Credentials = None,
     embedded: Annotated[
         bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")
     ] = False,
@@ -255,6 +257,7 @@ def status(
     cert: Cert = None,
     key: Key = None,
     insecure: Insecure = False,
+    credentials: Credentials = None,
     federation: Annotated[str, typer.Option(help="the federation to ask for")] = "default",
     as_json: Json = False,
 ) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from shared.errors import UserError
 
 ADDRESS = "mqtt[s]://[user:password@]host[:port]"
 
@@ -20,4 +23,32 @@ Cert = Annotated[
 Key = Annotated[Path | None, typer.Option(help="mqtts: our certificate's key", envvar="COVEY_KEY", show_default=False)]
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="mqtts: do not check who the broker is", envvar="COVEY_INSECURE")
+]
+
+
+def _known_by(context: typer.Context, file: Path | None) -> Path | None:
+    """Defaults for the options `--broker`, `--ca` and `--id` of this command."""
+    if file is None:
+        return None
+    from shared.credentials import read
+
+    if "COVEY_BROKER" in os.environ:
+        raise typer.BadParameter("COVEY_BROKER names a broker too: unset it, or leave --credentials out")
+    try:
+        told = read(file)
+    except (UserError, OSError) as error:
+        raise typer.BadParameter(str(error)) from None
+    context.default_map = {"broker": told["broker"], "ca": told["ca"], "name": told["id"]}
+    return file
+
+
+Credentials = Annotated[
+    Path | None,
+    typer.Option(
+        help="what `broker enroll` wrote for us: the broker, our password, whom to trust",
+        envvar="COVEY_CREDENTIALS",
+        show_default=False,
+        is_eager=True,  # before the options that it has defaults for
+        callback=_known_by,
+    ),
 ]

@@ -87,6 +87,6 @@ async def test_a_port_in_use_is_named_with_what_to_do(kind: type[EmbeddedBroker]
 
 def test_a_password_file_with_a_strange_line_is_refused_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "users"
-    file.write_text(passwords.entry("a", "x") + "\nplain:text\n")
+    file.write_text(f"a:{passwords.hashed('x')}\nplain:text\n")
     with pytest.raises(UserError, match="line 2"):
         passwords.read(file)

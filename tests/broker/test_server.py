@@ -279,7 +279,7 @@ def test_a_session_that_is_never_read_drops_its_oldest_messages_and_counts_them(
 
 @on_a_loop
 def test_a_wrong_password_is_refused_with_the_reason() -> None:
-    users = dict(line.split(":", 1) for line in [passwords.entry("ann", "secret")])
+    users = {"ann": passwords.hashed("secret")}
     wrong = Client(Hub(users=users)).connect("a", username="ann", password="guess")
     assert wrong.heard() == [(CONNACK, 0, b"\0\5")]
     assert wrong.wire.closed

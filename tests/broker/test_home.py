@@ -1,0 +1,199 @@
+"""`broker init`, `enroll` and `expel`: a broker that knows its users, and files with which they connect."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from agent.cli import app as agent
+from agent.service import Identity
+from broker import passwords
+from broker.cli import app
+from broker.home import Home
+from coordinator.cli import main as coordinator
+from shared import credentials
+from shared.broker_url import BrokerUrl, Tls
+from shared.errors import UserError
+from shared.link import Message
+from shared.mqtt_link import MqttLink
+from tests.conformance.test_links import down, message, up
+from tests.processes import ROOT, free_port, needs_mosquitto
+
+ORDER = "covey/f/agents/pi-7/order"
+
+
+def typed(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    done = typed("init", "--home", tmp_path / "home", "--host", "localhost", "--port", free_port())
+    assert done.exit_code == 0, done.output
+    assert str(tmp_path / "home" / "users" / "coordinator.pem") in done.stdout
+    return Home(tmp_path / "home")
+
+
+def url_of(file: Path) -> BrokerUrl:
+    told = credentials.read(file)
+    return BrokerUrl.parse(told["broker"], Tls(ca=Path(told["ca"])))
+
+
+@contextmanager
+def running(home: Home, *options: str) -> Iterator[None]:
+    """`broker up` of that folder, from the moment that it listens."""
+    command = [sys.executable, "-m", "broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1", "--json"]
+    with subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            assert json.loads(process.stdout.readline())["url"] == f"mqtts://127.0.0.1:{home.url.port}"
+            yield
+        finally:
+            process.terminate()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])])
+async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(way: list[str], home: Home) -> None:
+    with running(home, *way):
+        file = home.enroll("pi-7")
+        async with (
+            MqttLink(url_of(home.file("coordinator")), client_id="c") as owner,
+            MqttLink(url_of(file), client_id="p") as pi,
+        ):
+            await up(owner, pi)
+            await pi.subscribe([ORDER])
+            await owner.publish(ORDER, b"work")
+            assert await message(pi) == Message(ORDER, b"work")
+            home.expel("pi-7")
+            await down(pi)
+            await owner.subscribe([ORDER])  # everybody else stays connected
+            await owner.publish(ORDER, b"more work")
+            assert await message(owner) == Message(ORDER, b"more work")
+
+
+def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
+    made = Home.create(tmp_path / "home", ["server.local", "10.0.0.7", "::1"], 8883, days=30)
+    assert str(made.url) == "mqtts://coordinator@server.local:8883"
+    for host, fits in {"server.local": True, "10.0.0.7": True, "::1": True, "localhost": False}.items():
+        assert shakes_hands(made, host) is fits
+
+
+def shakes_hands(home: Home, host: str) -> bool:
+    """Does a client that trusts the credentials take the broker for `host`? Without a network."""
+    ours = ssl.create_default_context(cafile=home.file("coordinator"))
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    theirs.load_cert_chain(home.folder / "server.pem", home.folder / "server.key")
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ours.wrap_bio(down, up, server_hostname=host)
+    server = theirs.wrap_bio(up, down, server_side=True)
+    try:
+        for side in (client, server, client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    except ssl.SSLCertVerificationError:
+        return False
+    return client.getpeercert() is not None
+
+
+def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: Home) -> None:
+    home.enroll("pi-7")
+    modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.folder.rglob("*")}
+    secret = ("ca.key", "server.key", "passwords", "coordinator.pem", "pi-7.pem")
+    assert {modes[name] for name in secret} == {"0o600"}
+    assert modes["users"] == "0o700"
+
+
+def test_a_password_stands_in_its_owners_file_alone(home: Home) -> None:
+    password = url_of(home.enroll("pi-7")).password
+    assert password is not None
+    assert [path.name for path in home.folder.rglob("*.*") if password in path.read_text()] == ["pi-7.pem"]
+    assert passwords.fits(passwords.read(home.passwords)["pi-7"], password)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("enroll pi-7", "pi-7 is enrolled"),
+        ("enroll pi/8", "'pi/8': an agent's id is wanted"),
+        ("enroll coordinator", "not coordinator"),
+        ("expel pi-8", "pi-8: no such agent; enrolled are pi-7"),
+        ("expel coordinator", "no such agent"),
+        ("init --host again", "is not empty"),
+        ("up --user ann --password x", "--home has users and certificates of its own"),
+    ],
+)
+def test_a_mistake_changes_nothing(line: str, words: str, home: Home) -> None:
+    home.enroll("pi-7")
+    before = {path: path.read_bytes() for path in home.folder.rglob("*.*")}
+    done = typed(*line.split(), "--home", home.folder)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert {path: path.read_bytes() for path in home.folder.rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("command", ["up", "enroll pi-7", "expel pi-7"])
+def test_a_folder_that_is_no_brokers_is_named_with_what_makes_one(command: str, tmp_path: Path) -> None:
+    done = typed(*command.split(), "--home", tmp_path)
+    assert done.exit_code == 2
+    assert f"`broker init --home {tmp_path} --host NAME` makes one" in done.stderr
+
+
+@pytest.mark.parametrize("host", ["", "a b", "two/parts", "bücher.example"])
+def test_a_host_that_nobody_could_dial_is_refused(host: str, tmp_path: Path) -> None:
+    done = typed("init", "--home", tmp_path / "home", "--host", host)
+    assert done.exit_code == 2, done.output
+    assert len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{}", b"rubbish", b"\xff\xfe", b'{"id": "a", "broker": "http://x"}\n-----BEGIN']
+)
+def test_a_file_that_holds_no_credentials_is_named(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_bytes(text)
+    with pytest.raises(UserError, match=r"x\.pem: a file is wanted that `broker enroll` wrote"):
+        credentials.read(tmp_path / "x.pem")
+
+
+def test_credentials_stand_for_broker_authority_and_id(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, BrokerUrl]] = []
+
+    async def start(identity: Identity, url: BrokerUrl, *_: object) -> None:
+        seen.append((identity.agent, url))
+
+    monkeypatch.setattr("agent.cli._start", start)
+    file = home.enroll("pi-7")
+    line = ["start", "--data", str(tmp_path), "--credentials", str(file)]
+    assert CliRunner().invoke(agent, line).exit_code == 0
+    assert CliRunner().invoke(agent, [*line, "--id", "other", "--broker", "mqtts://elsewhere"]).exit_code == 0
+    (first, second) = seen
+    assert first == ("pi-7", url_of(file))
+    assert (second[0], second[1].host) == ("other", "elsewhere")  # what was typed goes before
+
+
+def test_two_brokers_at_once_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_BROKER", "mqtt://elsewhere")
+    done = CliRunner().invoke(coordinator, ["status", "--credentials", str(home.file("coordinator"))])
+    assert done.exit_code == 2
+    assert "COVEY_BROKER names a broker too" in done.stderr
+
+
+@pytest.mark.parametrize("file", ["nowhere.pem", "."])
+def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(file: str, tmp_path: Path) -> None:
+    done = CliRunner().invoke(coordinator, ["status", "--credentials", str(tmp_path / file)])
+    assert done.exit_code == 2
+    assert str(tmp_path) in done.stderr.replace("\n", "")
+    assert "Traceback" not in done.output
