@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command
 
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
@@ -82,6 +83,50 @@ def start(
     tell({"event": "start", "agent": name, "federation": federation, "broker": str(url), "data": data})
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_start(identity, url, keep_warm, tell))
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def service(
+    context: typer.Context,
+    user: Annotated[str | None, typer.Option(help="whom it runs as  [default: you]", show_default=False)] = None,
+) -> None:
+    """Print a systemd unit that runs `agent start` whenever this machine is up. It takes the options of `agent start`.
+
+    agent service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
+    """
+    import getpass
+
+    from agent.unit import render
+
+    parsed = get_command(app).commands["start"].make_context("agent start", context.args)  # type: ignore[attr-defined]
+    name = parsed.params["name"] or default_name()
+    print(
+        render(name, [sys.executable, "-m", "agent.cli", "start", *_again(parsed)], user or getpass.getuser()), end=""
+    )
+
+
+def _again(parsed: typer.Context) -> list[str]:
+    """The options that were typed, or stood in the environment, for another working directory. No secrets: UserError."""
+    words = []
+    for option in parsed.command.params:
+        value, source = parsed.params.get(option.name or ""), parsed.get_parameter_source(option.name or "")
+        if value is None or source is None or source.name not in ("COMMANDLINE", "ENVIRONMENT"):
+            continue
+        if option.name == "broker" and _has_password(value):
+            raise UserError("--broker has a password, and everybody may read a unit file: use --credentials instead")
+        if option.name == "data":
+            value = _existing(value)
+        if isinstance(value, Path):
+            value = value.absolute()
+        if value is not False:
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return words
+
+
+def _has_password(broker: str) -> bool:
+    from shared.broker_url import BrokerUrl
+
+    return BrokerUrl.parse(broker).password is not None
 
 
 @app.command()

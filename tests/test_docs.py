@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+PASSES_ON = {"agent service": "start"}  # takes the options of that command too
 PROGRAMS = {"agent": "app", "broker": "app", "coordinator": "main"}
 FENCE = re.compile(r"^( *)```(sh|console)( run)?[ ]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LIMIT_S = 120.0  # for all commands of one block that is run
@@ -93,7 +94,8 @@ def wrong_call(taken: str, command: Any, words: list[str]) -> str:
         if words[0] not in command.commands:
             return f"{taken} has no command {words[0]}"
         command, taken, words = command.commands[words[0]], f"{taken} {words[0]}", words[1:]
-    known = {"--help", *(option for parameter in command.params for option in spellings(parameter))}
+    takers = [command, *([program("agent").commands[PASSES_ON[taken]]] if taken in PASSES_ON else [])]
+    known = {"--help", *(option for taker in takers for parameter in taker.params for option in spellings(parameter))}
     for word in words:
         if word.startswith("-") and len(word) > 1 and word.split("=")[0] not in known:
             return f"{taken} has no option {word}"
@@ -172,6 +174,8 @@ def test_documented_sessions_run(block: Block, tmp_path: Path) -> None:
         ("make test", ""),
         ("make tset", "no target tset"),
         ("coordinator walk", "coordinator has no command walk"),
+        ("agent service --data ./local --user pi", ""),
+        ("agent service --dat ./local", "agent service has no option --dat"),
         ("coordinator run scenarios/digits.yaml --quick", "coordinator run has no option --quick"),
         ("coordinator run scenarios/nothing.yaml", "scenarios/nothing.yaml does not exist"),
         ("true && .venv/bin/broker up --prot=1883", "broker up has no option --prot=1883"),

@@ -1,0 +1,86 @@
+"""`agent service`: the unit file that runs an agent on a device."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.cli import app
+from agent.unit import quoted, render
+from shared.errors import UserError
+
+
+def unit(*options: str) -> dict[str, str]:
+    """The keys of the printed unit."""
+    done = CliRunner().invoke(app, ["service", *options], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my data").mkdir()
+    options = ["--data", "my data", "--broker", "mqtts://host", "--ca", "ca.pem", "--insecure", "--keep-warm", "5"]
+    found = unit(*options, "--user", "pi", "--id", "pi-7")
+    (_, *words) = shlex.split(found["ExecStart"])
+    wanted = ["--data", str(tmp_path / "my data"), "--broker", "mqtts://host", "--ca", str(tmp_path / "ca.pem")]
+    assert words[:3] == ["-m", "agent.cli", "start"]
+    assert sorted(words[3:]) == sorted([*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"])
+    assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
+
+
+def test_what_stands_in_the_environment_now_will_not_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COVEY_FEDERATION", "hospital")
+    assert "--federation hospital" in unit("--data", str(tmp_path))["ExecStart"]
+
+
+@pytest.mark.parametrize("way", ["typed", "environment"])
+def test_a_password_does_not_get_into_a_file_for_everybody(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, url = ["service", "--data", str(tmp_path)], "mqtt://pi:s3cret@host"
+    if way == "environment":
+        monkeypatch.setenv("COVEY_BROKER", url)
+    done = CliRunner().invoke(app, line if way == "environment" else [*line, "--broker", url])
+    assert isinstance(done.exception, UserError)
+    assert "use --credentials instead" in str(done.exception)
+    assert "s3cret" not in done.output + str(done.exception)
+
+
+@pytest.mark.parametrize("options", [[], ["--data", "nowhere"], ["--data", ".", "--brocker", "x"]])
+def test_options_that_agent_start_would_not_take_make_no_unit(options: list[str]) -> None:
+    done = CliRunner().invoke(app, ["service", *options])
+    assert done.exit_code != 0
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "wanted"),
+    [
+        ("plain", "plain"),
+        ("", '""'),
+        ("two words", '"two words"'),
+        ("100%", '"100%%"'),
+        ("$HOME", '"$$HOME"'),
+        ('say "hi"', '"say \\"hi\\""'),
+        ("back\\slash", '"back\\\\slash"'),
+        ("a;b", '"a;b"'),
+    ],
+)
+def test_nothing_in_an_argument_is_expanded(word: str, wanted: str) -> None:
+    assert quoted(word) == wanted
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed")
+def test_systemd_understands_it(tmp_path: Path) -> None:
+    file = tmp_path / "covey-agent.service"
+    file.write_text(render("pi-7", ["/bin/true", "--data", "/my data/100%"], "root"))
+    done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=60)
+    assert "covey-agent" not in done.stderr, done.stderr
