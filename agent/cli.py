@@ -189,6 +189,17 @@ def model(
 
 
 @app.command()
+def export(
+    model: Annotated[Path, typer.Argument(help="a finished run's models/cluster-0.safetensors", exists=True)],
+    out: Annotated[Path, typer.Option(help="the .pt2 or .onnx to write")],
+) -> None:
+    """Write a cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
+    from agent.export import export as written
+
+    written(model, out)
+
+
+@app.command()
 def superclasses(
     scenario: ScenarioFile,
     models: Annotated[Path, typer.Option(help="a folder with cluster-0.safetensors and so on")],

@@ -68,7 +68,7 @@ class TorchLocal:
         self._inputs = {"train": torch.from_numpy(dataset.features), "test": torch.from_numpy(dataset.test_features)}
         self._numbers = {"train": _values(dataset.targets, task), "test": _values(dataset.test_targets, task)}
         self._wanted = {split: torch.from_numpy(values) for split, values in self._numbers.items()}
-        self._shift, self._factor = _affine(task, scaling)
+        self._shift, self._factor = affine(task, scaling)
         self._net = _Flat(build(task, 0), layout)
 
     @property
@@ -329,7 +329,7 @@ def _values(targets: npt.NDArray[Any], task: Task) -> npt.NDArray[Any]:
     return np.ascontiguousarray(targets, np.float32 if task.classes is None else np.int64)
 
 
-def _affine(task: Task, scaling: Mapping[str, Sequence[float]] | None) -> tuple[Tensor | None, Tensor | None]:
+def affine(task: Task, scaling: Mapping[str, Sequence[float]] | None) -> tuple[Tensor | None, Tensor | None]:
     """(shift, factor) so that x * factor + shift is the scaled and standardised input; None leaves a term out."""
     if scaling is None and isinstance(task.standardise, Standardise):
         scaling = {"mean": task.standardise.mean, "std": task.standardise.std}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -23,6 +23,7 @@ from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Format = Literal["pt2", "onnx"]
 
 main = typer.Typer(
     name="coordinator",
@@ -306,6 +307,34 @@ def report(
             display.json_line(result)
         return
     out.print(display.results_table(results))
+
+
+@main.command()
+@mended
+def export(
+    folder: Annotated[Path, typer.Argument(help="the folder of a finished run")],
+    to: Annotated[
+        Path | None, typer.Option("--out", help="where to write  [default: <folder>/export]", show_default=False)
+    ] = None,
+    kind: Annotated[Format, typer.Option("--format", help="pt2 for PyTorch, or onnx")] = "pt2",
+    as_json: Json = False,
+) -> None:
+    """Write each cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
+    from coordinator import display, launch
+    from coordinator.records import finished
+
+    finished(folder)
+    models = sorted((folder / "models").glob("cluster-*.safetensors"), key=lambda path: (len(path.name), path.name))
+    if not models:
+        raise UserError(f"{folder}: no models are in it; its method leaves none on the server")
+    for model in models:
+        written = (to or folder / "export") / f"{model.stem}.{kind}"
+        with nullcontext() if as_json else out.status(f"{model.name}: loading torch"):
+            asyncio.run(launch.exported(model, written, folder / "export.log"))
+        if as_json:
+            display.json_line({"cluster": model.stem.removeprefix("cluster-"), "file": str(written)})
+        else:
+            out.print(str(written), highlight=False, soft_wrap=True)
 
 
 @main.command()

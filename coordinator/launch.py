@@ -93,6 +93,13 @@ async def superclass_accuracies(
     return table
 
 
+async def exported(model: Path, out: Path, log: Path) -> None:
+    """Write a model file of a finished run as a program, by a child process: `agent export`."""
+    async with _child(["agent.cli", "export", str(model), "--out", str(out)], log, talks=False) as child:
+        if await child.wait() != 0:
+            raise UserError(f"{model} could not be exported:\n{tail(log)}")
+
+
 def _given(scenario: Scenario, path: Path) -> bool:
     """Take the models that `agent model` has made elsewhere from task.init: then no torch is needed here."""
     given = scenario.task.init

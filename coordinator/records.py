@@ -177,11 +177,17 @@ def versions() -> dict[str, str]:
 
 
 def write_models(run: Run) -> None:
-    """Leave each cluster's model in the run's folder."""
+    """Leave each cluster's model in the run's folder, and in each file the task that it was trained for.
+
+    That task has the means and deviations that the fleet found, where `task.standardise` is federated.
+    """
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
+    task = run.scenario.task.model_dump(mode="json", exclude={"init"})
+    if run.facts.scaling is not None:
+        task["standardise"] = run.facts.scaling
     for k, model in enumerate(run.strategy.clusters(run.state)):
-        save_arrays(models / f"cluster-{k}.safetensors", run.setup.layout.named(model))
+        save_arrays(models / f"cluster-{k}.safetensors", run.setup.layout.named(model), {"task": task})
 
 
 def write_all(

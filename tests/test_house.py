@@ -25,6 +25,7 @@ ONLY = {
         "agent/worker*.py",
         "agent/views*.py",
         "agent/contrast*.py",
+        "agent/export*.py",
     ],
     "aiomqtt": ["shared/mqtt_link.py"],
     "amqtt": ["broker/*.py"],

@@ -1,0 +1,126 @@
+"""A cluster's model as a program of its own: it runs where neither Covey nor its data are.
+
+What goes in are features (n, *task.features) float32 as the agents' files have them, before `task.scale` and
+standardisation, which are part of the program; what comes out is what the model gives: logits (n, classes), or values (n, 1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from agent.learner import affine
+from agent.models import build
+from shared.errors import UserError
+from shared.scenario import Task
+
+Format = Literal["pt2", "onnx"]
+
+
+class Deployed(nn.Module):
+    """Scaling, standardisation, model."""
+
+    shift: Tensor
+    factor: Tensor
+
+    def __init__(self, module: nn.Module, task: Task) -> None:
+        super().__init__()
+        shift, factor = affine(task, None)
+        self.module = module
+        self.register_buffer("shift", torch.zeros(1) if shift is None else shift)
+        self.register_buffer("factor", torch.ones(1) if factor is None else factor)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.module(torch.addcmul(self.shift, features, self.factor))
+        return outputs
+
+
+def export(model: Path, out: Path) -> None:
+    """Write the model of a finished run, `cluster-<k>.safetensors`, as .pt2 (PyTorch) or .onnx, by the name of `out`.
+
+    Raises UserError where the file is none that a run left, or its module cannot be exported.
+    """
+    kind = out.suffix.removeprefix(".")
+    if kind not in get_args(Format):
+        raise UserError(
+            f"--out {out}: a name that ends in {' or '.join('.' + one for one in get_args(Format))} is wanted"
+        )
+    task, module = load(model)
+    example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
+    try:
+        program = torch.export.export(
+            Deployed(module, task).eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)
+        )
+    except Exception as error:  # the user's own module may do what no program can
+        raise UserError(f"{task.model.name} cannot be exported: {str(error).splitlines()[0]}") from error
+    out.parent.mkdir(parents=True, exist_ok=True)
+    beside = out.with_name(f".{os.getpid()}.{out.name}")
+    try:
+        if kind == "pt2":
+            torch.export.save(program, beside, extra_files={"task.json": task.model_dump_json()})
+        else:
+            _save_onnx(program, beside, task)
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def load(model: Path) -> tuple[Task, nn.Module]:
+    """The task that a run left in a model's file, and its module with the weights."""
+    try:
+        with safe_open(model, framework="pt") as file:
+            facts = json.loads((file.metadata() or {}).get("facts", "null"))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        task = Task.model_validate(facts["task"])
+    except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{model}: a model file of a finished run is wanted, models/cluster-0.safetensors; {str(error).splitlines()[0]}"
+        ) from None
+    module = build(task, 0)
+    state = dict(module.named_parameters()) | dict(module.named_buffers())
+    wanted = {name: tensor.shape for name, tensor in state.items() if tensor.is_floating_point()}
+    if {name: tensor.shape for name, tensor in tensors.items()} != wanted:
+        raise UserError(f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version")
+    with torch.no_grad():
+        for name, tensor in tensors.items():
+            state[name].copy_(tensor)
+    return task, module.eval()
+
+
+def _save_onnx(program: torch.export.ExportedProgram, out: Path, task: Task) -> None:
+    try:
+        import onnxscript  # noqa: F401  torch's exporter needs it
+    except ImportError:
+        raise UserError("ONNX needs onnx and onnxscript: pip install 'covey[onnx]'") from None
+    with _quiet():
+        made = torch.onnx.export(
+            program, (), dynamo=True, verbose=False, input_names=["features"], output_names=["outputs"]
+        )
+        assert made is not None  # noqa: S101  with dynamo=True it is there
+        made.model.metadata_props["task"] = task.model_dump_json()
+        made.save(str(out), external_data=False)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages that are not there."""
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)

@@ -1,0 +1,100 @@
+"""A model as a program: what it gives is what the agent's model gives for the same features."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from typer.testing import CliRunner
+
+from agent.cli import app
+from agent.export import export
+from agent.learner import TorchLocal
+from agent.models import initial
+from shared.errors import UserError
+from shared.scenario import Model, Standardise, Task
+from shared.seeds import generator
+from shared.strategy import Training
+from shared.vectors import Layout, Vector
+from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
+
+FIXED = Standardise(mean=(0.2, 0.1, -0.3), std=(2.0, 0.5, 1.0))
+TASKS = {
+    "images": IMAGES,
+    "bytes": IMAGES.model_copy(update={"scale": 1 / 255}),
+    "batch norm, standardised": NORMED.model_copy(update={"scale": 3.0, "standardise": FIXED}),
+    "table": TABLE,
+    "regression": VALUES,
+    "with a head": IMAGES.model_copy(update={"model": Model(name="lenet5", options={"head": 2})}),
+}
+
+
+def saved(folder: Path, task: Task) -> tuple[Path, Vector, Layout]:
+    """A model file as a run leaves it, with weights unlike a start's."""
+    start, layout = initial(task, 3)
+    vector = start + np.random.default_rng(1).normal(0, 0.1, layout.size).astype(np.float32) ** 2
+    facts = {"task": task.model_dump(mode="json", exclude={"init"})}
+    path = folder / "cluster-0.safetensors"
+    save_file(dict(layout.named(vector)), path, metadata={"facts": json.dumps(facts)})
+    return path, vector, layout
+
+
+def outputs(program: Path, features: Any) -> Any:
+    if program.suffix == ".onnx":
+        onnx = pytest.importorskip("onnx.reference", reason="onnx is not installed")
+        return onnx.ReferenceEvaluator(str(program)).run(None, {"features": features})[0]
+    return torch.export.load(program).module()(torch.from_numpy(features)).detach().numpy()
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+@pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
+def test_raw_features_give_what_the_agents_model_gives(task: Task, kind: str, tmp_path: Path) -> None:
+    path, vector, layout = saved(tmp_path, task)
+    export(path, program := tmp_path / "new" / f"model.{kind}")
+    data = data_of(task)
+    local = TorchLocal(data, task, layout, Training(), generator(1, "test"))
+    for n in (len(data.test_features), 1):  # any number at a time
+        got = outputs(program, data.test_features[:n])
+        np.testing.assert_allclose(got, local.predict(vector, "test")[:n], atol=1e-5)
+    assert list(program.parent.iterdir()) == [program]
+
+
+@pytest.mark.parametrize("kind", ["pt2", "onnx"])
+def test_a_program_says_what_it_was_trained_for(kind: str, tmp_path: Path) -> None:
+    path, _, _ = saved(tmp_path, TASKS["batch norm, standardised"])
+    export(path, program := tmp_path / f"model.{kind}")
+    if kind == "onnx":
+        onnx = pytest.importorskip("onnx", reason="onnx is not installed")
+        told = {entry.key: entry.value for entry in onnx.load(program).metadata_props}["task"]
+    else:
+        torch.export.load(program, extra_files=(extra := {"task.json": ""}))
+        told = extra["task.json"]
+    assert Task.model_validate_json(told) == TASKS["batch norm, standardised"]
+
+
+def test_a_name_without_a_known_format_is_refused(tmp_path: Path) -> None:
+    path, _, _ = saved(tmp_path, TABLE)
+    with pytest.raises(UserError, match=r"ends in \.pt2 or \.onnx is wanted"):
+        export(path, tmp_path / "model.bin")
+
+
+def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rubbish").write_bytes(b"rubbish" * 9)
+    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "foreign", metadata={"facts": "null"})
+    facts = {"task": VALUES.model_dump(mode="json")}
+    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "other", metadata={"facts": json.dumps(facts)})
+    for name, words in {
+        "rubbish": "a model file of a finished run is wanted",
+        "foreign": "a model file of a finished run is wanted",
+        "other": "its tensors are not those of linear",
+    }.items():
+        with pytest.raises(UserError, match=words):
+            export(tmp_path / name, tmp_path / "model.pt2")
+    assert not (tmp_path / "model.pt2").exists()
+    done = CliRunner().invoke(app, ["export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.pt2")])
+    assert done.exit_code == 2
