@@ -86,7 +86,7 @@ def _refuse_contradictions(context: typer.Context) -> None:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
     for chosen, does, idle in (
-        ("in_process", "needs no broker", ("broker", *TLS, "credentials", "embedded")),
+        ("in_process", "needs no broker", ("broker", *TLS, "credentials", "embedded", "metrics")),
         ("embedded", "starts a broker of its own", ("broker", *TLS, "credentials")),
     ):
         both = [f"--{name}" for name in idle if name in typed]
@@ -116,6 +116,9 @@ def run(
     data_root: Annotated[
         Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
     ] = None,
+    metrics: Annotated[
+        str | None, typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a scenario to its end and leave models, records and results in a folder.
@@ -127,9 +130,14 @@ def run(
     from coordinator.scenario_file import load
 
     _refuse_contradictions(context)
+    scraped = None
+    if metrics is not None:
+        from coordinator.scrape import address
+
+        scraped = address(metrics)
     loaded = load(scenario, overrides or [])
     options = command.Options(
-        folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure)
+        folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure), scraped
     )
     result = None
     with (

@@ -44,6 +44,7 @@ class Options:
     embedded: bool = False
     data_root: Path | None = None
     tls: Tls = SYSTEM_TLS
+    metrics: tuple[str, int] | None = None  # host and port for Prometheus
 
 
 def rules_of(scenario: Scenario) -> Rules:
@@ -151,6 +152,10 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
             )
         )
         service = Service(this, link, watch=watch)
+        if options.metrics is not None:
+            from coordinator.scrape import serving
+
+            stack.enter_context(serving(options.metrics, service))
         cancel, signals.stop = signals.stop, service.stop
         over = await _serve(service, first, fleet, folder)
         signals.stop = cancel

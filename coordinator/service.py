@@ -80,6 +80,8 @@ class Service:
         self.epoch = ""
         self._connections = 0
         self.namesakes = Namesakes(session or session_id(time.time(), uuid.uuid4().hex[:8]))
+        self.last_phase: Mapping[str, Any] = {}  # its line of the record, none before the first
+        self.last_evaluation: Mapping[str, Any] = {}  # averages by mode
         self._other = ""  # name of the run that was here before this one: it goes on, this one gives way
         self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
         self._stopping = False
@@ -94,6 +96,11 @@ class Service:
         self._largest_payload = limit + 4096
         self._roster_due = 0.0
         self._roster_shown = b""
+
+    @property
+    def state(self) -> Literal["gathering", "open", "paused", "folding", "finished"]:
+        """What the run is doing, in a word."""
+        return "paused" if self.run.engine.paused else _STATES[self.run.engine.stage]
 
     def stop(self) -> None:
         """End `serve` soon; what has happened until then is in the checkpoint."""
@@ -296,6 +303,8 @@ class Service:
                 case Announce(row):
                     self.watch(row)
                     if row["event"] == "phase":
+                        self.last_phase = row
+                        self.last_evaluation = row.get("evaluation", self.last_evaluation)
                         await self.link.publish(self.topics.metrics, json.dumps(row).encode(), retain=True)
                     told = True
                 case Done(why):
@@ -325,8 +334,6 @@ class Service:
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
         """Publish what runs: the state of the engine, for agents and for people."""
         engine = self.run.engine
-        state: Literal["gathering", "open", "paused", "folding", "finished", "stopped"]
-        state = "stopped" if stopped else "paused" if engine.paused else _STATES[engine.stage]
         status = CoordinatorStatus(
             online=online,
             epoch=self.epoch,
@@ -336,7 +343,7 @@ class Service:
             rounds=self.scenario.rounds.count,
             phase=engine.step.phase.name if engine.step is not None else "",
             step=engine.number,
-            state=state,
+            state="stopped" if stopped else self.state,
             task=self.scenario.task.model_dump(mode="json", exclude={"init"}),
             task_digest=self.scenario.task.digest,
             delivery=self.scenario.wire.delivery,
