@@ -27,7 +27,7 @@ from broker.mosquitto import Mosquitto, find
 from broker.options import Options
 from broker.start import start_broker
 from shared.broker_url import PORTS, BrokerUrl, Tls
-from shared.errors import UserError
+from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Ca, Cert, Insecure, Key
 
 app = typer.Typer(
@@ -224,7 +224,8 @@ def _password_file(user: str | None, password: str | None, file: Path | None) ->
 def _told() -> Iterator[None]:
     """One message and exit code 2 for what the user can mend."""
     try:
-        yield
+        with files_named():
+            yield
     except UserError as error:
         _say(str(error))
         raise typer.Exit(2) from None

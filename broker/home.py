@@ -31,7 +31,7 @@ class Home:
     folder: Path
 
     def __post_init__(self) -> None:
-        if not self.passwords.is_file():
+        if not self._address.is_file():
             raise UserError(
                 f"{self.folder}: no broker's folder; `broker init --home {self.folder} --host NAME` makes one"
             )
@@ -65,8 +65,9 @@ class Home:
             (folder / name).touch(mode=0o600 if secret else 0o644)
             (folder / name).write_bytes(text)
         passwords.save(folder / "passwords", {})
+        (folder / "address").write_text(f"{where}\n")
         home = cls(folder)
-        home._enroll(COORDINATOR, where)
+        home._enroll(COORDINATOR)
         return home
 
     @property
@@ -74,9 +75,13 @@ class Home:
         return self.folder / "passwords"
 
     @property
+    def _address(self) -> Path:
+        return self.folder / "address"
+
+    @property
     def url(self) -> BrokerUrl:
         """Where users look for the broker."""
-        return BrokerUrl.parse(credentials.read(self.file(COORDINATOR))["broker"])
+        return BrokerUrl.parse(self._address.read_text().strip())
 
     def options(self, given: Options, *, host: str | None, port: int | None, keeps: bool) -> Options:
         """A broker of this folder; `keeps`: it is one that can keep retained messages over restarts."""
@@ -105,11 +110,11 @@ class Home:
             raise UserError(
                 f"{agent} is enrolled: its credentials are {self.file(agent)}; `broker expel {agent}` makes them void"
             )
-        return self._enroll(agent, self.url)
+        return self._enroll(agent)
 
-    def _enroll(self, user: str, where: BrokerUrl) -> Path:
+    def _enroll(self, user: str) -> Path:
         password, file = secrets.token_urlsafe(PASSWORD_BYTES), self.file(user)
-        own = BrokerUrl(where.host, where.port, where.tls, user, password)
+        own = replace(self.url, user=user, password=password)
         file.parent.mkdir(mode=0o700, exist_ok=True)
         file.touch(mode=0o600)
         file.write_text(credentials.render(user, own, (self.folder / "ca.pem").read_text()))

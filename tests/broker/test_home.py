@@ -82,7 +82,7 @@ async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expel
 
 def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
     made = Home.create(tmp_path / "home", ["server.local", "10.0.0.7", "::1"], 8883, days=30)
-    assert str(made.url) == "mqtts://coordinator@server.local:8883"
+    assert str(made.url) == "mqtts://server.local:8883"
     for host, fits in {"server.local": True, "10.0.0.7": True, "::1": True, "localhost": False}.items():
         assert shakes_hands(made, host) is fits
 
@@ -147,6 +147,22 @@ def test_a_folder_that_is_no_brokers_is_named_with_what_makes_one(command: str, 
     done = typed(*command.split(), "--home", tmp_path)
     assert done.exit_code == 2
     assert f"`broker init --home {tmp_path} --host NAME` makes one" in done.stderr
+
+
+def test_credentials_may_be_taken_away(home: Home) -> None:
+    home.file("coordinator").unlink()
+    home.enroll("pi-7").unlink()
+    home.expel("pi-7")
+    assert set(passwords.read(home.passwords)) == {"coordinator"}
+
+
+@pytest.mark.parametrize("line", ["init --host h", "enroll pi-7", "up"])
+def test_a_file_where_a_folder_is_wanted_is_named(line: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = typed(*line.split(), "--home", tmp_path / "file")
+    assert done.exit_code == 2, done.output
+    assert str(tmp_path / "file") in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("host", ["", "a b", "two/parts", "bücher.example"])
