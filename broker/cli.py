@@ -28,7 +28,7 @@ from broker.options import Options
 from broker.start import start_broker
 from shared.broker_url import PORTS, BrokerUrl, Tls
 from shared.errors import UserError, files_named
-from shared.options import ADDRESS, Ca, Cert, Insecure, Key
+from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 
 app = typer.Typer(
     help="The broker in the middle of a Covey federation.",
@@ -177,17 +177,20 @@ def expel(
 
 @app.command()
 def doctor(
-    url: Annotated[str, typer.Argument(help=ADDRESS)],
+    broker: Annotated[str | None, typer.Argument(metavar="url", help=ADDRESS)] = None,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
     insecure: Insecure = False,
+    credentials: Credentials = None,
     patience_s: Annotated[float, typer.Option(min=0.1, help="how long to wait for each answer")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
 ) -> None:
     """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
     with _told():
-        address = BrokerUrl.parse(url, Tls(ca, cert, key, insecure))
+        if broker is None:
+            raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
+        address = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
         findings = asyncio.run(Doctor(address, patience_s=patience_s).examine())
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))

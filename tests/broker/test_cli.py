@@ -54,6 +54,7 @@ def test_the_doctor_ends_with_1_where_nobody_listens() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["doctor"],
         ["doctor", "http://localhost"],
         ["doctor", "mqtt://localhost", "--insecure"],
         ["up", "--user", "ann"],

@@ -80,6 +80,14 @@ async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expel
             assert await message(owner) == Message(ORDER, b"more work")
 
 
+@pytest.mark.processes
+def test_the_doctor_examines_it_as_one_of_its_users(home: Home) -> None:
+    with running(home, "--embedded"):
+        done = typed("doctor", "--credentials", home.file("coordinator"), "--json")
+    assert done.exit_code == 0, done.output
+    assert {finding["state"] for finding in json.loads(done.stdout)} == {"ok"}
+
+
 def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
     made = Home.create(tmp_path / "home", ["server.local", "10.0.0.7", "::1"], 8883, days=30)
     assert str(made.url) == "mqtts://server.local:8883"
