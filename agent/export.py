@@ -7,13 +7,13 @@ standardisation, which are part of the program; what comes out is what the model
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 import torch
 from pydantic import ValidationError
@@ -21,11 +21,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from agent.learner import affine
-from agent.models import build
+from agent.models import build, layout_of, tensors_of
 from shared.errors import UserError
+from shared.files import write_atomically
+from shared.options import ProgramFormat
 from shared.scenario import Task
-
-Format = Literal["pt2", "onnx"]
 
 
 class Deployed(nn.Module):
@@ -52,9 +52,9 @@ def export(model: Path, out: Path) -> None:
     Raises UserError where the file is none that a run left, or its module cannot be exported.
     """
     kind = out.suffix.removeprefix(".")
-    if kind not in get_args(Format):
+    if kind not in get_args(ProgramFormat):
         raise UserError(
-            f"--out {out}: a name that ends in {' or '.join('.' + one for one in get_args(Format))} is wanted"
+            f"--out {out}: a name that ends in {' or '.join('.' + one for one in get_args(ProgramFormat))} is wanted"
         )
     task, module = load(model)
     example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
@@ -64,41 +64,38 @@ def export(model: Path, out: Path) -> None:
         )
     except Exception as error:  # the user's own module may do what no program can
         raise UserError(f"{task.model.name} cannot be exported: {str(error).splitlines()[0]}") from error
+    content = _pt2(program, task) if kind == "pt2" else _onnx(program, task)
     out.parent.mkdir(parents=True, exist_ok=True)
-    beside = out.with_name(f".{os.getpid()}.{out.name}")
-    try:
-        if kind == "pt2":
-            torch.export.save(program, beside, extra_files={"task.json": task.model_dump_json()})
-        else:
-            _save_onnx(program, beside, task)
-        beside.replace(out)
-    finally:
-        beside.unlink(missing_ok=True)
+    write_atomically(out, content)
 
 
 def load(model: Path) -> tuple[Task, nn.Module]:
     """The task that a run left in a model's file, and its module with the weights."""
     try:
-        with safe_open(model, framework="pt") as file:
+        with safe_open(model, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "null"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         task = Task.model_validate(facts["task"])
     except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{model}: a model file of a finished run is wanted, models/cluster-0.safetensors; {str(error).splitlines()[0]}"
         ) from None
     module = build(task, 0)
-    state = dict(module.named_parameters()) | dict(module.named_buffers())
-    wanted = {name: tensor.shape for name, tensor in state.items() if tensor.is_floating_point()}
-    if {name: tensor.shape for name, tensor in tensors.items()} != wanted:
+    if not layout_of(module).fits(named):
         raise UserError(f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version")
+    own = tensors_of(module)
     with torch.no_grad():
-        for name, tensor in tensors.items():
-            state[name].copy_(tensor)
+        for name, array in named.items():
+            own[name].copy_(torch.from_numpy(array))
     return task, module.eval()
 
 
-def _save_onnx(program: torch.export.ExportedProgram, out: Path, task: Task) -> None:
+def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:
+    torch.export.save(program, content := io.BytesIO(), extra_files={"task.json": task.model_dump_json()})
+    return content.getvalue()
+
+
+def _onnx(program: torch.export.ExportedProgram, task: Task) -> bytes:
     try:
         import onnxscript  # noqa: F401  torch's exporter needs it
     except ImportError:
@@ -109,7 +106,8 @@ def _save_onnx(program: torch.export.ExportedProgram, out: Path, task: Task) -> 
         )
         assert made is not None  # noqa: S101  with dynamo=True it is there
         made.model.metadata_props["task"] = task.model_dump_json()
-        made.save(str(out), external_data=False)
+        content: bytes = made.model_proto.SerializeToString()
+    return content
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from agent.contrast import contrastive_loss
 from agent.data import Dataset
-from agent.models import BATCH_NORMS, build, headed, layout_of
+from agent.models import BATCH_NORMS, build, headed, layout_of, tensors_of
 from agent.views import views_for
 from shared.errors import DataError, UserError
 from shared.scenario import Standardise, Task
@@ -263,7 +263,7 @@ class _Flat:
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in modules)
         # a module of the user's own may draw random numbers: give those a seed too
         self.random = any("dropout" in type(m).__name__.lower() or not _from_torch(m) for m in modules)
-        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        tensors = tensors_of(module)
         for entry, span in layout.spans():
             tensor = tensors[entry.name]
             tensor.data = self.state[span].view(entry.shape)

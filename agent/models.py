@@ -88,6 +88,11 @@ def layout_of(module: nn.Module) -> Layout:
     return Layout(entries, len(parameters))
 
 
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers, integer ones too, by the names that a layout has for them."""
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
 def initial(task: Task, seed: int, start: int = 0) -> tuple[Vector, Layout]:
     """Initial vector (d,) number `start` and its layout.
 
@@ -96,8 +101,8 @@ def initial(task: Task, seed: int, start: int = 0) -> tuple[Vector, Layout]:
     """
     module = build(task, seed)
     layout = layout_of(module)
-    state = dict(module.named_parameters()) | dict(module.named_buffers())
-    vector = np.concatenate([state[entry.name].detach().numpy().reshape(-1) for entry in layout.tensors])
+    own = tensors_of(module)
+    vector = layout.vector({entry.name: own[entry.name].detach().numpy() for entry in layout.tensors})
     if task.init is not None:
         stored = _stored(task.init, layout.parameters, start)
         if stored is not None:

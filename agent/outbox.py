@@ -8,16 +8,15 @@ worker writes and reads them, this process never holds them.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
-import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Self
 
 from agent.events import Outboxed
 from shared.errors import UserError
+from shared.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -131,24 +130,6 @@ class Outbox:
         for path in self._folder.iterdir():
             if path.name.startswith(("report-", "memory-")) and path.name not in named:
                 path.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, content: bytes, *, durable: bool = True) -> None:
-    """Replace a file: whoever reads it sees the old content or the new one, whole."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if durable:
-        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
 
 
 def _locked(path: Path) -> IO[bytes]:

@@ -17,6 +17,7 @@ from agent.partition import Split, fleet_data
 from agent.partition_rules import superclass
 from shared import metrics
 from shared.errors import UserError
+from shared.model_files import model_files
 from shared.scenario import Scenario, SuperclassMixture
 from shared.seeds import generator
 from shared.vectors import Layout, Vector
@@ -35,6 +36,9 @@ def accuracies(
         raise UserError("fleet.partition: super-classes are known to the rule superclass_mixture alone")
     if scenario.task.standardise == "federated" and scaling is None:
         raise UserError("task.standardise is federated: --scaling with the run's mean and std is wanted")
+    found = model_files(models)
+    if not found:
+        raise UserError(f"{models}: no cluster-0.safetensors is here; the models folder of a finished run is wanted")
     pooled = _pooled(*fleet_data(scenario, data_root))
     of_sample = superclass(rule, pooled.test_targets)  # before fit() renames classes
     if not {0, 1} <= set(of_sample.tolist()):
@@ -43,7 +47,7 @@ def accuracies(
     layout = layout_of(build(task, 0))
     rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
     local = TorchLocal(fit(pooled, task), task, layout, scenario.training, rng, scaling)
-    return [_tested(local, _vector(path, layout), of_sample) for path in _files(models)]
+    return [_tested(local, _vector(path, layout), of_sample) for path in found]
 
 
 def _pooled(data: Dataset, split: Split) -> Dataset:
@@ -59,16 +63,8 @@ def _tested(local: TorchLocal, model: Vector, of_sample: Array) -> list[float]:
     return [metrics.accuracy(truth[of_sample == k], predicted[of_sample == k]) for k in range(2)]
 
 
-def _files(models: Path) -> list[Path]:
-    found = sorted(models.glob("cluster-*.safetensors"), key=lambda path: int(path.stem.removeprefix("cluster-")))
-    if not found:
-        raise UserError(f"{models}: no cluster-0.safetensors is here; the models folder of a finished run is wanted")
-    return found
-
-
 def _vector(path: Path, layout: Layout) -> Vector:
-    arrays = load_file(path)
-    wanted = {tensor.name: tensor.shape for tensor in layout.tensors}
-    if {name: array.shape for name, array in arrays.items()} != wanted:
+    named = load_file(path)
+    if not layout.fits(named):
         raise UserError(f"{path}: the tensors are not those of task.model; was it made by this scenario?")
-    return np.concatenate([arrays[tensor.name].reshape(-1) for tensor in layout.tensors]).astype(np.float32)
+    return layout.vector(named)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import wire
 from shared.errors import CoveyError
+from shared.files import write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -168,14 +169,8 @@ def load_memory(path: Path) -> Memory:
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
-    """Whole or not at all: the same step may have been given up before, and still be under way elsewhere."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        if durable:
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    """The same step may have been given up before, and still be under way in another process."""
+    write_atomically(path, content, durable=durable, mark=str(os.getpid()))
 
 
 def _explain(error: Exception, *, verbose: bool) -> str:

@@ -12,6 +12,7 @@ from typing import ClassVar
 class Child:
     """What brokers that run as a process of ours have in common. `pid` is 0 before the process was started."""
 
+    keeps: ClassVar[bool]  # can it keep retained messages over restarts?
     stop_s: ClassVar[float] = 5.0  # a process that is asked to end and is still there after this is killed
 
     pid = 0

@@ -23,9 +23,9 @@ from broker.acl import COORDINATOR
 from broker.doctor import Doctor, Finding
 from broker.embedded import EmbeddedBroker, until_closed
 from broker.home import Home
-from broker.mosquitto import Mosquitto, find
+from broker.mosquitto import Mosquitto
 from broker.options import Options
-from broker.start import start_broker
+from broker.start import installed
 from shared.broker_url import PORTS, BrokerUrl, Tls
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
@@ -38,6 +38,7 @@ app = typer.Typer(
 )
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
+Names = Annotated[list[str], typer.Argument(help="the agents' ids")]
 RELOAD_S = 1.0
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
@@ -71,6 +72,7 @@ def up(
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
     with _told(), _password_file(user, password, password_file) as users:
+        kind = EmbeddedBroker if embedded else installed(_say)
         options = Options(
             host=host or "127.0.0.1",
             port=1883 if port is None else port,
@@ -85,11 +87,10 @@ def up(
         if home is not None:
             if users or tls_cert or tls_ca:
                 raise UserError("--home has users and certificates of its own: leave the others out")
-            options = Home(home).options(options, host=host, port=port, keeps=not embedded and find() is not None)
-        if embedded and data:
+            options = Home(home).options(options, host=host, port=port, keeps=kind.keeps)
+        if data and not kind.keeps:
             raise UserError("the embedded broker keeps nothing on disk: leave --data out, or install mosquitto")
-        broker = start_broker("embedded" if embedded else "auto", options, say=_say)
-        died = asyncio.run(_run(broker, as_json=as_json, until_stdin_closes=until_stdin_closes))
+        died = asyncio.run(_run(kind(options), as_json=as_json, until_stdin_closes=until_stdin_closes))
         if died is not None:
             _say(died)
             raise typer.Exit(1)
@@ -152,27 +153,19 @@ def init(
 
 
 @app.command()
-def enroll(
-    names: Annotated[list[str], typer.Argument(help="the agents' ids")],
-    home: HomeFolder = HOME,
-) -> None:
+def enroll(names: Names, home: HomeFolder = HOME) -> None:
     """Let agents in: one file each, with all that `agent start --credentials` needs. A broker that runs takes them in."""
     with _told():
-        one = Home(home)
         for name in names:
-            print(one.enroll(name))
+            print(Home(home).enroll(name))
 
 
 @app.command()
-def expel(
-    names: Annotated[list[str], typer.Argument(help="the agents' ids")],
-    home: HomeFolder = HOME,
-) -> None:
+def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Make agents' credentials void. A broker that runs ends their connections."""
     with _told():
-        one = Home(home)
         for name in names:
-            one.expel(name)
+            Home(home).expel(name)
 
 
 @app.command()

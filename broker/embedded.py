@@ -38,6 +38,8 @@ class EmbeddedBroker(Child):
     Raises UserError where the port is taken or the process does not come up.
     """
 
+    keeps = False
+
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self.name = f"embedded (amqtt {_amqtt_version()} codec)"

@@ -71,6 +71,8 @@ class Mosquitto(Child):
     missing, the port is taken, or it does not come up; with the last lines that it logged.
     """
 
+    keeps = True
+
     def __init__(self, options: Options | None = None, *, config: str | None = None) -> None:
         self.options = options or Options()
         program = find()

@@ -19,8 +19,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coordinator.disk import Array, open_arrays, save_arrays, write_atomically
+from coordinator.disk import Array, open_arrays, save_arrays
 from shared.errors import UserError
+from shared.files import write_atomically
 from shared.vectors import blocks, release
 
 S = TypeVar("S")

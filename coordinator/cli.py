@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 from rich.console import Console
@@ -19,11 +19,10 @@ from rich.console import Console
 from coordinator.signals import sigterm_as_ctrl_c
 from shared.broker_url import Tls
 from shared.errors import UserError, files_named
-from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
+from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Format = Literal["pt2", "onnx"]
 
 main = typer.Typer(
     name="coordinator",
@@ -41,6 +40,10 @@ ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", exists=T
 Set = Annotated[list[str] | None, typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
 Broker = Annotated[str | None, typer.Option(help=ADDRESS, envvar="COVEY_BROKER", show_default=False)]
+Embedded = Annotated[bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")]
+DataRoot = Annotated[
+    Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
+]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
 ]
@@ -107,15 +110,11 @@ def run(
     key: Key = None,
     insecure: Insecure = False,
     credentials: Credentials = None,
-    embedded: Annotated[
-        bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")
-    ] = False,
+    embedded: Embedded = False,
     overrides: Set = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on from the folder's checkpoint")] = False,
     in_process: InProcess = False,
-    data_root: Annotated[
-        Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
-    ] = None,
+    data_root: DataRoot = None,
     metrics: Annotated[
         str | None, typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False)
     ] = None,
@@ -191,13 +190,9 @@ def compare(
     key: Key = None,
     insecure: Insecure = False,
     credentials: Credentials = None,
-    embedded: Annotated[
-        bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")
-    ] = False,
+    embedded: Embedded = False,
     overrides: Set = None,
-    data_root: Annotated[
-        Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
-    ] = None,
+    data_root: DataRoot = None,
     as_json: Json = False,
 ) -> None:
     """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
@@ -242,9 +237,9 @@ def plan(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -
     import tempfile
 
     from coordinator import launch
-    from coordinator.disk import write_atomically
     from coordinator.plan import plan as planned
     from coordinator.scenario_file import dump, load
+    from shared.files import write_atomically
 
     loaded = load(scenario, overrides or [])
     with tempfile.TemporaryDirectory() as folder:
@@ -306,8 +301,8 @@ def report(
     results = [finished(folder) for folder in folders]
     if html is not None:
         from coordinator.curves import curves
-        from coordinator.disk import write_atomically
         from coordinator.page import page
+        from shared.files import write_atomically
 
         write_atomically(html, page(curves(folders, results)).encode())
     if as_json:
@@ -324,15 +319,16 @@ def export(
     to: Annotated[
         Path | None, typer.Option("--out", help="where to write  [default: <folder>/export]", show_default=False)
     ] = None,
-    kind: Annotated[Format, typer.Option("--format", help="pt2 for PyTorch, or onnx")] = "pt2",
+    kind: Annotated[ProgramFormat, typer.Option("--format", help="pt2 for PyTorch, or onnx")] = "pt2",
     as_json: Json = False,
 ) -> None:
     """Write each cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
     from coordinator import display, launch
     from coordinator.records import finished
+    from shared.model_files import model_files
 
     finished(folder)
-    models = sorted((folder / "models").glob("cluster-*.safetensors"), key=lambda path: (len(path.name), path.name))
+    models = model_files(folder / "models")
     if not models:
         raise UserError(f"{folder}: no models are in it; its method leaves none on the server")
     for model in models:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 from coordinator import launch, mixtures, records
 from coordinator.alone import make_sure_of_being_alone
 from coordinator.checkpoint import Checkpoint
-from coordinator.disk import write_atomically
 from coordinator.inprocess import IN_PROCESS
 from coordinator.rounds import Rules
 from coordinator.run import Effect, Run
@@ -26,6 +25,7 @@ from coordinator.service import Service, last_will
 from coordinator.signals import StopSignals
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.errors import UserError
+from shared.files import write_atomically
 from shared.mqtt_link import MqttLink
 from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
 from shared.topics import Topics

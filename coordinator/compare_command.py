@@ -24,12 +24,12 @@ from coordinator import command, display
 from coordinator.checkpoint import Checkpoint
 from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of
 from coordinator.compare_tables import markdown, tables
-from coordinator.disk import write_atomically
 from coordinator.records import finished, lines, scenario_digest
 from coordinator.scenario_file import load
 from coordinator.simulate import simulate
 from coordinator.workers import Crew
 from shared.errors import UserError
+from shared.files import replacing, write_atomically
 from shared.scenario import Scenario
 
 Watching = Callable[[Cell], AbstractContextManager[command.Watch]]
@@ -209,7 +209,8 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
     write_atomically(out / "compare.json", json.dumps(document, indent=1).encode())
     write_atomically(out / "compare.csv", _csv(rows).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
-    parquet.write_table(Table.from_pylist(list(rows)), out / "compare.parquet")
+    with replacing(out / "compare.parquet") as beside:
+        parquet.write_table(Table.from_pylist(list(rows)), beside)
 
 
 def _csv(rows: Sequence[Row]) -> str:

@@ -1,10 +1,8 @@
-"""Files that survive a kill at any instant: written beside, synced, renamed; arrays as safetensors, mapped."""
+"""Arrays on disk: safetensors, written whole or not at all, and mapped into memory."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import save_file
+
+from shared.files import replacing
 
 Array = npt.NDArray[Any]
 _DTYPES = {
@@ -30,34 +30,14 @@ _DTYPES = {
 }
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """The file is the old one or the new one, never a part of either."""
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            _sync(file.fileno())
-        _move(beside, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise OSError(error.errno, error.strerror, str(path)) from error  # by the name that the caller knows
-
-
 def save_arrays(path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True) -> None:
     """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically.
 
     One that is not `durable` survives a kill, but perhaps no power cut.
     """
-    beside = path.with_name(f".{path.name}.new")
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    save_file(contiguous, beside, metadata={"facts": json.dumps(facts)})
-    if not durable:
-        beside.replace(path)
-        return
-    with beside.open("rb") as file:
-        _sync(file.fileno())
-    _move(beside, path)
+    with replacing(path, durable=durable) as beside:
+        save_file(contiguous, beside, metadata={"facts": json.dumps(facts)})
 
 
 def open_arrays(path: Path) -> tuple[dict[str, Array], Any]:
@@ -82,16 +62,3 @@ def _map(path: Path, entry: Mapping[str, Any], base: int) -> Array:
     if start == stop:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", base + start, shape)
-
-
-def _move(beside: Path, path: Path) -> None:
-    beside.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        _sync(folder)
-    finally:
-        os.close(folder)
-
-
-def _sync(descriptor: int) -> None:
-    os.fsync(descriptor)

@@ -11,9 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coordinator.disk import save_arrays, write_atomically
+from coordinator.disk import save_arrays
 from shared import metrics
 from shared.errors import UserError
+from shared.files import replacing, write_atomically
+from shared.model_files import model_file
 from shared.scenario import Scenario
 from shared.strategy import ClientId, Reports
 
@@ -183,11 +185,11 @@ def write_models(run: Run) -> None:
     """
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
-    task = run.scenario.task.model_dump(mode="json", exclude={"init"})
+    task = run.scenario.task.told()
     if run.facts.scaling is not None:
         task["standardise"] = run.facts.scaling
     for k, model in enumerate(run.strategy.clusters(run.state)):
-        save_arrays(models / f"cluster-{k}.safetensors", run.setup.layout.named(model), {"task": task})
+        save_arrays(model_file(models, k), run.setup.layout.named(model), {"task": task})
 
 
 def write_all(
@@ -217,7 +219,8 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
             for figure in FIGURES:
                 row[f"{mode}_{figure}"] = (agents.get(client, {}).get(mode) or {}).get(figure)
         rows.append(row)
-    parquet.write_table(Table.from_pylist(rows), path)
+    with replacing(path) as beside:
+        parquet.write_table(Table.from_pylist(rows), beside)
 
 
 def rounds_done(line: Mapping[str, Any]) -> int:

@@ -21,7 +21,6 @@ import numpy as np
 
 from coordinator import records
 from coordinator.checkpoint import Checkpoint
-from coordinator.disk import write_atomically
 from coordinator.events import (
     Action,
     Close,
@@ -43,6 +42,7 @@ from coordinator.told import EVALUATE, MOMENTS, mistake
 from shared.client import decode_model, encode_model
 from shared.codec import Codec, decode
 from shared.errors import DecodeError
+from shared.files import write_atomically
 from shared.messages import ModelRef, OrderMessage, ReportContent, Work, digest
 from shared.parts import count_of
 from shared.scenario import Scenario
@@ -315,7 +315,7 @@ class Run:
             seed=scenario.seed,
             strategy=self.strategy.model_dump(mode="json"),
             training=self._training(step.phase).model_dump(mode="json"),
-            task=scenario.task.model_dump(mode="json", exclude={"init"}),
+            task=scenario.task.told(),
             layout=self.setup.layout.to_wire(),
             scaling=self.facts.scaling,
             models=[self._model(key, step.number).ref for key in order.models],

@@ -344,7 +344,7 @@ class Service:
             phase=engine.step.phase.name if engine.step is not None else "",
             step=engine.number,
             state="stopped" if stopped else self.state,
-            task=self.scenario.task.model_dump(mode="json", exclude={"init"}),
+            task=self.scenario.task.told(),
             task_digest=self.scenario.task.digest,
             delivery=self.scenario.wire.delivery,
         )

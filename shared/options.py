@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from shared.errors import UserError
 
+ProgramFormat = Literal["pt2", "onnx"]  # what a model can be exported as
 ADDRESS = "mqtt[s]://[user:password@]host[:port]"
 
 Ca = Annotated[

@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -92,6 +92,16 @@ class Layout:
         if vector.shape != (self.size,):
             raise ValueError(f"vector has shape {vector.shape}, the layout wants ({self.size},)")
         return {tensor.name: vector[span].reshape(tensor.shape) for tensor, span in self.spans()}
+
+    def fits(self, named: Mapping[str, npt.NDArray[Any]]) -> bool:
+        """Are these arrays the layout's tensors, by name and shape?"""
+        return {name: array.shape for name, array in named.items()} == {one.name: one.shape for one in self.tensors}
+
+    def vector(self, named: Mapping[str, npt.NDArray[Any]]) -> Vector:
+        """The other way: one float32 array (size,) of arrays by tensor name. ValueError where they do not fit."""
+        if not self.fits(named):
+            raise ValueError("the arrays are not the tensors of the layout")
+        return np.concatenate([named[tensor.name].reshape(-1) for tensor in self.tensors]).astype(np.float32)
 
     def to_wire(self) -> dict[str, Any]:
         return {"trainable": self.trainable, "tensors": [[t.name, list(t.shape)] for t in self.tensors]}

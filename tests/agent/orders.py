@@ -28,7 +28,7 @@ def work(*refs: ModelRef, phase: str = "train", round_: int = 0, **changes: Any)
         "seed": 0,
         "strategy": FedAvg().model_dump(mode="json"),
         "training": Training().model_dump(mode="json"),
-        "task": TASK.model_dump(mode="json", exclude={"init"}),
+        "task": TASK.told(),
         "layout": LAYOUT.to_wire(),
         "scaling": None,
         "models": list(refs),
@@ -62,5 +62,5 @@ def rest(*, run: str = "run-1", accepted: int = 0, closed: int = 0, **changes: A
 def status(epoch: str = "e1", *, task: bool = False, **changes: Any) -> CoordinatorStatus:
     fields: dict[str, Any] = {"online": True, "epoch": epoch, "run": "run-1"}
     if task:
-        fields |= {"task": TASK.model_dump(mode="json", exclude={"init"}), "task_digest": TASK.digest}
+        fields |= {"task": TASK.told(), "task_digest": TASK.digest}
     return CoordinatorStatus(**{**fields, **changes})

@@ -349,7 +349,7 @@ def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
 
 def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
     session = up()
-    task = TASK.model_dump(mode="json", exclude={"init"})
+    task = TASK.told()
     assert session.handle(e.CoordinatorSeen(status(task=True)), 0.0) == [e.Inspect(task, TASK.digest)]
     assert session.handle(e.CoordinatorSeen(status(task=True, round=1)), 0.0) == []
     actions = session.handle(e.Inspected(TASK.digest, 80, 20, ("0", "1")), 1.0)

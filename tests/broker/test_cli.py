@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from broker.cli import app
+from broker.embedded import EmbeddedBroker
 from broker.mosquitto import Mosquitto, answers
-from broker.start import FALLBACK, start_broker
+from broker.start import FALLBACK, installed
 from shared.errors import UserError
 from tests.brokers import free_ports
 from tests.certificates import Authority, needs_openssl
@@ -117,8 +118,19 @@ async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> Non
 def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.start.find", lambda: None)
     said: list[str] = []
-    assert start_broker("auto", say=said.append).name.startswith("embedded")
+    assert installed(said.append) is EmbeddedBroker
     assert said == [FALLBACK]
+
+
+@pytest.mark.parametrize("options", [["--embedded"], []])
+def test_a_broker_that_keeps_nothing_refuses_a_folder_for_it(
+    options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("broker.start.find", lambda: None)
+    result = doctor(app, ["up", "--data", str(tmp_path / "kept"), *options])
+    assert result.exit_code == 2
+    assert "keeps nothing on disk" in result.stderr
+    assert not (tmp_path / "kept").exists()
 
 
 @pytest.mark.processes

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from coordinator.checkpoint import Checkpoint
-from coordinator.disk import open_arrays, save_arrays, write_atomically
+from coordinator.disk import open_arrays, save_arrays
 from coordinator.spool import Spool
 from shared.errors import UserError
 from shared.strategy import Report
@@ -63,13 +63,6 @@ def test_every_cut_of_an_array_file_is_refused(tmp_path: Path) -> None:
         (tmp_path / "cut").write_bytes(whole[:length])
         with pytest.raises(ValueError):
             open_arrays(tmp_path / "cut")
-
-
-def test_an_atomic_write_leaves_nothing_beside_the_file(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "x", b"old")
-    write_atomically(tmp_path / "x", b"new")
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
-    assert (tmp_path / "x").read_bytes() == b"new"
 
 
 @pytest.mark.parametrize("durable", [True, False])

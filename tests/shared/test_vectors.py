@@ -154,6 +154,16 @@ def test_named_tensors_are_views_of_the_vector() -> None:
         LAYOUT.named(vector[:-1])
 
 
+def test_named_tensors_make_the_vector_again_in_any_order_of_names() -> None:
+    vector = np.arange(LAYOUT.size, dtype=np.float32)
+    named = dict(reversed(LAYOUT.named(vector).items()))
+    np.testing.assert_array_equal(LAYOUT.vector(named), vector, strict=True)
+    for wrong in ({**named, "more": vector}, {**named, "scale": vector[:1]}, {"scale": named["scale"]}):
+        assert not LAYOUT.fits(wrong)
+        with pytest.raises(ValueError, match="not the tensors of the layout"):
+            LAYOUT.vector(wrong)
+
+
 def test_a_layout_survives_the_wire() -> None:
     assert Layout.from_wire(LAYOUT.to_wire()) == LAYOUT
 

@@ -1,0 +1,45 @@
+"""Files that survive a kill at any instant: written beside, synced, renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, durable: bool = True, mark: str = "new") -> Iterator[Path]:
+    """Where to write the new content of `path`, which takes its place when the block ends and is gone where it fails.
+
+    Whoever reads `path` finds the old content or the new one, whole. What is not `durable` survives a kill, but perhaps
+    no power cut. `mark` keeps two who write the same file apart. An OSError names `path`.
+    """
+    beside = path.with_name(f"{path.name}.{mark}")
+    try:
+        yield beside
+        if durable:
+            _sync(beside)
+        beside.replace(path)
+    except OSError as error:  # by the name that the caller knows
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+    if durable:
+        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+            _sync(path.parent)
+
+
+def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new") -> None:
+    """Replace a file by this content, as `replacing` does."""
+    with replacing(path, durable=durable, mark=mark) as beside:
+        beside.write_bytes(content)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,61 @@
+"""A file that is replaced is the old one or the new one, and nothing is left beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shared.files import replacing, write_atomically
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_atomic_write_leaves_nothing_beside_the_file(tmp_path: Path, durable: bool) -> None:
+    write_atomically(tmp_path / "x", b"old", durable=durable)
+    write_atomically(tmp_path / "x", b"new", durable=durable)
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x").read_bytes() == b"new"
+
+
+def test_the_old_content_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    write_atomically(path := tmp_path / "x", b"old")
+    with replacing(path) as beside:
+        beside.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new"
+
+
+def test_a_write_that_fails_leaves_the_old_content_alone(tmp_path: Path) -> None:
+    write_atomically(path := tmp_path / "x", b"old")
+
+    def half() -> None:
+        with replacing(path) as beside:
+            beside.write_bytes(b"ne")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+
+
+def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        write_atomically(tmp_path / "nowhere" / "x", b"new")
+    assert caught.value.filename == str(tmp_path / "nowhere" / "x")
+
+
+def test_two_with_marks_of_their_own_write_the_same_file_at_once(tmp_path: Path) -> None:
+    with replacing(tmp_path / "x", mark="1") as one, replacing(tmp_path / "x", mark="2") as two:
+        one.write_bytes(b"one")
+        two.write_bytes(b"two")
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"one"]
+
+
+def test_only_a_durable_write_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    write_atomically(tmp_path / "x", b"1", durable=False)
+    assert not synced
+    write_atomically(tmp_path / "x", b"2")
+    assert len(synced) == 2  # the file, and the folder that names it
