@@ -282,7 +282,7 @@ class Lines:
 
     def __init__(self, name: str, broker: str) -> None:
         self._name, self._broker = name, broker
-        self._down = False
+        self._down = ""  # why, as it was said
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
@@ -290,10 +290,10 @@ class Lines:
                 self._say(f"agent {self._name} of federation {event['federation']}, broker {self._broker}")
             case "up":
                 self._say(f"connected to {self._broker}")
-                self._down = False
-            case "down" if not self._down:
-                self._complain(f"no connection to {event['why']}; trying again until it works")
-                self._down = True
+                self._down = ""
+            case "down" if event["why"] != self._down:
+                self._down = event["why"]
+                self._complain(f"no connection to {self._down}; trying again until it works")
             case "data":
                 self._say(f"data fits the task: {event['samples']} training, {event['test_samples']} test samples")
             case "problem":

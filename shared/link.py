@@ -27,7 +27,7 @@ class Up:
 
 @dataclass(frozen=True)
 class Down:
-    """The link was lost; it will come back by itself."""
+    """The link was lost; it will come back by itself. Said again where another reason keeps it from that."""
 
     why: str
 

@@ -11,10 +11,12 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 import aiomqtt
+from aiomqtt.exceptions import MqttConnectError
 
 from shared.broker_url import BrokerUrl
 from shared.link import Down, Incoming, Message, Up, Will
@@ -30,15 +32,26 @@ _wire.propagate = False
 CALLS = 64  # publishes under way at once; more wait their turn, in order
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
 REFUSED = 0x80  # return code of a SUBACK
+STRANGERS = (134, 135)  # bad user name or password, not authorized
 HUNG_UP = "the broker hung up before it answered"
 TIMED_OUT = "Operation timed out"  # aiomqtt's words for CONNECT_S without an answer
+
+
+@dataclass(frozen=True)
+class _End:
+    """How a connection ended, or that none came about; `refused`: the broker said so itself."""
+
+    why: str
+    connected: bool = False
+    refused: bool = False
 
 
 class MqttLink:
     """A `shared.link.Link` to a real broker, as `async with MqttLink(url, client_id=...) as link`.
 
     It is entered at once and connects in the background, again and again for as long as it is open. The
-    first failed attempt says `Down`, later ones are silent. Leaving the block says goodbye (no last will).
+    first failed attempt says `Down`; later ones are silent, but for a broker that is back and lets us in no more, which
+    says why. Leaving the block says goodbye (no last will).
     Where more than `inbox_bytes` wait to be read, the link hangs up (`Down`), and connects again once
     half of them were read: a slow reader never fills the memory, and loses nothing in silence.
     `ack_s`: a broker that leaves a message unacknowledged for so long counts as lost.
@@ -67,7 +80,7 @@ class MqttLink:
         self._inbox_bytes = inbox_bytes
         self._backoff = backoff or Backoff()
         self._inbox = Inbox()
-        self._told_down = False
+        self._told_down = ""  # why, as it was told
         self._client: aiomqtt.Client | None = None  # None while the link is down
         self._calls: set[asyncio.Task[Any]] = set()  # publishes and (un)subscribes that wait for the broker
         self._stop = asyncio.Event()
@@ -148,11 +161,12 @@ class MqttLink:
         try:
             while not self._stop.is_set():
                 began = asyncio.get_running_loop().time()
-                connected, why = await self._connection()
-                if not self._told_down and not self._stop.is_set():
-                    self._inbox.put(Down(why))
-                    self._told_down = True
-                lasted_s = asyncio.get_running_loop().time() - began if connected else 0.0
+                end = await self._connection()
+                news = not self._told_down or (end.refused and end.why != self._told_down)
+                if news and not self._stop.is_set():
+                    self._inbox.put(Down(end.why))
+                    self._told_down = end.why
+                lasted_s = asyncio.get_running_loop().time() - began if end.connected else 0.0
                 await self._rest(self._backoff.delay(lasted_s))
         finally:
             self._inbox.close()
@@ -165,24 +179,27 @@ class MqttLink:
                 await asyncio.wait_for(self._stop.wait(), 0.1)
         self._full.clear()
 
-    async def _connection(self) -> tuple[bool, str]:
-        """One connection from start to end: whether it came about, and why it ended."""
+    async def _connection(self) -> _End:
+        """One connection from start to end."""
         client = self._new_client()
         try:
             # never cancelled: paho connects in a thread, which would leave a live connection behind
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError, ValueError) as error:
             _cut(client)
-            return False, f"{self.url}: {_reason(error)}{self._advice(error)}"
+            refused = isinstance(error, MqttConnectError)
+            return _End(f"{self.url}: {_reason(error)}{self._advice(error)}", refused=refused)
         self._rise(client)
         why = await self._watch(client)
         self._client = None
         for call in self._calls:
             call.cancel()
-        return True, f"{self.url}: {why}"
+        return _End(f"{self.url}: {why}", connected=True)
 
     def _advice(self, error: BaseException) -> str:
         """A broker that wants TLS, or a certificate of ours, does not say so: it hangs up, or is silent."""
+        if isinstance(error, MqttConnectError) and getattr(error.rc, "value", None) in STRANGERS:
+            return "; it does not know this user and password, or knows them no more"
         if str(error) not in (HUNG_UP, TIMED_OUT):
             return ""
         if self.url.tls is None:
@@ -194,7 +211,7 @@ class MqttLink:
     def _rise(self, client: aiomqtt.Client) -> None:
         if self._client is not client:
             self._client = client
-            self._told_down = False
+            self._told_down = ""
             self._inbox.put(Up())
 
     async def _watch(self, client: aiomqtt.Client) -> str:

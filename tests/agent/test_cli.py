@@ -73,10 +73,12 @@ def test_trouble_with_the_broker_is_said_once(capsys: pytest.CaptureFixture[str]
     lines = Lines("pi", "mqtt://x")
     for _ in range(3):
         lines({"event": "down", "why": "mqtt://x: refused"})
+    lines({"event": "down", "why": "mqtt://x: not authorised"})
     lines({"event": "up"})
     lines({"event": "down", "why": "mqtt://x: gone"})
     assert capsys.readouterr().err.splitlines() == [
         "no connection to mqtt://x: refused; trying again until it works",
+        "no connection to mqtt://x: not authorised; trying again until it works",
         "no connection to mqtt://x: gone; trying again until it works",
     ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import subprocess
@@ -22,7 +23,7 @@ from coordinator.cli import main as coordinator
 from shared import credentials
 from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
-from shared.link import Message
+from shared.link import Down, Message
 from shared.mqtt_link import MqttLink
 from tests.conformance.test_links import down, message, up
 from tests.processes import ROOT, free_port, needs_mosquitto
@@ -75,6 +76,10 @@ async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expel
             assert await message(pi) == Message(ORDER, b"work")
             home.expel("pi-7")
             await down(pi)
+            async with asyncio.timeout(10):
+                told = await anext(pi.incoming())
+            assert isinstance(told, Down)
+            assert "does not know this user and password" in told.why
             await owner.subscribe([ORDER])  # everybody else stays connected
             await owner.publish(ORDER, b"more work")
             assert await message(owner) == Message(ORDER, b"more work")

@@ -145,6 +145,35 @@ async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
     assert "never retrieved" not in caplog.text
 
 
+async def test_a_broker_that_lets_us_in_no_more_says_so_once_after_the_loss() -> None:
+    """A plain server: it accepts, hangs up, and refuses from then on."""
+    codes, enough = iter([0, 3, 3, *[5] * 1000]), asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(bytes([0x20, 2, 0, code := next(codes)]))
+        if code == 0:
+            await enough.wait()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.05)) as link:
+        inbox = link.incoming()
+        async with asyncio.timeout(10):
+            assert isinstance(await anext(inbox), Up)
+            enough.set()
+            lost, busy, stranger = [await anext(inbox) for _ in range(3)]
+        assert isinstance(lost, Down)
+        assert isinstance(busy, Down)
+        assert isinstance(stranger, Down)
+        assert "Server unavailable" in busy.why
+        assert "does not know this user and password" in stranger.why
+        await asyncio.sleep(0.5)
+    server.close()
+    assert [item async for item in inbox] == []
+
+
 def test_the_link_imports_neither_numpy_nor_torch() -> None:
     program = "import sys, shared.mqtt_link; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
     root = Path(__file__).resolve().parents[2]
