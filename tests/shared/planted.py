@@ -14,6 +14,7 @@ from tests.bowl import Bowl, Softmax, Trainer, bowl_layout, flat, softmax_client
 from tests.drive import Run
 
 ONE = Training(epochs=1, batch=100, lr=0.5)  # one step, in a bowl half of the way
+WHOLE = Training(epochs=1, batch=100, lr=1.0)  # one step, in a bowl the whole way
 SGD = Training(epochs=2, batch=8, lr=0.1)
 TWO = Training(epochs=2, batch=8, lr=0.1, momentum=0.5)
 

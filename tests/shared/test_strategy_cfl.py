@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from shared.strategies.cfl import Cfl
-from shared.strategy import Phase, Report, Training
+from shared.strategy import Phase, Report, Setup, Training
+from shared.vectors import Layout, Tensor
 from tests.bowl import Bowl, flat
-from tests.shared.planted import ONE, alternating, bowls, run, two_groups
+from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, two_groups
 
 
 def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round() -> None:
@@ -155,3 +156,72 @@ def test_cfl_refused_split_of_a_full_round_is_not_asked_for_again_at_once() -> N
     assert len(end.state.models) == 1
     assert full[0] == 1
     assert np.diff(full).tolist() == [6] * (len(full) - 1), full  # 4 rounds of rest, one that calls for it
+
+
+def test_cfl_watches_for_updates_longer_than_1_6_around_a_mean_shorter_than_0_4() -> None:
+    for long, off, models in ((1.7, 0.0, 2), (1.5, 0.0, 1), (1.7, 0.38, 2), (1.7, 0.42, 1)):
+        locals_ = bowls((long, off), (-long, off), (long, off), (-long, off))
+        assert len(run(Cfl(warmup=0), locals_, WHOLE, rounds=1).state.models) == models, (long, off)
+
+
+def test_cfl_children_are_sample_weighted_means_and_so_is_the_norm_that_is_watched() -> None:
+    locals_ = {"a": Bowl(flat(8, 0), 10), "b": Bowl(flat(4, 0), 30), "c": Bowl(flat(-5, 0), 40)}
+    for weights, expected in (("samples", [2.5, -2.5]), ("uniform", [3.0, -2.5])):
+        end = run(Cfl(warmup=0, eps_1=9.0, eps_2=1.0, weights=weights), locals_, rounds=1)
+        assert [model[0] for model in end.state.models] == pytest.approx(expected)
+
+
+def test_cfl_newcomer_goes_with_the_plain_mean_of_a_half_and_a_tie_to_the_older_child() -> None:
+    # who has many samples points elsewhere, which moves the child's model but not the way that is remembered
+    locals_ = {
+        "a": Bowl(flat(6, 0), 90),
+        "b": Bowl(flat(6, 6), 10),
+        "c": Bowl(flat(-6, -6), 50),
+        "d": Bowl(flat(-6, 0), 50),
+    }
+    end = run(Cfl(warmup=0, eps_1=9.0, eps_2=1.0), locals_, rounds=1)
+    assert end.state.stays[0] == pytest.approx([3.0, 1.5])
+    assert end.state.goes[0] == pytest.approx([-3.0, -1.5])
+    tie = Report({"model": flat(-1, 2)}, 10)  # at a right angle to both
+    after = end.strategy.fold(end.state, Phase("entry", ("new",)), [("new", tie)])
+    assert after.assign["new"] == 0
+
+
+def test_cfl_buffers_have_no_say_in_norms_and_directions() -> None:
+    layout = Layout((Tensor("out.weight", (2,)), Tensor("norm.mean", (1,))), 1)
+    strategy = Cfl(warmup=0)
+    start = strategy.init(Setup((flat(0, 0, 0),), layout, 7, 10, 1.0, ONE))
+    ways = {"a": (2, 0, 900), "b": (-2, 0, 900), "c": (2, 0, -900), "d": (-2, 0, -500)}
+    reports = [(client, Report({"model": flat(*way)}, 10)) for client, way in ways.items()]
+    state = strategy.fold(start, Phase(cohort=tuple(ways)), reports)
+    assert state.assign == {"a": 0, "b": 1, "c": 0, "d": 1}
+    assert state.norms["0"] == pytest.approx((0.0, 2.0))
+
+
+def test_cfl_compares_the_directions_of_the_part_that_was_asked_for() -> None:
+    # bodies part c00 and c01 from the rest, heads c00 and c02
+    locals_ = bowls((9, 1), (9, -1), (-9, 1), (-9, -1))
+    for features, expected in (("full", [0, 0, 1, 1]), ("last_layer", [0, 1, 0, 1]), ("last_kernel", [0, 1, 0, 1])):
+        end = run(Cfl(warmup=0, min_size=3, features=features), locals_, rounds=1)
+        assert [*end.state.assign.values()] == expected
+
+
+@pytest.mark.parametrize(
+    ("linkage", "parted"),
+    [("single", 5), ("complete", 4), ("average", 2)],  # a chain of angles, broken at that link
+)
+def test_cfl_bipartition_is_the_one_that_was_asked_for(linkage: Any, parted: int) -> None:
+    angles = np.radians([0, 20, 45, 60, 75, 105])
+    locals_ = bowls(*((9 * float(np.cos(a)), 9 * float(np.sin(a))) for a in angles))
+    end = run(Cfl(warmup=0, eps_1=99.0, linkage=linkage), locals_, rounds=1)
+    assert [*end.state.assign.values()] == [int(i >= parted) for i in range(6)]
+
+
+def test_cfl_full_round_to_which_no_member_came_is_asked_for_again() -> None:
+    locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 3))
+    strategy = Cfl(warmup=0, eps_1=9.0, eps_2=1.0)
+    at = run(strategy, locals_, participation=0.5, rounds=1)
+    assert at.state.due == (0,)
+    state = strategy.fold(at.state, Phase(cohort=tuple(locals_)), [])
+    assert state.due == (0,)
+    assert state.models[0] is at.state.models[0]

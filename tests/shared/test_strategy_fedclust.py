@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from shared.strategies.fedavg import FedAvg
 from shared.strategies.fedclust import FedClust
 from shared.strategy import Phase, Report, Training
-from tests.bowl import bowl_layout, flat
+from tests.bowl import Bowl, bowl_layout, flat
 from tests.drive import Run, fingerprint
-from tests.shared.planted import bowls, run, setup, softmaxes, two_groups
+from tests.shared.planted import ONE, bowls, run, setup, softmaxes, two_groups
 
 
 @pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
@@ -44,9 +44,9 @@ def test_fedclust_finds_label_groups_of_real_classifiers_and_trains_them() -> No
 
 def test_fedclust_clusters_start_at_the_common_start_and_end_at_their_groups() -> None:
     locals_ = two_groups()
-    at = Run(FedClust(n_clusters=2), setup(locals_), locals_)
+    at = Run(FedClust(n_clusters=2), setup(locals_, ONE, flat(1, -1)), locals_)
     at._phase(0)
-    assert [model.tolist() for model in at.state.models] == [[0, 0], [0, 0]]
+    assert [model.tolist() for model in at.state.models] == [[1, -1], [1, -1]]
     at.rounds(20)
     assert at.state.models[0] == pytest.approx([5, 5.3], rel=1e-4)
     assert at.state.models[1] == pytest.approx([-5, -4.6], rel=1e-4)
@@ -60,6 +60,20 @@ def test_fedclust_names_the_lambda_that_a_cut_implies() -> None:
     other = run(FedClust(threshold=facts["lambda_below"]), two_groups(), rounds=1).state
     assert len(other.models) == 1
     assert len(facts["merge_heights"]) == 7
+
+
+def test_fedclust_trains_as_long_as_in_a_round_before_clustering_unless_told_otherwise() -> None:
+    locals_ = two_groups(each=1)
+    end = run(FedClust(n_clusters=2), locals_, Training(epochs=2, batch=100, lr=0.5), rounds=1)
+    assert end.state.signatures["c00"] == pytest.approx([5 * (1 - 0.5**2)])
+
+
+def test_fedclust_reference_is_the_plain_mean_of_the_first_uploads() -> None:
+    locals_ = {
+        f"c{i}": Bowl(flat(0, v), examples) for i, (v, examples) in enumerate([(2, 10), (3, 90), (7, 20), (-9, 10)])
+    }
+    end = run(FedClust(n_clusters=2), locals_, rounds=1)
+    assert [centroid.tolist() for centroid in end.state.centroids] == [[2.0], [-4.5]]
 
 
 def test_fedclust_trains_for_first_epochs_before_clustering_only() -> None:
@@ -78,6 +92,30 @@ def test_fedclust_normalisation_takes_out_size_or_leaves_it_in(normalize: Any, g
     strategy = FedClust(n_clusters=max(groups) + 1, normalize=normalize)
     end = Run(strategy, replace(setup(locals_), layout=bowl_layout(3, head=2)), locals_).rounds(1)
     assert [*end.state.assign.values()] == groups
+
+
+@pytest.mark.parametrize(
+    ("normalize", "reference", "expected"),
+    [
+        ("none", "round0", 0),
+        ("delta", "round0", 0),
+        ("unit", "round0", 1),
+        ("none", "current", 0),
+        ("unit", "current", 1),
+    ],
+)
+def test_fedclust_compares_a_newcomer_in_the_way_that_the_clusters_were_found(
+    normalize: Any, reference: Any, expected: int
+) -> None:
+    # short and long in two directions: a newcomer is short like one cluster and points like the other
+    locals_ = bowls((0, 1, 1), (0, 1.2, 1), (0, 8, -9), (0, 9, -9))
+    strategy = FedClust(n_clusters=2, normalize=normalize, newcomer_ref=reference)
+    start = replace(setup(locals_, ONE, flat(5, 1, 1)), layout=bowl_layout(3, head=2))
+    at = Run(strategy, start, {c: Bowl(b.minimum + flat(0, 1, 1)) for c, b in locals_.items()}).rounds(1)
+    assert [*at.state.assign.values()] == [0, 0, 1, 1]
+    newcomer = Report({"signature": flat(1 + 0.5, 1 - 0.5)}, 10)
+    after = strategy.fold(at.state, Phase("entry", ("new",)), [("new", newcomer)])
+    assert after.assign["new"] == expected
 
 
 @pytest.mark.parametrize("reference", ["round0", "current"])

@@ -13,6 +13,7 @@ from shared.strategy import Phase, Report, Training
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import (
+    WHOLE,
     bowls,
     job,
     run,
@@ -88,14 +89,50 @@ def test_fesem_participants_and_all_agree_when_everybody_takes_part() -> None:
 
 def test_fesem_moves_clients_only_in_rounds_with_an_e_step() -> None:
     strategy = Fesem(n_clusters=2, mu=0.0, update_center_every=3)
-    before = Run(strategy, setup(two_groups()), two_groups()).rounds(1)
-    wrong = {client: 1 - k for client, k in before.state.assign.items()}
-    before.state = replace(before.state, assign=wrong)
-    assert before.rounds(2).state.assign == wrong
-    # every client kept training from the other centre; the E-step of round 3 finds the groups again
-    after = before.rounds(3).state.assign
-    assert len({after["c00"], after["c02"], after["c04"]}) == 1
-    assert after["c00"] != after["c01"]
+    at = Run(strategy, setup(two_groups(), WHOLE), two_groups()).rounds(1)
+    right = at.state.assign
+    wrong = {**right, "c00": 1 - right["c00"]}
+    at.state = replace(at.state, assign=wrong)
+    assert at.rounds(2).state.assign == wrong
+    assert at.rounds(3).state.assign == right
+    at.state = replace(at.state, assign=wrong)
+    assert [at.rounds(round_).state.assign == right for round_ in (4, 5, 6)] == [False, False, True]
+
+
+def test_fesem_spread_is_the_mean_distance_to_the_own_centre() -> None:
+    locals_ = bowls((0, 0), (2, 0), (1, 3))
+    at = Run(Fesem(n_clusters=1, mu=0.0), setup(locals_, WHOLE), locals_)
+    at._phase(0)
+    around = (1 + 1 + 1 + 1 + 0 + 4) / 3  # squared, around (1, 1)
+    assert at.strategy.notes(at.state)["J"] == pytest.approx(around)
+    assert at.rounds(1).strategy.notes(at.state)["J"] == pytest.approx(around)
+
+
+@pytest.mark.parametrize(
+    ("distance", "groups"), [("l2sq", [0, 1, 0, 1]), ("cosine", [0, 0, 1, 1]), ("l1", [0, 1, 0, 1])]
+)
+def test_fesem_warm_up_is_clustered_by_the_distance_that_was_asked_for(distance: Any, groups: list[int]) -> None:
+    # two directions, one short and one long each
+    locals_ = bowls((2, 1), (20, 10), (1, 2), (16, 18))
+    at = Run(Fesem(mu=0.0, distance=distance), setup(locals_, WHOLE), locals_)
+    at._phase(0)
+    assert [*at.state.assign.values()] == groups
+
+
+def test_fesem_warm_up_takes_epochs_of_its_own() -> None:
+    for warmup_epochs, left in ((None, 0.5), (3, 0.5**3)):
+        at = Run(Fesem(mu=0.0, warmup_epochs=warmup_epochs), setup(two_groups()), two_groups())
+        at._phase(0)
+        assert at.state.stored["c00"] == pytest.approx([5 * (1 - left)] * 2)
+        assert at.rounds(1).state.stored["c00"][0] > 5 * (1 - left)
+
+
+def test_fesem_weighted_centre_of_members_without_samples_stays() -> None:
+    strategy = Fesem(n_clusters=1, mu=0.0, weighted_centers=True)
+    state = strategy.init(setup(bowls((0, 0))))
+    state = strategy.fold(state, Phase("warmup", ("a",)), [("a", Report({"model": flat(1, 2)}, 5))])
+    state = strategy.fold(state, Phase(), [("a", Report({"model": flat(9, 9)}, 0))])
+    assert state.models[0].tolist() == [1, 2]
 
 
 def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre() -> None:

@@ -1,5 +1,6 @@
 """IFCA and HypoCluster on clients whose answers are known by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,8 @@ from pydantic import ValidationError
 from shared.strategies.ifca import Ifca
 from shared.strategy import Phase, Report, Training
 from tests.bowl import Bowl, Softmax, flat, softmax_client
-from tests.drive import fingerprint
-from tests.shared.planted import ONE, alternating, bowls, run, two_groups
+from tests.drive import Run, fingerprint
+from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, setup, two_groups
 
 STARTS = [flat(1, 1), flat(-1, -1)]
 
@@ -66,6 +67,21 @@ def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded
     assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
 
+def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> None:
+    at = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, flat(1, 1), flat(90, 90), rounds=2)
+    assert at.state.idle == (0, 2)
+    assert at.strategy.fold(at.state, Phase(), []).idle == (0, 2)
+    assert at.rounds(3).state.idle == (0, 3)
+
+
+def test_ifca_hypothesis_that_was_seeded_again_is_given_as_long_as_the_first_time() -> None:
+    locals_ = bowls((5, 5), (5, 5), (-3, -3))
+    drop = lambda phase, round_, client: client == "c02" and round_ >= 3  # noqa: E731  who was to use it is gone
+    strategy = Ifca(dead_after=3, reseed_dead=True)
+    ends = [run(strategy, locals_, ONE, flat(1, 1), flat(-90, 90), rounds=r, drop=drop).state for r in (3, 5, 6)]
+    assert [end.idle for end in ends] == [(0, 0), (0, 2), (0, 0)]
+
+
 def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
     locals_ = bowls((5, 0), (5.2, 0), (-5, 0), (0, 9))
     end = run(Ifca(n_clusters=3, initial="kmeans++"), locals_, Training(epochs=1, batch=100, lr=1.0), rounds=1)
@@ -79,6 +95,35 @@ def test_ifca_kmeans_plus_plus_makes_do_with_those_who_answer() -> None:
     locals_ = bowls((5, 0), (-5, 0))
     end = run(Ifca(n_clusters=3, initial="kmeans++"), locals_, rounds=2, drop=lambda phase, r, c: phase == "score")
     assert len(end.state.models) == 3
+
+
+def test_ifca_kmeans_plus_plus_passes_over_who_does_not_answer_and_begins_anywhere() -> None:
+    locals_ = bowls((1, 0), (2, 0), (3, 0), (4, 0))
+    strategy = Ifca(n_clusters=2, initial="kmeans++")
+    firsts = set()
+    for seed in range(12):
+        begun = replace(setup(locals_, WHOLE, count=2), seed=seed)
+        at = Run(strategy, begun, locals_)
+        at._phase(0)
+        firsts.add(float(at.state.models[0][0]))
+        silent, there = at.state.candidates[:2]
+        answer = Report({}, 10, {"losses": [0.25]})
+        assert strategy.fold(at.state, Phase("score"), [(there[0], answer)]).models[1] is there[1]
+        assert silent[0] != there[0]
+    assert len(firsts) > 1
+
+
+def test_ifca_rates_a_restart_by_samples_and_keeps_the_first_of_two_that_are_as_good() -> None:
+    locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(-4, 0), 30)}
+    up, down = flat(0, 8), flat(0, -8)
+    for first, second in ((up, down), (down, up)):
+        strategy = Ifca(n_clusters=1, initial="restarts", restarts=2, restart_rounds=1)
+        at = Run(strategy, setup(locals_, ONE, first, second), locals_)
+        for _ in range(4):
+            at._phase(0)
+        # after a step of the half: (2 * 10 - 2 * 30) / 40 = -1 beside what is left of the start
+        assert at.state.models[0].tolist() == [-1, first[1] / 2]
+        assert at.state.best_loss == pytest.approx((10 * (25 + 16) / 2 + 30 * (9 + 16) / 2) / 40)
 
 
 def test_ifca_goes_on_with_the_restart_of_the_lowest_loss() -> None:

@@ -8,9 +8,10 @@ import pytest
 
 from shared.errors import UserError
 from shared.strategies.robust import Robust, logistic
-from shared.strategy import Report, Training
+from shared.strategy import Report, Setup, Training
+from shared.vectors import Layout, Tensor
 from tests.bowl import Bowl, flat, softmax_client
-from tests.shared.planted import ONE, alternating, bowls, run, softmaxes, two_groups
+from tests.shared.planted import ONE, alternating, bowls, run, setup, softmaxes, two_groups
 
 
 @pytest.mark.parametrize("trim", ["mean", "ball", "median"])
@@ -43,6 +44,43 @@ def test_robust_starts_a_cluster_at_its_centre_or_where_parts_were_clustered_at_
     assert strategy.found(start, reports).models[0][0] == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("beta", "centre"), [(0.0, 2.6), (0.2, 2.0)])
+def test_robust_stage_2_drops_its_own_share_and_not_that_of_a_round(beta: float, centre: float) -> None:
+    strategy = Robust(n_clusters=1, features="last_kernel", beta=beta, round_beta=0.4)
+    start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
+    reports = [(f"c{i}", Report({"model": flat(0, v)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
+    assert strategy.found(start, reports).centres[0] == pytest.approx([centre])
+
+
+def test_robust_buffers_have_no_say_in_who_is_far() -> None:
+    layout = Layout((Tensor("out.weight", (1,)), Tensor("norm.mean", (1,))), 1)
+    strategy = Robust(n_clusters=1, trim="ball", beta=0.34)  # one of three
+    start = strategy.init(Setup((flat(0, 0),), layout, 7, 10, 1.0, ONE))
+    models = {"a": flat(0, 600), "b": flat(1, 0), "c": flat(9, 0)}
+    state = strategy.found(start, [(name, Report({"model": model}, 10)) for name, model in models.items()])
+    assert state.models[0] == pytest.approx([0.5, 300])
+
+
+def test_robust_takes_the_run_with_the_least_trimmed_cost() -> None:
+    points = [0, 1, 2, 40, 41, 42, 100, 101, 102, 103]
+    reports = [(f"c{i}", Report({"model": flat(v, 0)}, 10)) for i, v in enumerate(points)]
+    costs = []
+    for restarts in (1, 20):
+        strategy = Robust(n_clusters=3, beta=0.0, restarts=restarts)
+        setups = [replace(setup(bowls((0, 0))), seed=seed) for seed in range(20)]
+        costs.append([strategy.found(strategy.init(one), reports).inertia for one in setups])
+    assert set(costs[1]) == {min(costs[0])}
+    assert max(costs[0]) > min(costs[0])
+
+
+def test_robust_leaves_out_coefficients_of_another_length_than_most() -> None:
+    strategy = Robust(n_clusters=2, features="logreg", beta=0.0)
+    start = strategy.init(setup(bowls((0, 0))))
+    lengths = {"a": 2, "b": 2, "c": 3}
+    reports = [(c, Report({"model": flat(1, 1), "logreg": np.ones(n, np.float32)}, 10)) for c, n in lengths.items()]
+    assert set(strategy.found(start, reports).assign) == {"a", "b"}
+
+
 def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> None:
     strategy = Robust(n_clusters=1, round_beta=0.2)
     state = replace(strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup), models=(flat(0, 0),))
@@ -71,6 +109,14 @@ def test_robust_stops_training_early_when_the_loss_rests() -> None:
     assert end.round == 1
 
 
+def test_robust_stage_1_takes_all_its_epochs_where_the_loss_does_not_rest() -> None:
+    local = Bowl(flat(8, 0), training=ONE)
+    for tolerance in (None, 1e-12):
+        strategy = Robust(first_epochs=3, first_tolerance=tolerance)
+        done = strategy._solve(flat(0, 0), local, 3)
+        assert (done.steps, done.end.tolist()) == (3, [7, 0])
+
+
 @pytest.mark.parametrize("features", ["full", "logreg"])
 def test_robust_sends_a_newcomer_through_stage_1_to_the_nearest_centre(features: Any) -> None:
     locals_ = softmaxes(6)
@@ -90,6 +136,17 @@ def test_logistic_coefficients_of_absent_classes_are_zero_and_the_rest_predicts(
     assert np.mean(np.array([1, 3])[guesses] == local.y) > 0.85
     scaled = logistic(replace(local, x=local.x * 255), np.zeros(local.layout.size, np.float32)).reshape(4, -1)
     assert scaled * 255 == pytest.approx(w, rel=1e-3, abs=1e-4)  # the scale of the inputs is no matter
+
+
+def test_logistic_coefficients_are_the_minimum_also_where_inputs_are_nearly_alike() -> None:
+    """It needs the acceleration: as many plain steps of the same length end where the slope is 0.005."""
+    base = softmax_client((0, 1), seed=0, n=60, features=2)
+    x = np.column_stack([base.x[:, 0], base.x[:, 0] + 0.2 * base.x[:, 1]])
+    labels = np.random.default_rng(2).permutation(base.y)  # no line parts them, so there is a minimum
+    local = replace(base, x=x, y=labels)
+    w = logistic(local, np.zeros(local.layout.size, np.float32))
+    slope = local.gradient(np.concatenate([w, flat(*[-50.0 * (k > 1) for k in range(4)])]))[: w.size]
+    assert np.abs(slope).max() < 1e-3
 
 
 def test_logistic_regression_of_values_is_refused() -> None:

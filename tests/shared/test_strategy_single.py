@@ -13,7 +13,9 @@ from shared.strategies.fedavg import FedAvg
 from shared.strategies.fedprox import FedProx
 from shared.strategies.fedsgd import FedSgd
 from shared.strategies.fesem import Fesem
+from shared.strategies.ifca import Ifca
 from shared.strategies.local import LocalOnly
+from shared.strategies.robust import Robust
 from shared.strategy import Phase, Report, Training
 from shared.vectors import Layout, Tensor
 from tests.bowl import Bowl, flat
@@ -151,3 +153,14 @@ def test_buffers_are_averaged_but_are_no_part_of_distances() -> None:
     state = strategy.fold(state, Phase("warmup", tuple(rows), ends_round=False), reports)
     assert state.assign == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert state.models[0] == pytest.approx([1.05, 0])
+
+
+@pytest.mark.parametrize(
+    "strategy", [FedSgd(), Robust(averaging="gradient"), Ifca(n_clusters=1, averaging="gradient")], ids=lambda s: s.name
+)
+def test_a_gradient_that_is_sent_up_has_the_decay_of_the_parameters_and_of_no_buffer(strategy: Any) -> None:
+    layout = Layout((Tensor("out.weight", (2,)), Tensor("norm.mean", (1,))), 1)
+    decaying = Training(weight_decay=0.5)
+    local = Bowl(flat(0, 1, 4), training=decaying)
+    report, _ = strategy.work(job(flat(2, 3, 4), training=decaying, layout=layout), local, {})
+    assert report.vectors["gradient"] == pytest.approx([2 + 1, 2 + 1.5, 0])
