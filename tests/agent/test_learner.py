@@ -193,7 +193,7 @@ def test_the_reported_loss_is_the_mean_over_the_steps() -> None:
 
 def test_weights_multiply_losses_and_the_mean_still_divides_by_the_batch_size() -> None:
     local, start, layout = local_of(TABLE, batch=100)
-    weights = np.linspace(0, 2, 23).astype(np.float32)
+    weights = np.linspace(0, 3, 23).astype(np.float32)  # their mean is not 1
     end = local.descend(start, weights=weights).end
     data = data_of(TABLE)
     expected = np.zeros(layout.size)
@@ -344,6 +344,24 @@ def test_dropout_draws_from_the_jobs_own_generator() -> None:
         ends.append(local.descend(start).end.tobytes())
         assert torch.equal(torch.random.get_rng_state(), before)
     assert ends[0] == ends[1]
+
+
+def test_losses_predictions_gradients_and_memberships_are_those_of_evaluation() -> None:
+    """With dropout and batch norm in training mode each would differ from call to call, or move the buffers."""
+    task = Task(features=(3, 32, 32), classes=4, model=Model(name="vgg16", options={"dropout": 0.5, "head": 2}))
+    local, start, layout = local_of(task, data_of(task, n=4, tests=2))
+    for ask in (
+        local.losses,
+        local.gradient,
+        lambda model: local.predict(model, "test"),
+        lambda model: local.memberships(model, 2),
+    ):
+        assert np.array_equal(ask(start), ask(start))
+    normed, start, layout = local_of(NORMED)
+    statistics = start.copy()
+    statistics[layout.parameters :] += 0.5
+    assert not np.allclose(normed.losses(start), normed.losses(statistics), atol=1e-3)
+    assert not np.allclose(normed.gradient(start), normed.gradient(statistics), atol=1e-3)
 
 
 def test_a_layout_of_another_model_is_refused() -> None:

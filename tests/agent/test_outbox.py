@@ -165,6 +165,10 @@ def test_a_state_whose_files_are_gone_does_not_promise_them(tmp_path: Path) -> N
         box.report.unlink()
     with opened(tmp_path) as box:
         assert box.state == State("r", 1, "memory-r-1")
+    (tmp_path / "memory-r-1").unlink()
+    with opened(tmp_path) as box:
+        assert box.state == State("r", 1)
+        assert box.memory is None
 
 
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -181,6 +181,20 @@ def test_a_new_order_cancels_the_old_work() -> None:
     assert react(session, e.WorkDone(1)) == [e.DropReport(1)]
 
 
+def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that_it_does_not_call_closed() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    newer = order(2, REF, closed=0)
+    assert react(session, e.OrderSeen(newer))[0] == e.CancelWork()
+    assert react(reported(), e.OrderSeen(newer))[0] == e.DropReport(1)
+
+
+def test_an_order_for_a_step_that_it_calls_closed_is_not_worked_on() -> None:
+    session = up(models=[REF.digest])
+    assert react(session, e.OrderSeen(order(3, REF, closed=3))) == [e.Forget("run-1")]
+    assert session.phase is Phase.IDLE
+
+
 def test_an_order_to_rest_cancels_the_work() -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
@@ -265,6 +279,28 @@ def test_a_report_that_took_long_to_send_is_not_sent_again_at_once() -> None:
     assert session.wake_at == 80.0
 
 
+def test_a_report_that_broke_off_does_not_wait_as_long_as_it_had_taken() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    session.handle(e.WorkDone(1), 0.0)
+    session.handle(e.Sent(1, whole=False), 40.0)
+    assert session.wake_at is not None
+    assert session.wake_at <= 40.0 + 1.25 * RETRY_S
+
+
+def test_the_next_report_does_not_inherit_the_waits_of_the_one_before() -> None:
+    session = reported()
+    for _ in range(5):
+        assert session.wake_at is not None
+        session.handle(e.Tick(), now := session.wake_at)
+        session.handle(e.Sent(1), now)
+    session.handle(e.OrderSeen(order(2, REF, accepted=1)), 500.0)
+    session.handle(e.WorkDone(2), 500.0)
+    session.handle(e.Sent(2), 500.0)
+    assert session.wake_at is not None
+    assert session.wake_at <= 500.0 + 1.25 * RETRY_S
+
+
 def test_a_report_on_its_way_is_sent_once_more_when_the_coordinator_asks_again() -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
@@ -281,6 +317,39 @@ def test_a_report_waits_while_the_coordinator_is_away() -> None:
     assert session.wake_at is None
     session.handle(e.CoordinatorSeen(status("e2")), 100.0)
     assert e.SendReport(1) in session.handle(e.Tick(), 100.0 + NUDGE_S)
+
+
+def test_a_report_goes_out_soon_after_the_same_coordinator_is_back() -> None:
+    session = reported()
+    session.handle(e.CoordinatorSeen(status()), 0.0)
+    session.handle(e.CoordinatorSeen(status(online=False)), 1.0)
+    session.handle(e.Tick(), 99.0)
+    assert session.wake_at is None
+    session.handle(e.CoordinatorSeen(status()), 100.0)
+    assert session.wake_at == 100.0 + NUDGE_S
+
+
+def test_a_session_says_who_it_is_after_every_up_for_its_last_will_may_have_been_published() -> None:
+    session = up()
+    session.handle(Down("gone"), 1.0)
+    assert session.handle(Up(), 2.0) == [SUBSCRIPTIONS, e.PublishStatus(session.status)]
+
+
+def test_a_model_that_left_the_disk_for_a_newer_one_is_fetched_again() -> None:
+    session, other = up(models=[REF.digest]), ref("1", b"other" * 100)
+    session.handle(e.OrderSeen(order(1, other)), 0.0)
+    actions = react(session, e.OrderSeen(order(2, REF)))
+    assert e.Subscribe((PART,)) in actions
+    assert session.phase is Phase.FETCHING
+
+
+def test_another_run_counts_its_steps_from_the_beginning_and_commits_nothing_of_the_old_one() -> None:
+    session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
+    first = order(1, REF, run="run-2")
+    assert react(session, e.OrderSeen(first))[-1] == e.StartWork(first)
+    actions = react(reported(), e.OrderSeen(order(2, REF, run="run-2", accepted=1)))
+    assert actions[0] == e.Forget("run-2")
+    assert e.CommitMemory(1) not in actions
 
 
 def test_another_run_forgets_report_and_work_of_the_old_one() -> None:

@@ -168,6 +168,13 @@ def test_a_regression_is_measured_by_its_squared_error() -> None:
     assert content.numbers["server"] == {"n": 10, "mse": 9.0, "loss": 9.0}
 
 
+def test_a_mixture_of_models_mixes_what_they_predict_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = ((3.0, flat(8, 0)), (1.0, flat(0, 0)))
+    monkeypatch.setattr(FedAvg, "personal", lambda *_: parts)
+    content, _ = done(bowl(3, 0), order(phase="evaluate", evaluation={"tune_epochs": 0}))
+    assert content.numbers["server"]["mse"] == pytest.approx((0.75 * 8 - 3) ** 2)
+
+
 def test_tracking_measures_the_model_right_after_training() -> None:
     local = replace(softmax_client((0, 1), seed=1), training=TRAINING)
     wanted = order(local, evaluation={"track": True})

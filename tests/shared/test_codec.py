@@ -156,6 +156,13 @@ def test_topk_of_equal_values_sends_the_first() -> None:
     assert np.frombuffer(encoded.index, "<u4").tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("keep", "sent"), [(0.01, 1), (0.3, 3), (0.31, 4), (1.0, 10)])
+def test_topk_sends_the_share_rounded_up(keep: float, sent: int) -> None:
+    zeros = np.zeros(10, np.float32)
+    encoded, _ = encode(zeros + 1, Codec("topk", True, keep=keep), base=zeros, base_digest=DIGEST, rng=rng())
+    assert len(encoded.index) == 4 * sent
+
+
 def test_topk_without_a_base_sends_everything() -> None:
     values = vector(1, 2, 3)
     encoded, error = encode(values, Codec("topk", True), rng=rng())

@@ -209,6 +209,18 @@ def test_the_memory_of_finished_contents_is_bounded_and_keeps_the_newest() -> No
     assert feed(together, cut(contents[0])) == [contents[0]]
 
 
+def test_a_finished_content_that_keeps_coming_stays_in_memory() -> None:
+    together = assembler()
+    for number in range(REMEMBERED + 1):
+        assert feed(together, cut(bytes([0, number]))) == [bytes([0, number])]
+        assert feed(together, cut(bytes([0, 0]))) == []
+
+
+def test_a_content_may_be_as_large_as_the_bound() -> None:
+    assert feed(assembler(largest=len(CONTENT)), cut(CONTENT)) == [CONTENT]
+    assert refused(assembler(largest=len(CONTENT) - 1), cut(CONTENT)[0]) == "too large"
+
+
 def test_the_least_recently_touched_content_of_the_same_sender_makes_room() -> None:
     together = assembler(per_sender=2)
     old, kept, new = (bytes([number] * 10) for number in range(3))
