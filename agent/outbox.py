@@ -8,15 +8,14 @@ worker writes and reads them, this process never holds them.
 
 from __future__ import annotations
 
-import fcntl
 import json
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from agent.events import Outboxed
-from shared.errors import UserError
-from shared.files import write_atomically
+from shared.files import held, write_atomically
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,14 @@ class Outbox:
         self._folder = folder
         self._durable = durable
         folder.mkdir(parents=True, exist_ok=True)
-        self._lock = _locked(folder / "lock")
+        self._lock = ExitStack()
+        self._lock.enter_context(
+            held(
+                folder,
+                f"{folder} is in use by another agent process. Stop that one, or give this one a name (--id) "
+                "or a folder (--state) of its own.",
+            )
+        )
         self.state = self._read()
         self._sweep()
 
@@ -130,16 +136,3 @@ class Outbox:
         for path in self._folder.iterdir():
             if path.name.startswith(("report-", "memory-")) and path.name not in named:
                 path.unlink(missing_ok=True)
-
-
-def _locked(path: Path) -> IO[bytes]:
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise UserError(
-            f"{path.parent} is in use by another agent process. Stop that one, or give this one a name (--id) "
-            "or a folder (--state) of its own."
-        ) from None
-    return file

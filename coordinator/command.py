@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from coordinator.service import Service, last_will
 from coordinator.signals import StopSignals
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.errors import UserError
-from shared.files import write_atomically
+from shared.files import held, write_atomically
 from shared.mqtt_link import MqttLink
 from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
 from shared.topics import Topics
@@ -71,6 +71,25 @@ def rules_of(scenario: Scenario) -> Rules:
     )
 
 
+@contextmanager
+def prepared(scenario: Scenario, options: Options, *, in_process: bool = False) -> Iterator[bool]:
+    """`prepare`, with the folder held for as long as the block lasts."""
+    with ExitStack() as stack:
+        if not options.resume or options.folder.is_dir():
+            stack.enter_context(alone_in(options.folder))
+        yield prepare(scenario, options, in_process=in_process)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder, made where it is not there, against other coordinators: UserError where one is at work in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(
+        folder, f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out"
+    ):
+        yield
+
+
 def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> bool:
     """Make the run's folder, or check that it can be resumed: True where it has a checkpoint to go on from.
 
@@ -87,20 +106,26 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
         return True
     if options.resume:
         _must_be(records.scenario_digest(load(begun)), scenario, folder)
-    elif folder.exists() and any(folder.iterdir()) and not _never_began(folder, text):
-        can = "go on with --resume" if checkpoint.exists() else "remove it yourself"
-        raise UserError(f"{folder}: a run folder is already there; choose another with --out, or {can}")
+    elif folder.exists() and any(folder.iterdir()) and not _never_began(folder):
+        is_run = checkpoint.exists() or (folder / "result.json").exists()
+        what = "a run folder is already there" if is_run else "there are files in it that are no run's"
+        can = "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
+        raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written
     write_atomically(begun, text)
     return False
 
 
-def _never_began(folder: Path, scenario: bytes) -> bool:
-    """Is all that is there an attempt at this very scenario that ended before its first checkpoint?"""
+def _never_began(folder: Path) -> bool:
+    """Is what is there an attempt that ended before its first checkpoint? Its scenario is as we write it, not a user's."""
     file = folder / "scenario.yaml"
-    began = Checkpoint(folder / "checkpoint").exists() or (folder / "result.json").exists()
-    return not began and file.is_file() and file.read_bytes() == scenario
+    if Checkpoint(folder / "checkpoint").exists() or (folder / "result.json").exists() or not file.is_file():
+        return False
+    try:
+        return dump(load(file)) == file.read_text()
+    except (UserError, ValueError):
+        return False
 
 
 def _must_be(digest: str, scenario: Scenario, folder: Path) -> None:
@@ -126,8 +151,8 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
     folder, url = options.folder, address(scenario, options)
     if url is not None:
         await make_sure_of_being_alone(url, scenario.federation)
-    resume = prepare(scenario, options)
     async with AsyncExitStack() as stack:
+        resume = stack.enter_context(prepared(scenario, options))
         if url is None:
             started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
             watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,18 +194,24 @@ def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, cla
     quarter of all agents has not trained after 13 rounds, whatever the method. Otherwise the metric where everybody
     was evaluated.
     """
-    newest: dict[str, float] = {}
+    newest: dict[str, float | None] = {}  # None: it has nothing to test on
     points = []
     for line in phases:
         on, value, rounds = str(metric), _accuracy(line.get("evaluation", {}), metric), line["round"]
         if metric == "last" and any("tracked" in other for other in phases):
             newest |= line.get("tracked", {}).get("by_agent", {})
             on, rounds = "last, tracked", line["round"] + 1
-            untouched = (agents - len(newest)) / classes
-            value = (sum(newest.values()) + untouched) / agents if line["phase"] == "train" else None
+            value = _with_guesses(newest.values(), agents, classes) if line["phase"] == "train" else None
         if value is not None:
             points.append(_point(on, rounds, value, line["traffic"], agents))
     return points
+
+
+def _with_guesses(reached: Collection[float | None], agents: int, classes: int) -> float | None:
+    """The mean over all agents that test, a guess for each that has not trained; None where nobody has an accuracy."""
+    known = [accuracy for accuracy in reached if accuracy is not None]
+    tested = agents - (len(reached) - len(known))
+    return (sum(known) + (agents - len(reached)) / classes) / tested if known else None
 
 
 def _participants_reach(phases: Iterable[Mapping[str, Any]], target: float) -> int | None:

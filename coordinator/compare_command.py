@@ -147,6 +147,8 @@ def run_cells(
     cells = [cell for cell in chosen(grid(scenario), wanted) if cell.name not in known]
     missing = [cell for cell in cells if not is_finished(cell, options.folder)]
     with ExitStack() as stack:
+        if missing:
+            stack.enter_context(command.alone_in(options.folder))
         crew = None
         if in_process and missing:
             size = scenario.fleet.workers if scenario.fleet is not None else 0

@@ -62,6 +62,8 @@ class Progressing:
                 self._warn(f"{row['agent']} could not do its work: {row['why']}")
             case "refused":
                 self._warn(f"a report of {row['agent']} was refused: {row['why']}")
+            case "waiting":
+                self._warn(f"waiting: {row['why']}")
             case "link" if not row["up"]:
                 self._warn(f"broker: {row['why']}; trying again")
 

@@ -24,6 +24,7 @@ LocalFor = Callable[[ClientId, OrderMessage], Local]
 Work = list[tuple[ClientId, OrderMessage]]
 
 
+MOST_IDLE = 100
 IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
 
 
@@ -37,6 +38,7 @@ class Driver(ABC):
     def __init__(self, run: Run, watch: Callable[[Mapping[str, Any]], None] = lambda row: None) -> None:
         self.run, self.watch = run, watch
         self._now = 0.0
+        self._idle = 0  # ticks in a row after which nothing had happened
 
     @abstractmethod
     def answers(self, work: Work) -> list[Effect]:
@@ -68,11 +70,13 @@ class Driver(ABC):
         return [(client, order) for client, order in sorted(newest.items()) if order.work is not None]
 
     def _wait(self) -> list[Effect]:
-        wake = self.run.engine.wake_at
-        if wake is None:
-            raise GivenUpError(f"the run cannot go on: {self.run.engine.stage.value}")
-        self._now = wake
-        return self.run.handle(Tick(), self._now)
+        engine = self.run.engine
+        if engine.wake_at is None or self._idle == MOST_IDLE:  # nobody comes and nobody comes back here
+            raise GivenUpError(f"it cannot go on: {engine.waits_for or engine.stage.value}")
+        self._now = engine.wake_at
+        effects = self.run.handle(Tick(), self._now)
+        self._idle = 0 if effects else self._idle + 1
+        return effects
 
 
 class InProcess(Driver):

@@ -62,11 +62,17 @@ def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[st
     return dict(track) if (track[key] > best[key]) == (key == "accuracy") else best
 
 
+def by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent's figures. E-last of one that never trained is what it would use: E-server."""
+    modes = {mode: numbers[mode] for mode in MODES if numbers.get(mode)}
+    return {"last": modes["server"], **modes} if "server" in modes else modes
+
+
 def means(reports: Reports, phase: str, weight: str, newcomers: Collection[ClientId] = frozenset()) -> dict[str, Any]:
     """Averages over the reporters of one phase: training loss, or accuracies by mode, those of newcomers apart."""
     train = {client: report.examples for client, report in reports}
     if phase == "evaluate":
-        figures = {client: dict(report.numbers) for client, report in reports}
+        figures = {client: by_mode(report.numbers) for client, report in reports}
         late = {client: figures.pop(client) for client in sorted(newcomers & figures.keys())}
         row: dict[str, Any] = {"evaluation": averages(figures, train, weight)}
         return {**row, "newcomers": averages(late, train, weight)} if late else row
@@ -104,11 +110,10 @@ def _average(
 
 
 def per_agent(run: Run) -> dict[ClientId, dict[str, Any]]:
-    """Every agent's figures by mode. E-last of an agent that never trained is what it would use: E-server."""
+    """Every agent's figures by mode, E-best where it was tracked."""
     figures: dict[ClientId, dict[str, Any]] = {}
     for client, numbers in sorted(run.facts.evaluation.items()):
-        modes = {mode: numbers[mode] for mode in MODES if numbers.get(mode)}
-        modes.setdefault("last", modes["server"])
+        modes = by_mode(numbers)
         if client in run.facts.tracked:
             modes["best"] = run.facts.tracked[client]
         figures[client] = modes

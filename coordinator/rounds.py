@@ -242,6 +242,18 @@ class RoundEngine:
             return False
         return self.started or self._waited or len(self.present) >= self.rules.start_agents
 
+    @property
+    def waits_for(self) -> str | None:
+        """Why no phase opens, in words; None while one is open or nothing is missing."""
+        if self.stage is not Stage.GATHERING or self.paused or self._link_lost_at is not None:
+            return None
+        there, rules = len(self.present), self.rules
+        if there < rules.quorum:
+            return f"{there} agents are there, rounds.quorum wants {rules.quorum}"
+        if not self._enough_to_start():
+            return f"{there} of {rules.start_agents} agents are there"
+        return "agents that the next phase needs are away" if self._not_before is not None else None
+
     def _admitted(self, clients: set[ClientId]) -> set[ClientId]:
         """Those of them who may be invited yet."""
         return clients if self.round >= self.rules.rounds else clients - self.rules.newcomers

@@ -10,6 +10,7 @@ told that it was accepted; a fold is in the checkpoint before its reports leave 
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -104,6 +105,9 @@ class Facts:
     evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
+
+
+ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding of sums
 
 
 class Run:
@@ -451,8 +455,10 @@ def pooled(moments: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
     A channel without any spread gets deviation 1, so that it becomes 0 and not infinity.
     """
     count, total, square = (
-        np.sum([np.asarray(one[name], np.float64) for one in moments], axis=0) for name in ("count", "sum", "square")
+        np.array([math.fsum(values) for values in zip(*(np.ravel(one[name]) for one in moments), strict=True)])
+        for name in ("count", "sum", "square")
     )
-    mean = total / count
-    std = np.sqrt(np.maximum(square / count - mean**2, 0.0))
-    return {"mean": mean.tolist(), "std": np.where(std > 1e-12, std, 1.0).tolist()}
+    mean, size = total / count, square / count
+    spread = size - mean**2  # what is left of a difference of nearly equal numbers is rounding
+    std = np.sqrt(np.where(spread > ROUNDING * size, spread, 1.0))
+    return {"mean": mean.tolist(), "std": std.tolist()}

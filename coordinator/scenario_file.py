@@ -5,13 +5,12 @@ Relative paths in a scenario (task.init, fleet.partition, rounds.participants) s
 
 from __future__ import annotations
 
-import json
 import pathlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, StrictInt, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from coordinator.sampling import Listed
@@ -22,6 +21,7 @@ from shared.scenario import Partition, Scenario, agent_name
 from shared.strategies import AnyStrategy
 from shared.strategy import Strategy
 
+Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by index
 FILES = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
 
 
@@ -192,13 +192,20 @@ def listed_participants(scenario: Scenario) -> Listed | None:
     if fleet is None:
         raise UserError("rounds.participants names agents by index and needs a fleet section")
     try:
-        rows = json.loads(pathlib.Path(path).read_text())
-        listed = tuple(tuple(agent_name(int(i), fleet.agents) for i in row) for row in rows)
-        strangers = sorted({int(i) for row in rows for i in row if not 0 <= int(i) < fleet.agents})
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({error})") from None
+        rows = Rows.validate_json(pathlib.Path(path).read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        at = f"{first['msg']}, at {list(first['loc'])}"
+        raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({at})") from None
+    strangers = sorted({i for row in rows for i in row if not 0 <= i < fleet.agents - fleet.newcomers})
     if strangers:
-        raise UserError(f"{path}: agents {strangers} do not exist, the fleet has 0 to {fleet.agents - 1}")
+        raise UserError(
+            f"{path}: agents {strangers} do not exist or are newcomers; 0 to {fleet.agents - fleet.newcomers - 1} may be named"
+        )
+    twice = [number for number, row in enumerate(rows) if len(set(row)) < len(row)]
+    if twice:
+        raise UserError(f"{path}: round {twice[0]} names an agent twice")
+    listed = tuple(tuple(agent_name(i, fleet.agents) for i in row) for row in rows)
     if len(listed) < scenario.rounds.count or not all(listed):
         raise UserError(f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted")
     return listed

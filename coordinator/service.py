@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 MOST_WAITING = 10_000  # items that were read and not yet dealt with; then the link's own bounds count
 MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
+WAITING_S = 5.0  # so long nothing is said where no phase opens
 PUBLISHERS = 32  # orders under way at once
 
 
@@ -96,6 +97,8 @@ class Service:
         self._largest_payload = limit + 4096
         self._roster_due = 0.0
         self._roster_shown = b""
+        self._waiting_due: float | None = None  # when to say why no phase opens
+        self._waiting_told = ""
 
     @property
     def state(self) -> Literal["gathering", "open", "paused", "folding", "finished"]:
@@ -122,6 +125,7 @@ class Service:
                 if self._stopping:
                     break
                 over = await self._carry_out(await self._decide(item))
+                self._tell_of_waiting()
                 await self._show_roster()
             await self._show_roster(final=True)
             await self._tell(online=True, stopped=over is None)
@@ -133,12 +137,25 @@ class Service:
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
         wake, now = self.run.engine.wake_at, time_of_loop()
-        times = [time for time in (wake, self._roster_due or None, self.namesakes.speak_at) if time is not None]
+        timers = (wake, self._roster_due or None, self.namesakes.speak_at, self._waiting_due)
+        times = [time for time in timers if time is not None]
         timeout = max(min(times) - now, 0.0) if times else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 return await self._items.get()
         return None
+
+    def _tell_of_waiting(self) -> None:
+        """Say why the run does not go on once it has stood still for a while, and again where that changes."""
+        why, now = self.run.engine.waits_for or "", time_of_loop()
+        if why == self._waiting_told:
+            self._waiting_due = None
+        elif not why or (self._waiting_due is not None and now >= self._waiting_due):
+            self._waiting_told, self._waiting_due = why, None
+            if why:
+                self.watch({"event": "waiting", "why": why})
+        elif self._waiting_due is None:
+            self._waiting_due = now + WAITING_S
 
     # -- what comes in -----------------------------------------------------------------------------
 

@@ -88,16 +88,18 @@ class Simulation(Driver):
 def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[str, Any]:
     """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
-    resume = command.prepare(scenario, options, in_process=True)
-    with Crew(fleet.workers, options.folder / "workers.log") as crew:
+    with (
+        command.prepared(scenario, options, in_process=True) as resume,
+        Crew(fleet.workers, options.folder / "workers.log") as crew,
+    ):
         return _run(scenario, replace(options, resume=resume), crew, watch)
 
 
 def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
-    resume = command.prepare(scenario, options, in_process=True)
-    return _run(scenario, replace(options, resume=resume), crew, watch)
+    with command.prepared(scenario, options, in_process=True) as resume:
+        return _run(scenario, replace(options, resume=resume), crew, watch)
 
 
 def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
+
+from shared.errors import UserError
 
 
 @contextlib.contextmanager
@@ -35,6 +38,22 @@ def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool =
     """Replace a file by this content, as `replacing` does."""
     with replacing(path, durable=durable, mark=mark) as beside:
         beside.write_bytes(content)
+
+
+@contextlib.contextmanager
+def held(folder: Path, otherwise: str) -> Iterator[None]:
+    """Hold a folder against other processes; a UserError says `otherwise` where one has it. A lock ends with its process."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(otherwise) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _sync(path: Path) -> None:

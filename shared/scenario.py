@@ -429,6 +429,14 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _quorum_is_within_the_fleet(self) -> Self:
+        if self.fleet is not None and self.rounds.quorum > self.fleet.agents:
+            raise ValueError(
+                f"rounds.quorum {self.rounds.quorum} is more than the {self.fleet.agents} agents of the fleet"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _what_is_laid_over_training_is_training(self) -> Self:
         laid = [("evaluation.tune", self.evaluation.tune)]
         methods = self.compare.methods if self.compare is not None else ()

@@ -94,7 +94,7 @@ def test_another_run_begins_with_nothing_and_leaves_no_files(tmp_path: Path) -> 
         put(box, 2)
         box.forget("other")
     assert seen(tmp_path) == (Outboxed("other", 0, 0), None, None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "state.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json"]
 
 
 def test_files_that_were_given_up_half_way_are_swept_away(tmp_path: Path) -> None:

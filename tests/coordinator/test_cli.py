@@ -7,10 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from coordinator import command
 from coordinator.cli import going_on, main
+from coordinator.scenario_file import load
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 from shared.scenario import Scenario
@@ -164,10 +166,39 @@ def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path
     command.prepare(one, command.Options(out))
     (out / "start.npz").write_bytes(b"cut short")
     (out / "model.log").write_text("why it failed")
-    with pytest.raises(UserError, match="a run folder is already there"):
-        command.prepare(one.model_copy(update={"seed": 2}), command.Options(out))
-    command.prepare(one, command.Options(out))
+    mended = one.model_copy(update={"seed": 2})
+    command.prepare(mended, command.Options(out))
     assert sorted(path.name for path in out.iterdir()) == ["model.log", "scenario.yaml"]
+    assert load(out / "scenario.yaml") == mended
+
+
+@pytest.mark.parametrize("name", ["scenario.yaml", "notes.txt"])
+def test_a_folder_with_files_of_the_users_own_is_left_alone(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("# mine\n" + yaml.safe_dump(DIGITS))
+    with pytest.raises(UserError, match="files in it that are no run's; choose another with --out"):
+        command.prepare(Scenario.model_validate(DIGITS), command.Options(tmp_path))
+    assert (tmp_path / name).read_text().startswith("# mine")
+
+
+def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    told = refusal("validate", written(tmp_path, DIGITS), "--set", f"rounds.quorum={DIGITS['fleet']['agents'] + 1}")
+    assert "agents of the fleet" in told
+
+
+def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
+    one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
+    with command.prepared(one, command.Options(out)) as resume:
+        assert not resume
+        for again in (False, True):
+            with (
+                pytest.raises(UserError, match="another coordinator is at work in it"),
+                command.prepared(one, command.Options(out, resume=again)),
+            ):
+                raise AssertionError
+        result = typed("run", written(tmp_path, DIGITS), "--in-process", "--out", str(out))
+        assert (result.exit_code, "another coordinator is at work" in result.stderr) == (2, True)
+    with command.prepared(one, command.Options(out)):
+        pass
 
 
 @pytest.mark.parametrize("sign", ["checkpoint/manifest.json", "result.json"])

@@ -226,6 +226,13 @@ def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
         command.prepare(scene, options, in_process=not wanted)
 
 
+def test_a_comparison_holds_its_folder(tmp_path: Path) -> None:
+    scene = scenario()
+    with command.alone_in(tmp_path), pytest.raises(UserError, match="another coordinator is at work in it"):
+        run_cells(scene, command.Options(tmp_path), [], lambda cell: nullcontext(print), in_process=True)
+    assert not list(tmp_path.iterdir())
+
+
 def test_faults_need_a_broker(tmp_path: Path) -> None:
     fleet = {**DIGITS["fleet"], "faults": {"die": 0.1}}
     with pytest.raises(UserError, match="need a broker"):

@@ -55,6 +55,21 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
     assert row["mb_wire_to_target"] is None  # nothing went over a wire
 
 
+def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_guesses() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    lines = [line(0, **tracked(a=1.0)), line(1, **tracked(b=1.0)), line(2, **tracked(c=1.0))]
+    for later in lines:
+        later["tracked"]["by_agent"] |= {"x": None, "y": None}
+    row = row_of(cell("fedclust"), compare, result(0.8), lines)  # of six agents four test; 3 of them and a guess: 0.775
+    assert row["rounds_to_target"] == 3
+
+
+def test_a_target_where_nobody_has_an_accuracy_is_never_reached() -> None:
+    lines = [{**line(0), "phase": "train", "tracked": {"by_agent": {"a": None, "b": None}}}]
+    row = row_of(cell("fedclust"), compared(scenario(compare={"target": 0.75})), result(0.8), lines)
+    assert row["rounds_to_target"] is None
+
+
 def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     everybody = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import records
 from coordinator.events import Joined
-from coordinator.inprocess import InProcess
+from coordinator.inprocess import GivenUpError, InProcess
 from coordinator.run import Effect, Run, SendOrder, pooled
 from shared.client import decode_model, perform
 from shared.errors import DecodeError
@@ -193,10 +193,39 @@ def test_pooled_moments_are_those_of_all_data() -> None:
     np.testing.assert_allclose(found["std"], [both[:, 0].std(), 1.0])  # a channel without spread is only centred
 
 
+def test_a_constant_channel_is_only_centred_whatever_its_size_and_a_small_spread_on_a_large_mean_counts() -> None:
+    draw = np.random.default_rng(0)
+    constant = np.tile([7.08, 1e6, -0.1, 3e-9], (3000, 1)).astype(np.float32).astype(np.float64)
+    seconds = 1.6e9 + draw.normal(0, 1000, (3000, 1))
+    x = np.concatenate([constant, seconds], axis=1)
+    told = [{"count": len(one), "sum": one.sum(0), "square": (one**2).sum(0)} for one in np.array_split(x, 7)]
+    found = pooled(told)
+    assert found["std"][:4] == [1.0] * 4
+    assert found["std"][4] == pytest.approx(x[:, 4].std(), rel=1e-2)
+
+
 def test_evaluation_comes_every_so_many_rounds_and_at_the_end(tmp_path: Path) -> None:
     in_process(tmp_path, scenario("fedavg", evaluation={"every": 2}, rounds={"count": 5}))
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines if line["phase"] == "evaluate"] == [2, 4, 5]
+
+
+def test_a_line_and_the_result_mean_the_same_by_e_last(tmp_path: Path) -> None:
+    """Half of the agents have not trained after the first round; who never did is measured on what it would use."""
+    run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 1}))
+    [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"]
+    assert len(run.facts.trained) == 4
+    assert line["evaluation"]["last"] == records.result(run, None)["accuracy"]["last"]
+    assert line["evaluation"]["last"]["agents"] == 8
+
+
+def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 2})
+    nobody = (("agent-0",), ("stranger",))
+    with pytest.raises(GivenUpError, match="it cannot go on: agents that the next phase needs are away"):
+        in_process(tmp_path / "away", scene, participants=nobody)
+    with pytest.raises(GivenUpError, match=r"it cannot go on: 8 agents are there, rounds\.quorum wants 9"):
+        in_process(tmp_path / "few", scene, quorum=9)
 
 
 def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from coordinator.sampling import cohort_size, expected_share, walk
 from coordinator.scenario_file import listed_participants
+from shared.errors import UserError
 from shared.scenario import Scenario
 
 FLEET = [f"agent-{i:02d}" for i in range(20)]
@@ -80,6 +81,30 @@ def test_the_expected_share_of_listed_participants_is_their_mean_number(tmp_path
     file.write_text(json.dumps([[0, 1], [2, 3, 4, 5]]))
     scenario = _scenario(20, {"participants": str(file), "count": 2})
     assert math.isclose(expected_share(scenario, listed_participants(scenario)), 3 / 20)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("[[0, 0, 1]]", "round 0 names an agent twice"),
+        ("[[2.7]]", "a JSON list of lists of agent indices is wanted"),
+        ('[["3"]]', "a JSON list of lists of agent indices is wanted"),
+        ("[[true]]", "a JSON list of lists of agent indices is wanted"),
+        ('["01"]', "a JSON list of lists of agent indices is wanted"),
+        ("[[1], [20]]", r"agents \[20\] do not exist or are newcomers; 0 to 17 may be named"),
+        ("[[1], [18]]", r"agents \[18\] do not exist or are newcomers"),
+        ("[[1], []]", "non-empty ones are wanted"),
+        ("[[1]", "a JSON list of lists of agent indices is wanted"),
+    ],
+)
+def test_a_list_of_participants_that_cannot_be_meant_is_refused(rows: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "who.json"
+    file.write_text(rows)
+    scenario = _scenario(20, {"participants": str(file), "count": 1})
+    assert scenario.fleet is not None
+    late = scenario.model_copy(update={"fleet": scenario.fleet.model_copy(update={"newcomers": 2})})
+    with pytest.raises(UserError, match=words):
+        listed_participants(late)
 
 
 def _scenario(fleet: int | None, rounds: Any) -> Scenario:

@@ -47,3 +47,32 @@ def test_more_agents_than_a_coordinator_can_know_are_refused(tmp_path: Path, mon
     statuses = [AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)]
     noise = [Message(TOPICS.status(one.agent), one.to_bytes()) for one in statuses]
     assert clock.run(refusals(tmp_path, *noise))["too many agents"] == 2
+
+
+def test_a_run_that_waits_says_for_whom_after_a_while_and_again_when_that_changes(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 1})
+
+    async def program() -> list[str]:
+        fleet = Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients())
+        fleet.late = {"agent-6", "agent-7"}
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(20.0)
+            fleet.join("agent-6")
+            await asyncio.sleep(20.0)
+            fleet.join("agent-7")
+            await serving
+        return [row["why"] for row in fleet.rows if row["event"] == "waiting"]
+
+    assert clock.run(program()) == ["6 of 8 agents are there", "7 of 8 agents are there"]
+
+
+def test_a_run_that_goes_on_at_once_says_nothing_of_waiting(tmp_path: Path) -> None:
+    scene = scenario("fedavg")
+
+    async def program() -> list[str]:
+        async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
+            await fleet.serve()
+            return [row["event"] for row in fleet.rows]
+
+    assert "waiting" not in clock.run(program())
