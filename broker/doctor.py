@@ -15,12 +15,15 @@ from typing import Any, Literal
 from shared.broker_url import BrokerUrl
 from shared.link import Down, Message, Up, Will
 from shared.mqtt_link import MqttLink
+from shared.topics import Topics
 
 SIZES = tuple(1 << power for power in range(16, 24))  # 64 KiB to 8 MiB
 HEADROOM = 1024  # a part travels with its digest and numbers
 DEFAULT_PART = 512 * 1024
 TRIPS = 50
 BULK = (250_000, 40)  # bytes of a message, how many
+USELESS = "Covey cannot work with this broker as it is configured"
+TOO_LARGE = "raise the broker's limits (Mosquitto: message_size_limit), or lower wire.part_bytes in the scenario"
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,11 @@ class Finding:
 
 
 class Unheard(Exception):  # noqa: N818  not an error of ours: a finding
-    """The broker did not do what was waited for."""
+    """The broker did not do what was waited for. `means`: what that comes to, and what to do."""
+
+    def __init__(self, seen: str, means: str = USELESS) -> None:
+        super().__init__(seen)
+        self.means = means
 
 
 class Doctor:
@@ -48,10 +55,18 @@ class Doctor:
         self._links = 0
 
     async def examine(self) -> list[Finding]:
-        """Every finding, in the order of the checks; only the first where no connection comes about."""
+        """Every finding, in the order of the checks; the first ones where no more can be known.
+
+        That is without a connection, and as a user whom access rules keep to its own topics: to it every check looks
+        like a broker's fault.
+        """
         first = await self._connect()
         if first.state != "ok":
             return [first]
+        if self.url.user and await self._is_kept_out(self.url.user):
+            seen = f"the access rules keep {self.url.user} to an agent's own topics"
+            means = "this user may not examine the broker: do it with the coordinator's credentials"
+            return [first, Finding("publish and subscribe", "missing", seen, means)]
         checks: list[tuple[str, Callable[[], Awaitable[Finding]]]] = [
             ("publish and subscribe", self._publish),
             ("retained message", self._retain),
@@ -69,9 +84,30 @@ class Doctor:
     async def _check(self, name: str, check: Callable[[], Awaitable[Finding]]) -> Finding:
         try:
             return await check()
-        except (Unheard, TimeoutError) as error:
-            seen = str(error) or f"nothing within {self.patience_s:g} s"
-            return Finding(name, "missing", seen, "Covey cannot work with this broker as it is configured")
+        except Unheard as error:
+            return Finding(name, "missing", str(error), error.means)
+        except TimeoutError:
+            return Finding(name, "missing", self._silence, USELESS)
+
+    @property
+    def _silence(self) -> str:
+        return f"nothing within {self.patience_s:g} s"
+
+    async def _is_kept_out(self, user: str) -> bool:
+        """Does what this user sends itself arrive on an agent's own topic, and on the doctor's not?"""
+        return not await self._comes_back(self._topic("plain")) and await self._comes_back(
+            Topics(self._name).status(user)
+        )
+
+    async def _comes_back(self, topic: str) -> bool:
+        try:
+            async with self._link() as link:
+                await self._subscribe(link, topic)
+                await self._send(link, topic, b"x")
+                await self._hear(link)
+        except (Unheard, TimeoutError):
+            return False
+        return True
 
     async def _connect(self) -> Finding:
         link = MqttLink(self.url, client_id=self._name)
@@ -168,7 +204,7 @@ class Doctor:
             largest = size
         seen = f"{largest // 1024} KiB{' or more' if largest == SIZES[-1] else ''}"
         if largest < SIZES[0]:
-            raise Unheard(f"not even {SIZES[0] // 1024} KiB came through")
+            raise Unheard(f"not even {SIZES[0] // 1024} KiB came through", TOO_LARGE)
         if largest < DEFAULT_PART + HEADROOM and largest < SIZES[-1]:
             advice = f"set wire.part_bytes to at most {largest - HEADROOM} in the scenario"
             return Finding("largest payload", "note", seen, advice, largest)
@@ -187,16 +223,23 @@ class Doctor:
 
     async def _throughput(self) -> Finding:
         size, count = BULK
+        bulk = f"{count} messages of {size // 1000} kB"
         payload = os.urandom(size)
+        failed = ""
         async with self._link() as sender, self._link() as reader:
             await self._subscribe(reader, self._topic("bulk"))
             began = time.perf_counter()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._drain(reader, count))
-                for _ in range(count):
-                    group.create_task(self._send(sender, self._topic("bulk"), payload, patience_s=60.0))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._drain(reader, count))
+                    for _ in range(count):
+                        group.create_task(self._send(sender, self._topic("bulk"), payload, patience_s=60.0))
+            except* (Unheard, TimeoutError) as errors:
+                failed = str(errors.exceptions[0]) or self._silence
             rate = size * count / (time.perf_counter() - began) / 1e6
-        return Finding("throughput", "ok", f"{rate:.0f} MB/s ({count} messages of {size // 1000} kB)", value=rate)
+        if failed:
+            raise Unheard(f"{bulk} did not come through: {failed}", TOO_LARGE)
+        return Finding("throughput", "ok", f"{rate:.0f} MB/s ({bulk})", value=rate)
 
     async def _drain(self, reader: MqttLink, count: int) -> None:
         for _ in range(count):

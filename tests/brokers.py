@@ -38,11 +38,11 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
     """A real broker, running while the context is open; gives its url. Skips the test where it is not installed."""
     match name:
         case "embedded":
-            return _hosted(EmbeddedBroker)
+            return hosted(EmbeddedBroker)
         case "mosquitto" | "mosquitto-stock":
             if find() is None:
                 pytest.skip("mosquitto is not installed")
-            return _hosted(lambda: Mosquitto(config=STOCK if name == "mosquitto-stock" else None))
+            return hosted(lambda: Mosquitto(config=STOCK if name == "mosquitto-stock" else None))
         case "nats":
             return _nats(folder)
         case "rabbitmq":
@@ -51,7 +51,7 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
 
 
 @contextlib.contextmanager
-def _hosted(make: Callable[[], EmbeddedBroker | Mosquitto]) -> Iterator[str]:
+def hosted(make: Callable[[], EmbeddedBroker | Mosquitto]) -> Iterator[str]:
     """An async context in an event loop of its own: each test has another one."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

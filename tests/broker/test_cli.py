@@ -15,6 +15,7 @@ from broker.embedded import EmbeddedBroker
 from broker.mosquitto import Mosquitto, answers
 from broker.start import FALLBACK, installed
 from shared.errors import UserError
+from tests import brokers
 from tests.brokers import free_ports
 from tests.certificates import Authority, needs_openssl
 from tests.processes import needs_mosquitto
@@ -43,6 +44,19 @@ def test_the_doctor_passes_the_embedded_broker_and_measures_it(broker_url: Calla
     assert {finding["state"] for finding in findings.values()} == {"ok"}
     assert findings["largest payload"]["value"] == 8 << 20
     assert findings["throughput"]["value"] > 1
+
+
+@pytest.mark.broker
+@needs_mosquitto
+def test_the_doctor_says_what_a_broker_lets_not_through() -> None:
+    with brokers.hosted(lambda: Mosquitto(config=f"{brokers.STOCK}message_size_limit 100000\n")) as url:
+        result = doctor(app, ["doctor", url, "--patience-s", "2", "--json"])
+    assert result.exit_code == 1
+    found = {finding["check"]: finding for finding in json.loads(result.stdout)}
+    assert {check for check, finding in found.items() if finding["state"] == "missing"} == {"throughput"}
+    assert "40 messages of 250 kB did not come through" in found["throughput"]["seen"]
+    assert "message_size_limit" in found["throughput"]["means"]
+    assert "wire.part_bytes" in found["largest payload"]["means"]
 
 
 def test_the_doctor_ends_with_1_where_nobody_listens() -> None:

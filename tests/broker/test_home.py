@@ -29,6 +29,7 @@ from tests.conformance.test_links import down, message, up
 from tests.processes import ROOT, free_port, needs_mosquitto
 
 ORDER = "covey/f/agents/pi-7/order"
+WAYS = [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
 
 
 def typed(*arguments: object) -> Result:
@@ -62,7 +63,7 @@ def running(home: Home, *options: str) -> Iterator[None]:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])])
+@pytest.mark.parametrize("way", WAYS)
 async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(way: list[str], home: Home) -> None:
     with running(home, *way):
         file = home.enroll("pi-7")
@@ -91,6 +92,19 @@ def test_the_doctor_examines_it_as_one_of_its_users(home: Home) -> None:
         done = typed("doctor", "--credentials", home.file("coordinator"), "--json")
     assert done.exit_code == 0, done.output
     assert {finding["state"] for finding in json.loads(done.stdout)} == {"ok"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", WAYS)
+def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(way: list[str], home: Home) -> None:
+    file = home.enroll("pi-7")
+    with running(home, *way):
+        done = typed("doctor", "--credentials", file, "--patience-s", "2", "--json")
+    assert done.exit_code == 1
+    *_, last = json.loads(done.stdout)
+    assert (last["check"], last["state"]) == ("publish and subscribe", "missing")
+    assert "the access rules keep pi-7 to" in last["seen"]
+    assert "coordinator's credentials" in last["means"]
 
 
 def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
