@@ -154,7 +154,7 @@ def run(
     if as_json:
         display.json_line({"event": "result", **result})
         return
-    out.print(display.results_table([result]))
+    display.show(out, display.results_table([result]))
     for remark in filter(None, (display.participation(result), display.newcomers(result))):
         out.print(remark, highlight=False, soft_wrap=True)
     out.print(f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True)
@@ -280,7 +280,7 @@ def status(
         out.print(
             f"{one['name']}: {one['state']}, round {one['round']} of {one['rounds']}, {one['phase']}", highlight=False
         )
-    out.print(display.roster_table(seen["roster"]))
+    display.show(out, display.roster_table(seen["roster"]))
     refusals = ", ".join(f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items())
     out.print(f"refused messages: {refusals or 'none'}", highlight=False, soft_wrap=True)
 
@@ -309,7 +309,7 @@ def report(
         for result in results:
             display.json_line(result)
         return
-    out.print(display.results_table(results))
+    display.show(out, display.results_table(results, display.labels(folders, results)))
 
 
 @main.command()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordinator.display import MODES
+from coordinator.display import MODES, labels
 from coordinator.records import lines, mbit_per_agent, rounds_done
 
 Points = Sequence[tuple[float, float]]
@@ -54,20 +54,8 @@ def curves(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> lis
     """The finished runs in these folders, which have these results."""
     return [
         _curves(label, result, folder)
-        for label, result, folder in zip(_labels(folders, results), results, folders, strict=True)
+        for label, result, folder in zip(labels(folders, results), results, folders, strict=True)
     ]
-
-
-def _labels(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The methods' names where they tell the runs apart, else what differs in the paths."""
-    names = [str(result["method"]) for result in results]
-    if len(set(names)) == len(names):
-        return names
-    parts = [folder.resolve().parts for folder in folders]
-    common = next(
-        (i for i, level in enumerate(zip(*parts, strict=False)) if len(set(level)) > 1), min(map(len, parts)) - 1
-    )
-    return ["/".join(path[common:]) for path in parts]
 
 
 def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:

@@ -6,12 +6,15 @@ Much of it was written by others: agents, files, the broker. It is shown as it i
 from __future__ import annotations
 
 import json
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -94,12 +97,30 @@ class Progressing:
         self._bar.console.print(text, style=style, highlight=False)
 
 
-def results(found: Sequence[Mapping[str, Any]]) -> Words:
-    """Methods side by side: accuracy by mode in percent, cluster recovery, rounds, bytes on the wire."""
+def labels(folders: Sequence[Path], found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The methods' names where they tell the runs apart, else what differs in the paths."""
+    names = [str(one["method"]) for one in found]
+    if len(set(names)) == len(names):
+        return names
+    parts = [folder.resolve().parts for folder in folders]
+    common = next(
+        (i for i, level in enumerate(zip(*parts, strict=False)) if len(set(level)) > 1), min(map(len, parts)) - 1
+    )
+    return ["/".join(path[common:]) for path in parts]
+
+
+def results(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Words:
+    """Methods side by side: accuracy (in percent) or error by mode, cluster recovery, rounds, bytes on the wire.
+
+    `runs` are names for the results, as `labels` gives them; they are shown where the methods' names do not do.
+    """
     modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in found)]
-    headers = ["method", *(MODES[mode] for mode in modes), "clusters", "ARI", "rounds", "MB down / up", "s"]
+    names = list(runs) if list(runs) != [one["method"] for one in found] else []
+    headers = [*(["run"] if names else []), "method", *(MODES[mode] for mode in modes)]
+    headers += ["clusters", "ARI", "rounds", "MB down / up", "s"]
     lines = [
         [
+            *names[i : i + 1],
             one["method"],
             *(_figure(one["accuracy"].get(mode, {})) for mode in modes),
             str(one["clusters"] or NONE),
@@ -108,20 +129,42 @@ def results(found: Sequence[Mapping[str, Any]]) -> Words:
             _wire(one["bytes"]),
             f"{one['seconds']:.1f}",
         ]
-        for one in found
+        for i, one in enumerate(found)
     ]
-    return Words(f"{found[0]['name']}, {found[0]['agents']} agents; accuracy in %, micro / macro", headers, lines)
+    return Words(_title(found, modes), headers, lines)
 
 
-def results_table(found: Sequence[Mapping[str, Any]]) -> Table:
+def _title(found: Sequence[Mapping[str, Any]], modes: Sequence[str]) -> str:
+    """What all results have in common: the scenario's name, how many agents; and what their figures are."""
+    shared = (_shared(str(one["name"]) for one in found), _shared(f"{one['agents']} agents" for one in found))
+    shown = [one["accuracy"].get(mode, {}) for one in found for mode in modes]
+    units = {"accuracy": "accuracy in %", "mse": "mean squared error"}
+    figures = " or ".join(unit for figure, unit in units.items() if any(figure in one for one in shown))
+    return "; ".join(filter(None, (", ".join(filter(None, shared)), figures and f"{figures}, micro / macro")))
+
+
+def _shared(words: Iterable[str]) -> str:
+    """The word that all are; empty where they differ."""
+    first, *others = set(words)
+    return "" if others else first
+
+
+def results_table(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Table:
     """The same for the terminal."""
-    words = results(found)
+    words = results(found, runs)
     table = Table(title=words.title)
-    for i, title in enumerate(words.headers):
-        table.add_column(title, justify="right" if i else "left", no_wrap=True)
+    for i, column in enumerate(zip(words.headers, *words.lines, strict=True)):
+        table.add_column(column[0], justify="right" if i else "left", no_wrap=True, min_width=max(map(len, column)))
     for line in words.lines:
         table.add_row(*line)
     return table
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table with every word of it, also where the terminal is too narrow and breaks its lines."""
+    unbounded = console.options.update(max_width=sys.maxsize)
+    wanted = Measurement.get(console, unbounded, table).minimum
+    console.print(table, width=max(console.width, wanted), crop=False)
 
 
 def _wire(traffic: Mapping[str, int]) -> str:

@@ -33,7 +33,8 @@ def page(runs: Sequence[Curves]) -> str:
     with mpl.rc_context(STYLE):
         plots = [(title, _svg(figure)) for title, figure in _figures(runs)]
     pages = Environment(loader=PackageLoader("coordinator", "."), autoescape=True, undefined=StrictUndefined)
-    return pages.get_template("report.html").render(runs=runs, table=results([run.result for run in runs]), plots=plots)
+    table = results([run.result for run in runs], [run.label for run in runs])
+    return pages.get_template("report.html").render(runs=runs, table=table, plots=plots)
 
 
 def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, Figure]]:

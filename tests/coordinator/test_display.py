@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +17,9 @@ ROW |= {"cluster": None, "samples": 0, "test_samples": 0, "labels": 0}
 PHASE = {"phase": ODD, "reported": [], "invited": [], "cluster_sizes": {}, "round": 0, "ends_round": True}
 
 
-def console() -> tuple[Console, io.StringIO]:
+def console(width: int = 400) -> tuple[Console, io.StringIO]:
     text = io.StringIO()
-    return Console(file=text, width=400, markup=False, emoji=False), text  # as every console of ours: test_house.py
+    return Console(file=text, width=width, markup=False, emoji=False), text  # as every console of ours: test_house.py
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,42 @@ def test_the_roster_shows_names_and_problems_as_they_are() -> None:
     plain, text = console()
     plain.print(display.roster_table({"run": ODD, "agents": {ODD: ROW}}))
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
+
+
+def result(**others: Any) -> dict[str, Any]:
+    """A result of regression, as far as the table reads it."""
+    mse = {"agents": 20, "mse": {"micro": 44.8512, "macro": 45.0234}}
+    modes: dict[str, Any] = {"accuracy": {"server": mse, "tuned": mse, "last": mse}}
+    wire = {"bytes": {"wire_down": 2840000, "wire_up": 2130000}}
+    plain = {"name": "heat", "method": "fedavg", "agents": 20, "clusters": 1, "ari": None, "rounds": 9, "seconds": 13.8}
+    return {**plain, **modes, **wire, **others}
+
+
+def test_a_table_of_results_is_whole_on_a_narrow_terminal() -> None:
+    narrow, text = console(width=80)
+    display.show(narrow, display.results_table([result()]))
+    assert text.getvalue().count("mse 44.85 / 45.02") == 3
+    assert "…" not in text.getvalue()
+
+
+def test_two_runs_of_one_method_are_told_apart_by_their_folders() -> None:
+    found = [result(), result()]
+    words = display.results(found, display.labels([Path("runs/a"), Path("runs/b")], found))
+    assert words.headers[:2] == ["run", "method"]
+    assert [line[:2] for line in words.lines] == [["a", "fedavg"], ["b", "fedavg"]]
+
+
+def test_methods_that_differ_need_no_other_name() -> None:
+    found = [result(), result(method="ifca")]
+    assert display.results(found, display.labels([Path("a"), Path("b")], found)) == display.results(found)
+
+
+def test_the_title_says_only_what_holds_for_all_results() -> None:
+    right = {"server": {"agents": 9, "accuracy": {"micro": 0.5, "macro": 0.5}}}
+    for others, title in (
+        ({}, "heat, 20 agents; mean squared error, micro / macro"),
+        ({"name": "cold"}, "20 agents; mean squared error, micro / macro"),
+        ({"agents": 9}, "heat; mean squared error, micro / macro"),
+        ({"agents": 9, "name": "cold", "accuracy": right}, "accuracy in % or mean squared error, micro / macro"),
+    ):
+        assert display.results([result(), result(**others)]).title == title
