@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
 FIGURES = ("accuracy", "f1", "loss", "mse")
+RESULT = ("name", "method", "agents", "clusters", "accuracy", "ari", "rounds", "bytes", "seconds")  # what tables show
 NOTHING_MIXED: Mapping[str, Any] = {"membership": None, "cluster_accuracy": None}  # agents hold no known mixtures
 
 
@@ -234,14 +235,32 @@ def rounds_done(line: Mapping[str, Any]) -> int:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """The record of a run, a line per phase and event."""
-    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
+    path = folder / "rounds.jsonl"
+    return [_row(text, f"{path}, line {i}", "event") for i, text in enumerate(path.read_bytes().splitlines(), 1)]
 
 
 def finished(folder: Path) -> dict[str, Any]:
-    """The result of a finished run. Raises UserError where there is none."""
+    """The result of a finished run. Raises UserError where there is none, or a damaged one."""
+    path = folder / "result.json"
     try:
-        data: dict[str, Any] = json.loads((folder / "result.json").read_text())
+        text = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{folder}: no result.json is here; has the run been finished?") from None
-    return data
+    return _row(text, str(path), *RESULT)
+
+
+def _row(text: bytes, where: str, *keys: str) -> dict[str, Any]:
+    """One JSON object of a run's files that has these keys."""
+    try:
+        row: dict[str, Any] = json.loads(text)
+    except ValueError as error:  # no JSON, or no text at all
+        raise _damaged(where, f"no JSON ({error})") from None
+    missing = [key for key in keys if key not in row] if isinstance(row, dict) else list(keys)
+    if missing:
+        raise _damaged(where, f"{', '.join(missing)} is missing")
+    return row
+
+
+def _damaged(where: str, why: str) -> UserError:
+    return UserError(f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again")
