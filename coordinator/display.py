@@ -67,6 +67,10 @@ class Progressing:
                 self._warn(f"a report of {row['agent']} was refused: {row['why']}")
             case "waiting":
                 self._warn(f"waiting: {row['why']}")
+            case "control" if row["command"] == "pause":
+                self._warn(f'paused: it goes on when {{"command": "resume"}} is published on {row["topic"]}')
+            case "control":
+                self._say("goes on after the pause")
             case "link" if not row["up"]:
                 self._warn(f"broker: {row['why']}; trying again")
 

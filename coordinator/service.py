@@ -118,6 +118,8 @@ class Service:
         Raises UserError where another coordinator is at work in the federation and was there before.
         """
         over = next((effect.why for effect in first if isinstance(effect, Done)), None)
+        if over is None and self.run.engine.paused:  # it was when it was stopped; nobody would see why nothing happens
+            self._tell_control("pause")
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(self._read())
             while over is None:
@@ -254,9 +256,12 @@ class Service:
             case Control(command="tell"):
                 pass  # the reader has told
             case Control(command=command):
-                self.watch({"event": "control", "command": command})
+                self._tell_control(command)
                 return await self._handle(Paused() if command == "pause" else Resumed())
         return []
+
+    def _tell_control(self, command: str) -> None:
+        self.watch({"event": "control", "command": command, "topic": self.topics.control})
 
     async def _handle(self, event: Any) -> list[Effect]:
         effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, time_of_loop())

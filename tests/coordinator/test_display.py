@@ -42,6 +42,13 @@ def test_a_line_of_the_record_is_shown_as_it_is(row: dict[str, Any]) -> None:
     assert ODD in text.getvalue()
 
 
+def test_a_pause_is_said_with_how_to_go_on() -> None:
+    plain, text = console()
+    with display.Progressing(plain, 3) as progress:
+        progress({"event": "control", "command": "pause", "topic": "covey/f/control"})
+    assert 'paused: it goes on when {"command": "resume"} is published on covey/f/control' in text.getvalue()
+
+
 def test_the_roster_shows_names_and_problems_as_they_are() -> None:
     plain, text = console()
     plain.print(display.roster_table({"run": ODD, "agents": {ODD: ROW}}))

@@ -1,4 +1,4 @@
-"""The coordinator's shell: what it takes from the network is bounded by what it has asked for."""
+"""The coordinator's shell: what it takes from the network is bounded by what it has asked for; a pause is told."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import pytest
 
 from broker.memory import MemoryBroker
 from coordinator import service
+from coordinator.events import Paused
+from coordinator.run import Run
 from shared.link import Message
-from shared.messages import AgentStatus, Part, digest
+from shared.messages import AgentStatus, Control, Part, digest
 from shared.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet
-from tests.small_run import clients, rules, scenario
+from tests.small_run import clients, rules, scenario, setup
 
 TOPICS = Topics("default")
 
@@ -76,3 +78,22 @@ def test_a_run_that_goes_on_at_once_says_nothing_of_waiting(tmp_path: Path) -> N
             return [row["event"] for row in fleet.rows]
 
     assert "waiting" not in clock.run(program())
+
+
+def test_a_run_that_begins_paused_says_so_and_where_to_resume_it(tmp_path: Path) -> None:
+    async def told() -> list[object]:
+        scene, broker = scenario("fedavg"), MemoryBroker()
+        run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", asyncio.get_running_loop().time())
+        run.handle(Paused(), asyncio.get_running_loop().time())
+
+        async def resume() -> None:
+            await asyncio.sleep(5.0)  # of virtual time: the agents are there, and nothing has begun
+            async with broker.link("operator") as link:
+                await link.publish(TOPICS.control, Control(command="resume").to_bytes())
+
+        async with Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+            group.create_task(resume())
+            await fleet.serve(run)
+            return [row.get("command", row["event"]) for row in fleet.rows if row["event"] in ("control", "phase")]
+
+    assert clock.run(told())[:3] == ["pause", "resume", "phase"]
