@@ -51,7 +51,7 @@ def models_at(path: Path, data: Any, root: type[BaseModel]) -> list[type[BaseMod
         if not isinstance(key, int):
             choices = [model for annotation in annotations for model in _models(annotation)]
         data = _inside(data, key)
-    return choices
+    return _chosen(choices, data) if isinstance(data, Mapping) else choices
 
 
 def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:

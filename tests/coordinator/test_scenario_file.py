@@ -9,12 +9,15 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from pydantic import BaseModel
 
 from coordinator.scenario_file import dump, load, methods, schema
-from coordinator.scenario_mistakes import members
+from coordinator.scenario_mistakes import fields, members
 from shared.errors import UserError
 from shared.scenario import Dirichlet, Iid, LabelSkew, Scenario
 from shared.strategies import AnyStrategy
+from shared.strategies.fedavg import FedAvg
+from shared.strategies.fedclust import FedClust
 
 WHOLE = """\
 name: lenet
@@ -105,6 +108,23 @@ def test_a_key_that_resembles_nothing_is_answered_with_all_that_there_are(file: 
     assert mistakes(changed(file, "count", "zzz")) == [
         "rounds.zzz: unknown key, line 9; known: "
         + ", ".join(sorted(type(load(write(file, WHOLE)).rounds).model_fields))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "known"),
+    [
+        ("strategy={name: fedclust, n_clusters: 2, mu: 0.1}", "strategy.mu", FedClust),
+        ("strategy={name: fedavg, n_clusters: 2}", "strategy.n_clusters", FedAvg),
+        ("fleet.partition={name: iid, alpha: 0.1}", "fleet.partition.alpha", Iid),
+        ("strategy.foo=1", "strategy.foo", FedClust),
+    ],
+)
+def test_an_unknown_key_is_answered_from_the_method_or_rule_that_was_named(
+    file: Path, override: str, key: str, known: type[BaseModel]
+) -> None:
+    assert mistakes(file, override) == [
+        f"{key}: unknown key, override {override}; known: {', '.join(sorted(fields(known)))}"
     ]
 
 
