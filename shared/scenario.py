@@ -11,7 +11,16 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import CoreSchema
 
 from shared.messages import Name
@@ -23,9 +32,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """A part of a scenario: frozen, unknown keys refused."""
+    """A part of a scenario: frozen, unknown keys refused, numbers finite."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Model(Section):
@@ -42,13 +51,15 @@ class Standardise(Section):
     """Fixed means and standard deviations, one per channel (the first axis of the features)."""
 
     mean: tuple[float, ...]
-    std: tuple[float, ...]
+    std: tuple[Annotated[float, Field(gt=0)], ...]
 
 
 class Task(Section):
     """What is learned. An agent whose data does not fit stays out and says what differs."""
 
-    features: tuple[int, ...] = Field(description="shape of one example, channels first: [1, 28, 28], [9, 128], [12]")
+    features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        min_length=1, description="shape of one example, channels first: [1, 28, 28], [9, 128], [12]"
+    )
     classes: int | tuple[str, ...] | None = Field(
         None, description="number of classes, or their names as the data spells them; null: regression"
     )
@@ -61,6 +72,31 @@ class Task(Section):
         None,
         description=".npz with theta0, flat float32: the first initial model, or a row for each that the method starts from; or what `agent model` wrote, which spares the coordinator torch",
     )
+
+    @field_validator("classes")
+    @classmethod
+    def _classes_differ(cls, classes: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
+        if classes is None:
+            return None
+        names = classes if isinstance(classes, tuple) else ()
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{twice} stand there twice; each class is wanted once")
+        count = classes if isinstance(classes, int) else len(names)
+        if count < 2:
+            raise ValueError(f"{count} of them; at least 2 are wanted, or null for regression")
+        return classes
+
+    @field_validator("standardise")
+    @classmethod
+    def _one_mean_and_deviation_per_channel(cls, value: str | Standardise, info: ValidationInfo) -> str | Standardise:
+        features = info.data.get("features")
+        if features and isinstance(value, Standardise) and not len(value.mean) == len(value.std) == features[0]:
+            raise ValueError(
+                f"{len(value.mean)} means and {len(value.std)} standard deviations; the features "
+                f"{list(features)} want one of each per channel, {features[0]}"
+            )
+        return value
 
     @property
     def outputs(self) -> int:

@@ -41,7 +41,7 @@ S = TypeVar("S")
 class Training(BaseModel):
     """Local SGD. The optimiser is made anew for every job."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(1, ge=1, description="E, passes over the local training set per round")
     batch: int = Field(10, ge=1, description="B, mini-batch size; a short last batch is kept")
@@ -247,7 +247,7 @@ class Strategy(BaseModel, Generic[S]):
     phase per round, so that such a method writes `init`, `work`, `fold` and nothing else.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year

@@ -104,6 +104,41 @@ def test_a_mistake_is_named_with_key_line_what_was_seen_and_what_is_wanted(
     assert mistakes(changed(file, old, new)) == [said]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "at", "said"),
+    [
+        ("task.scale", ".inf", "", "inf, OVERRIDE; should be a finite number"),
+        ("training.lr", ".inf", "", "inf, OVERRIDE; should be a finite number"),
+        ("training.lr_steps", "[[0.5, .inf]]", ".0.1", "inf, OVERRIDE; should be a finite number"),
+        ("strategy.lambda", ".nan", "", "nan, OVERRIDE; should be a finite number"),
+        ("rounds.deadline_s", ".inf", "", "inf, OVERRIDE; should be a finite number"),
+        ("task.standardise", "{mean: [.nan], std: [1]}", ".mean.0", "nan, OVERRIDE; should be a finite number"),
+        ("task.standardise", "{mean: [0.5], std: [0]}", ".std.0", "0, OVERRIDE; should be greater than 0"),
+        (
+            "task.standardise",
+            "{mean: [0.5, 0.1], std: [1]}",
+            "",
+            "OVERRIDE; 2 means and 1 standard deviations; the features [1, 28, 28] want one of each per channel, 1",
+        ),
+        ("task.classes", "0", "", "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression"),
+        ("task.classes", "[]", "", "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression"),
+        ("task.classes", "[a, b, a]", "", "OVERRIDE; ['a'] stand there twice; each class is wanted once"),
+        ("task.features", "[-1, 8, 8]", ".0", "-1, OVERRIDE; should be greater than or equal to 1"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused_by_its_key(
+    file: Path, key: str, value: str, at: str, said: str
+) -> None:
+    override = f"{key}={value}"
+    assert mistakes(file, override) == [f"{key}{at}: {said.replace('OVERRIDE', f'override {override}')}"]
+
+
+def test_a_task_without_features_is_refused(file: Path) -> None:
+    (said,) = mistakes(file, "task.features=[]")
+    assert said.startswith("task.features: [], override task.features=[]; ")
+    assert "at least 1 item" in said
+
+
 def test_a_key_that_resembles_nothing_is_answered_with_all_that_there_are(file: Path) -> None:
     assert mistakes(changed(file, "count", "zzz")) == [
         "rounds.zzz: unknown key, line 9; known: "
