@@ -275,11 +275,8 @@ def status(
     if as_json:
         display.json_line(seen)
         return
-    if seen["status"]:
-        one = seen["status"]
-        out.print(
-            f"{one['name']}: {one['state']}, round {one['round']} of {one['rounds']}, {one['phase']}", highlight=False
-        )
+    for line in display.standing(seen):
+        out.print(line, highlight=False, soft_wrap=True)
     display.show(out, display.roster_table(seen["roster"]))
     refusals = ", ".join(f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items())
     out.print(f"refused messages: {refusals or 'none'}", highlight=False, soft_wrap=True)

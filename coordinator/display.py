@@ -230,6 +230,25 @@ def _state(row: Mapping[str, Any]) -> Text:
     return Text("busy" if row["busy"] else "idle")
 
 
+def _moment(seconds: float) -> str:
+    """A time of day, with the date where that is not today's."""
+    then, now = time.localtime(seconds), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S", then)
+
+
+def standing(seen: Mapping[str, Any]) -> list[str]:
+    """What `coordinator status` says above the roster: what runs, and whether the roster is what a coordinator left."""
+    status = seen["status"]
+    if status is None:
+        ended = "the run is finished; " if seen["finished"] else ""
+        return [f"{ended}this is what its coordinator wrote last, at {_moment(seen['written'])}"]
+    told = [status["state"], f"round {status['round']} of {status['rounds']}", status["phase"]]
+    first = [f"{status['name']}: {', '.join(filter(None, told))}"] if status["name"] else []  # a last will has no name
+    if status["online"] and status["state"] not in ("finished", "stopped"):
+        return first
+    return [*first, "no coordinator is at work here: this is what the last one left when it ended"]
+
+
 def roster_table(roster: Mapping[str, Any]) -> Table:
     """Everybody the coordinator knows: `RosterMessage` as a table."""
     table = Table(title=f"run {roster['run']}: {len(roster['agents'])} agents")
@@ -237,7 +256,7 @@ def roster_table(roster: Mapping[str, Any]) -> Table:
         table.add_column(column)
     for agent, row in roster["agents"].items():
         state = _state(row)
-        seen = time.strftime("%H:%M:%S", time.localtime(row["seen"]))
+        seen = _moment(row["seen"])
         refusals = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
         cluster = NONE if row["cluster"] is None else str(row["cluster"])
         counts = f"{row['samples']} / {row['test_samples']}"

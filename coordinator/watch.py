@@ -19,14 +19,16 @@ WITHIN_S = 3.0
 
 
 def from_folder(folder: Path) -> dict[str, Any]:
-    """The newest roster that a run has left in its folder."""
+    """The newest roster that a run has left in its folder, when it was written, and whether the run is finished."""
+    path = folder / "roster.json"
     try:
-        roster = RosterMessage.from_bytes((folder / "roster.json").read_bytes())
+        roster, written = RosterMessage.from_bytes(path.read_bytes()), path.stat().st_mtime
     except FileNotFoundError:
         raise UserError(f"{folder}: no roster is here; {_instead(folder)}") from None
     except DecodeError as error:
-        raise UserError(f"{folder / 'roster.json'}: {error}") from None
-    return {"status": None, "roster": roster.model_dump(mode="json")}
+        raise UserError(f"{path}: {error}") from None
+    finished = (folder / "result.json").exists()
+    return {"status": None, "roster": roster.model_dump(mode="json"), "written": written, "finished": finished}
 
 
 def _instead(folder: Path) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from coordinator import display
+from coordinator import display, watch
+from shared.messages import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
 ROW = {"online": True, "problem": ODD, "takes_part": False, "busy": False, "seen": 0.0, "refusals": {ODD: 1}}
@@ -53,6 +55,40 @@ def test_the_roster_shows_names_and_problems_as_they_are() -> None:
     plain, text = console()
     plain.print(display.roster_table({"run": ODD, "agents": {ODD: ROW}}))
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
+
+
+STATUS = {"name": "devices", "online": True, "state": "open", "round": 1, "rounds": 2, "phase": "train"}
+LEFT = "no coordinator is at work here: this is what the last one left when it ended"
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        ({}, ["devices: open, round 1 of 2, train"]),
+        ({"state": "gathering", "phase": ""}, ["devices: gathering, round 1 of 2"]),
+        ({"state": "finished", "round": 2, "phase": ""}, ["devices: finished, round 2 of 2", LEFT]),
+        ({"state": "stopped"}, ["devices: stopped, round 1 of 2, train", LEFT]),
+        ({"name": "", "online": False, "state": "stopped"}, [LEFT]),  # a last will
+    ],
+)
+def test_the_status_says_when_the_roster_is_what_a_coordinator_left(told: dict[str, Any], lines: list[str]) -> None:
+    assert display.standing({"status": {**STATUS, **told}}) == lines
+
+
+def test_a_roster_from_a_folder_says_when_it_was_written_and_whether_the_run_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "roster.json").write_bytes(RosterMessage(run="r1").to_bytes())
+    (written,) = display.standing(watch.from_folder(tmp_path))
+    assert written.startswith("this is what its coordinator wrote last, at ")
+    (tmp_path / "result.json").touch()
+    assert display.standing(watch.from_folder(tmp_path)) == [f"the run is finished; {written}"]
+
+
+def test_an_agent_last_seen_on_another_day_is_shown_with_the_date() -> None:
+    now = time.time()
+    for seen, wanted in ((now, "%H:%M:%S"), (now - 3 * 86400, "%Y-%m-%d %H:%M:%S")):
+        plain, text = console()
+        plain.print(display.roster_table({"run": "r", "agents": {"a": {**ROW, "seen": seen}}}))
+        assert f" {time.strftime(wanted, time.localtime(seen))} " in text.getvalue()
 
 
 def result(**others: Any) -> dict[str, Any]:
