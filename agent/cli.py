@@ -70,7 +70,7 @@ def start(
     from shared.broker_url import BrokerUrl, Tls
     from shared.topics import is_name
 
-    name = name or default_name()
+    name = _named(name, credentials, broker)
     for what, text in (("--id", name), ("--federation", federation)):
         if not is_name(text):
             raise UserError(f"{what} {text!r}: letters, digits, '.', '_' and '-', at most 64, are wanted")
@@ -99,7 +99,7 @@ def service(
     from agent.unit import render
 
     parsed = get_command(app).commands["start"].make_context("agent start", context.args)  # type: ignore[attr-defined]
-    name = parsed.params["name"] or default_name()
+    name = _named(*(parsed.params[option] for option in ("name", "credentials", "broker")))
     print(
         render(name, [sys.executable, "-m", "agent.cli", "start", *_again(parsed)], user or getpass.getuser()), end=""
     )
@@ -238,6 +238,16 @@ async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None
         loop.add_signal_handler(number, agent.stop)
     async with pool, MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
         await agent.run(link)
+
+
+def _named(name: str | None, credentials: Path | None, broker: str) -> str:
+    """Who we are. Raises UserError where it is with somebody else's credentials that we would connect."""
+    name = name or default_name()
+    if credentials is not None:
+        from shared.credentials import check_agent
+
+        check_agent(credentials, name, broker)
+    return name
 
 
 def default_name() -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from broker.matching import is_filter, matches
+from shared.credentials import COORDINATOR
 
-COORDINATOR = "coordinator"
 Action = Literal["read", "write"]
 
 

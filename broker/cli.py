@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from broker import passwords
-from broker.acl import COORDINATOR
 from broker.doctor import Doctor, Finding
 from broker.embedded import EmbeddedBroker, until_closed
 from broker.home import Home
@@ -27,6 +26,7 @@ from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import installed
 from shared.broker_url import PORTS, BrokerUrl, Tls
+from shared.credentials import COORDINATOR
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker import passwords
-from broker.acl import COORDINATOR
 from broker.options import Options
 from shared import credentials
 from shared.broker_url import SYSTEM_TLS, BrokerUrl
+from shared.credentials import COORDINATOR
 from shared.errors import UserError
 from shared.topics import is_name
 

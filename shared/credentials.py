@@ -14,6 +14,7 @@ from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
+COORDINATOR = "coordinator"  # the user that no agent is
 
 
 def render(name: str, url: BrokerUrl, authority: str) -> str:
@@ -33,3 +34,17 @@ def read(file: Path) -> Mapping[str, str]:
     if not begin:
         raise UserError(f"{file}: a file is wanted that `broker enroll` wrote")
     return {"id": name, "broker": broker, "ca": str(file)}
+
+
+def check_agent(file: Path, agent: str, broker: str) -> None:
+    """UserError where these are not this agent's: their broker would let it in, and part with it at its first message."""
+    told = read(file)
+    user = told["id"]
+    if broker != told["broker"]:  # the user knows better: only the authority is taken from the file
+        return
+    if user == COORDINATOR:
+        raise UserError(f"{file}: these credentials are the coordinator's; an agent's are wanted, from `broker enroll`")
+    if user != agent:
+        raise UserError(
+            f"{file}: these credentials are {user}'s, not {agent}'s; leave --id out, or give {agent}'s file"
+        )

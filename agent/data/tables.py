@@ -66,7 +66,7 @@ def _read_csv(path: Path, label: str | None) -> Table:
             first = file.readline()
             file.seek(0)
             rows = csv.reader(file, delimiter=max(",;\t", key=first.count))
-            columns = _header(path, next(rows, []))
+            columns = _header(path, next(rows, []), label)
             at = label_column(columns, label, str(path))
             return _collect(path, columns, at, rows)
     except UnicodeDecodeError as error:
@@ -75,13 +75,15 @@ def _read_csv(path: Path, label: str | None) -> Table:
         raise DataError(f"{path}: {error}") from None
 
 
-def _header(path: Path, cells: list[str]) -> tuple[str, ...]:
+def _header(path: Path, cells: list[str], label: str | None) -> tuple[str, ...]:
     columns = tuple(cell.strip() for cell in cells)
     if not any(columns):
         raise DataError(f"{path}: empty; a first line with column names and one line per sample are wanted")
     if len(columns) < 2:
         raise DataError(f"{path}: one column only ({columns[0]!r}); a label and at least one feature are wanted")
-    if all(_is_number(column) for column in columns):
+    # a first sample's label may be a word; a label that was asked for by name stands in a header alone
+    at = len(columns) if label is not None else label_column(columns, None, str(path))
+    if all(_is_number(column) for column in columns[:at] + columns[at + 1 :]):
         raise DataError(f"{path}: the first line holds numbers; column names are wanted there")
     if len(set(columns)) < len(columns):
         twice = sorted({column for column in columns if columns.count(column) > 1})

@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from agent.cli import app
 from agent.unit import quoted, render
+from shared import credentials
+from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
 
@@ -20,6 +22,13 @@ def unit(*options: str) -> dict[str, str]:
     done = CliRunner().invoke(app, ["service", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+
+
+def enrolled(user: str, folder: Path) -> Path:
+    """Credentials as `broker enroll` writes them."""
+    file = folder / "user.pem"
+    file.write_text(credentials.render(user, BrokerUrl.parse("mqtts://u:p@host"), f"{credentials.BEGIN}\n"))
+    return file
 
 
 def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
@@ -76,6 +85,30 @@ def test_options_that_agent_start_would_not_take_make_no_unit(options: list[str]
 )
 def test_nothing_in_an_argument_is_expanded(word: str, wanted: str) -> None:
     assert quoted(word) == wanted
+
+
+@pytest.mark.parametrize("command", ["start", "service"])
+@pytest.mark.parametrize(
+    ("user", "options", "said"),
+    [
+        ("pi-7", ["--id", "pi-8"], "are pi-7's, not pi-8's; leave --id out, or give pi-8's file"),
+        ("coordinator", [], "are the coordinator's; an agent's are wanted"),
+        ("coordinator", ["--id", "pi-7"], "are the coordinator's; an agent's are wanted"),
+    ],
+)
+def test_credentials_of_somebody_else_are_refused(
+    command: str, user: str, options: list[str], said: str, tmp_path: Path
+) -> None:
+    file = enrolled(user, tmp_path)
+    line = [command, "--data", str(tmp_path), "--credentials", str(file), *options]
+    done = CliRunner().invoke(app, line)
+    assert isinstance(done.exception, UserError)
+    assert said in str(done.exception)
+
+
+def test_an_agents_own_credentials_name_it(tmp_path: Path) -> None:
+    file = enrolled("pi-7", tmp_path)
+    assert unit("--data", str(tmp_path), "--credentials", str(file))["Description"] == "Covey agent pi-7"
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed")
