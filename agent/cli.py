@@ -174,8 +174,8 @@ def model(
     """Write the initial weights of a scenario, drawn on its seed."""
     import numpy as np
 
-    from agent.fleet import load_scenario
     from agent.models import build, headed, initial
+    from agent.scenario_file import load_scenario
     from shared.seeds import entropy
 
     plan = load_scenario(scenario)
@@ -209,7 +209,7 @@ def superclasses(
     ] = None,
 ) -> None:
     """Test models on all test data of each super-class of a simulated fleet; prints JSON, a row of accuracies per model."""
-    from agent.fleet import load_scenario
+    from agent.scenario_file import load_scenario
     from agent.superclasses import accuracies
 
     known = None if scaling is None else _scaling(scaling)

@@ -15,11 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
 from agent.faults import Weather
 from agent.pool import COMMAND, Jobs, Pool
+from agent.scenario_file import load_scenario
 from agent.service import Agent, Identity, NameTakenError, Tell
 from shared.errors import DecodeError, UserError
 from shared.link import Down, Link, Message, Up, Will
@@ -135,19 +133,6 @@ class FleetRun:
             return False
         self._died.add(death)
         return True
-
-
-def load_scenario(path: Path) -> Scenario:
-    """A scenario file. Raises UserError that names the key that is wrong."""
-    try:
-        return Scenario.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}; a scenario file is wanted") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not YAML: {error}") from None
-    except ValidationError as error:
-        faults = "\n".join(f"  {'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise UserError(f"{path}: {error.error_count()} mistake(s)\n{faults}") from None
 
 
 async def host(path: Path, url: BrokerUrl, folder: Path, data_root: Path | None, tell: Tell) -> None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agent.check import Finding, inspect, load_local
-from agent.fleet import load_scenario
+from agent.scenario_file import load_scenario
 from shared.errors import DataError
 
 

@@ -11,12 +11,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-import yaml
-
 from agent.check import inspect, load_local
 from agent.data import Dataset, fit
 from agent.partition import Split, client_dataset, fleet_data
-from shared.scenario import Scenario, Task
+from agent.scenario_file import load_scenario
+from shared.scenario import Task
 
 
 class Source(Protocol):
@@ -73,5 +72,4 @@ def _local(data: str, label: str | None, task: str) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split]:
-    text = Path(scenario).read_text(encoding="utf-8")
-    return fleet_data(Scenario.model_validate(yaml.safe_load(text)), data_root)
+    return fleet_data(load_scenario(Path(scenario)), data_root)

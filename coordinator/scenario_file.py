@@ -17,12 +17,11 @@ from coordinator.sampling import Listed
 from coordinator.scenario_mistakes import explain, fields, members, models_at
 from coordinator.scenario_yaml import Path, Source, YamlError, parse, render
 from shared.errors import UserError
-from shared.scenario import Partition, Scenario, agent_name
+from shared.scenario import Partition, Scenario, agent_name, named_files
 from shared.strategies import AnyStrategy
 from shared.strategy import Strategy
 
 Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by index
-FILES = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
 
 
 def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -167,11 +166,8 @@ def _set(inside: Any, key: str | int, value: Any, path: Path) -> None:
 def _with_files(source: Source, scenario: pathlib.Path) -> tuple[Source, list[str]]:
     """Paths made absolute in place, and a line for each file that is not there."""
     lost = []
-    for section, key in FILES:
-        inside = source.data.get(section)
-        if not isinstance(inside, dict) or not isinstance(inside.get(key), str):
-            continue
-        file = (scenario.parent / inside[key]).resolve()
+    for (section, key), file in named_files(source.data, scenario.parent).items():
+        inside = source.data[section]
         if not file.is_file():
             place = source.place((section, key))
             lost.append(f"{section}.{key}: {inside[key]!r}, {place}; there is no file {file}{_rule_hint(inside[key])}")

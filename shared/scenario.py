@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -28,6 +29,7 @@ from shared.seeds import generator
 from shared.strategies import AnyStrategy
 from shared.strategy import Training
 
+FILES = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -514,6 +516,15 @@ class Scenario(Section):
 
     def _training_with(self, over: Mapping[str, Any]) -> Training:
         return Training.model_validate({**self.training.model_dump(), **over})
+
+
+def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, str], Path]:
+    """The files that a scenario's text names, by section and key; relative paths start at the scenario's own folder."""
+    return {
+        (section, key): (folder / data[section][key]).resolve()
+        for section, key in FILES
+        if isinstance(data.get(section), dict) and isinstance(data[section].get(key), str)
+    }
 
 
 def agent_name(index: int, agents: int) -> str:

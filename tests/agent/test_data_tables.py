@@ -33,7 +33,7 @@ def test_without_such_a_column_the_last_one_is_the_label_and_the_source_says_so(
 
 
 @pytest.mark.parametrize(
-    ("header", "label"), [("x1,label", None), ("x,species", None), ("1,label", "label"), ("1,species", "species")]
+    ("header", "label"), [("x1,label", None), ("x,species", None), ("0,label", None), ("1,species", "species")]
 )
 def test_a_header_is_recognised_by_a_features_name_or_by_the_label_that_was_asked_for(
     header: str, label: str | None, tmp_path: Path
@@ -72,7 +72,7 @@ def test_train_and_test_tables_share_one_list_of_class_names(tmp_path: Path) -> 
         ("a,label\n1,x\n", ["one sample only"]),
         ("1,2\n3,4\n", ["first line holds numbers"]),
         ("5.1,0.2,setosa\n4.9,0.2,setosa\n", ["first line holds numbers"]),
-        ("y,1,2\nn,3,4\n", ["first line holds numbers"]),
+        ("5.1,yes\n4.9,no\n", ["first line holds numbers"]),
         ("label\nx\n", ["one column only"]),
         ("a,a,label\n1,2,x\n", ["occur twice", "'a'"]),
         ("a,b,label\n1,2,x\n3,y\n", ["row 2 (line 3)", "2 cells", "3 columns"]),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from agent.faults import Weather
-from agent.fleet import FleetRun, load_scenario, write_partition
+from agent.fleet import FleetRun, write_partition
+from agent.scenario_file import load_scenario
 from broker.memory import MemoryBroker
 from shared.errors import UserError
 from shared.link import Message, Up
@@ -169,6 +170,20 @@ def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
         load_scenario(path)
     with pytest.raises(UserError, match="No such file"):
         load_scenario(tmp_path / "none.yaml")
+
+
+def test_relative_paths_of_a_scenario_start_at_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "sub" / "s.yaml"
+    path.parent.mkdir()
+    path.write_text(
+        "name: s\ntask: {features: [4], init: start.npz}\nstrategy: {name: fedavg}\n"
+        "fleet: {agents: 2, partition: split.npz}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    found = load_scenario(Path("sub/s.yaml"))
+    assert found.fleet is not None
+    folder = path.parent.resolve()
+    assert (found.task.init, found.fleet.partition) == (str(folder / "start.npz"), str(folder / "split.npz"))
 
 
 def test_a_scenario_without_a_fleet_cannot_be_simulated(tmp_path: Path) -> None:
