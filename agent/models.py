@@ -97,16 +97,16 @@ def initial(task: Task, seed: int, start: int = 0) -> tuple[Vector, Layout]:
     """Initial vector (d,) number `start` and its layout.
 
     A vector in `task.init` is the first one's parameters, and the others are drawn, since models that start equal never
-    separate; a matrix (starts, P) there has the parameters of all.
+    separate; a matrix (starts, P) there has the parameters of all, and what `agent model` wrote has all of them whole.
     """
     module = build(task, seed)
     layout = layout_of(module)
     own = tensors_of(module)
     vector = layout.vector({entry.name: own[entry.name].detach().numpy() for entry in layout.tensors})
     if task.init is not None:
-        stored = _stored(task.init, layout.parameters, start)
+        stored = _stored(task.init, layout, start)
         if stored is not None:
-            vector[: layout.parameters] = stored
+            vector[: stored.size] = stored
     return vector, layout
 
 
@@ -361,23 +361,26 @@ def _signature(builder: Callable[..., Any]) -> str:
         return "(features, outputs, **options)"
 
 
-def _stored(path: str, parameters: int, start: int) -> Vector | None:
+def _stored(path: str, layout: Layout, start: int) -> Vector | None:
+    """Start number `start` as the file has it: `theta0` are parameters (P,), `starts` of `agent model` whole models (d,)."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            if "theta0" not in file.files:
+            name = "starts" if "starts" in file.files else "theta0"
+            if name not in file.files:
                 raise UserError(f"task.init {path}: no array theta0; it holds {', '.join(file.files)}")
-            theta = file["theta0"]
+            theta = file[name]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise UserError(f"task.init {path}: {error}; an .npz file with theta0 is wanted") from error
-    if theta.ndim not in (1, 2) or theta.shape[-1] != parameters or theta.dtype != np.float32:
+    wanted = layout.size if name == "starts" else layout.parameters
+    if theta.ndim not in (1, 2) or theta.shape[-1] != wanted or theta.dtype != np.float32:
         raise UserError(
-            f"task.init {path}: theta0 is {theta.dtype} of shape {theta.shape}; "
-            f"the model has {parameters} parameters, float32 ({parameters},) is wanted, or a row of them per start"
+            f"task.init {path}: {name} is {theta.dtype} of shape {theta.shape}; "
+            f"the model has {layout.parameters} parameters, float32 ({wanted},) is wanted, or a row of them per start"
         )
     if not np.isfinite(theta).all():
-        raise UserError(f"task.init {path}: theta0 holds a NaN or infinity")
+        raise UserError(f"task.init {path}: {name} holds a NaN or infinity")
     if theta.ndim == 1:
         return cast(Vector, theta) if start == 0 else None
     if start >= len(theta):
-        raise UserError(f"task.init {path}: theta0 has {len(theta)} rows, this method wants one more for start {start}")
+        raise UserError(f"task.init {path}: {name} has {len(theta)} rows, this method wants one more for start {start}")
     return cast(Vector, theta[start])

@@ -156,6 +156,16 @@ def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a
         initial(described, 0, 2)
 
 
+def test_what_agent_model_wrote_is_taken_whole_with_the_statistics_of_batch_norms(tmp_path: Path) -> None:
+    normed = Task(features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1}))
+    drawn = [initial(normed, seed)[0] + 1 for seed in (1, 2)]
+    np.savez(tmp_path / "start.npz", starts=np.stack(drawn), layout=np.array("{}"))
+    again = normed.model_copy(update={"init": str(tmp_path / "start.npz")})
+    assert [initial(again, 0, j)[0].tolist() for j in range(2)] == [vector.tolist() for vector in drawn]
+    with pytest.raises(UserError, match="starts is float32"):
+        initial(task("linear", 10, classes=3, init=str(tmp_path / "start.npz")), 0)
+
+
 def test_batch_norm_that_averages_over_all_it_ever_saw_is_refused() -> None:
     with pytest.raises(UserError, match=r"task\.model: 0 averages over all batches"):
         layout_of(nn.Sequential(nn.BatchNorm1d(2, momentum=None)))
