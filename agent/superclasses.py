@@ -64,7 +64,7 @@ def _tested(local: TorchLocal, model: Vector, of_sample: Array) -> list[float]:
 
 
 def _vector(path: Path, layout: Layout) -> Vector:
-    named = load_file(path)
-    if not layout.fits(named):
-        raise UserError(f"{path}: the tensors are not those of task.model; was it made by this scenario?")
-    return layout.vector(named)
+    try:
+        return layout.vector(load_file(path))
+    except ValueError:
+        raise UserError(f"{path}: the tensors are not those of task.model; was it made by this scenario?") from None

@@ -156,16 +156,18 @@ def init(
 def enroll(names: Names, home: HomeFolder = HOME) -> None:
     """Let agents in: one file each, with all that `agent start --credentials` needs. A broker that runs takes them in."""
     with _told():
+        own = Home(home)
         for name in names:
-            print(Home(home).enroll(name))
+            print(own.enroll(name))
 
 
 @app.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Make agents' credentials void. A broker that runs ends their connections."""
     with _told():
+        own = Home(home)
         for name in names:
-            Home(home).expel(name)
+            own.expel(name)
 
 
 @app.command()

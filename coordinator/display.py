@@ -156,9 +156,20 @@ def _shared(words: Iterable[str]) -> str:
 def results_table(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Table:
     """The same for the terminal."""
     words = results(found, runs)
-    table = Table(title=words.title)
-    for i, column in enumerate(zip(words.headers, *words.lines, strict=True)):
-        table.add_column(column[0], justify="right" if i else "left", no_wrap=True, min_width=max(map(len, column)))
+    return _filled(Table(title=words.title), words, titles_wrap=False)
+
+
+def words_table(words: Words) -> Table:
+    """A comparison for the terminal."""
+    table = Table(title=words.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    return _filled(table, words, titles_wrap=True)
+
+
+def _filled(table: Table, words: Words, *, titles_wrap: bool) -> Table:
+    """With a column for each header; what stands below is never cut or wrapped."""
+    for i, (title, *column) in enumerate(zip(words.headers, *words.lines, strict=True)):
+        width = max(map(len, column if titles_wrap else (title, *column)))
+        table.add_column(title, justify="right" if i else "left", no_wrap=not titles_wrap, min_width=width)
     for line in words.lines:
         table.add_row(*line)
     return table
@@ -176,16 +187,6 @@ def _wire(traffic: Mapping[str, int]) -> str:
     if not traffic["wire_up"]:
         return NONE
     return f"{traffic['wire_down'] / 1e6:.2f} / {traffic['wire_up'] / 1e6:.2f}"
-
-
-def words_table(words: Words) -> Table:
-    """A comparison for the terminal."""
-    table = Table(title=words.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
-    for i, (title, *column) in enumerate(zip(words.headers, *words.lines, strict=True)):
-        table.add_column(title, justify="right" if i else "left", min_width=max(map(len, column)))  # titles may wrap
-    for line in words.lines:
-        table.add_row(*line)
-    return table
 
 
 def _figure(mode: Mapping[str, Any]) -> str:

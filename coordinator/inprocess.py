@@ -24,7 +24,7 @@ LocalFor = Callable[[ClientId, OrderMessage], Local]
 Work = list[tuple[ClientId, OrderMessage]]
 
 
-MOST_IDLE = 100
+MOST_IDLE = 100  # ticks; nothing that is yet to come takes as many
 IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
 
 

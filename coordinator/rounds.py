@@ -128,7 +128,7 @@ class RoundEngine:
         self._waited = False  # the time to wait for a full start is over
         self._gather_until: float | None = None if rules.start_wait_s is None else now + rules.start_wait_s
         self._rollcall_until: float | None = None
-        self._not_before: float | None = None  # back-off after a void step
+        self._not_before: float | None = None  # back-off after a void step, or a plan for which too few were there
 
     @property
     def wake_at(self) -> float | None:
@@ -252,7 +252,8 @@ class RoundEngine:
             return f"{there} agents are there, rounds.quorum wants {rules.quorum}"
         if not self._enough_to_start():
             return f"{there} of {rules.start_agents} agents are there"
-        return "agents that the next phase needs are away" if self._not_before is not None else None
+        # a plan found too few of them, or an attempt was void
+        return "agents that the next phase needs are away or do not report" if self._not_before is not None else None
 
     def _admitted(self, clients: set[ClientId]) -> set[ClientId]:
         """Those of them who may be invited yet."""

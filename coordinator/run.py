@@ -52,6 +52,7 @@ from shared.strategy import ClientId, Order, Phase, Report, Setup, Training, Vie
 from shared.vectors import Vector
 
 MOST_PER_VALUE = 8  # bytes: topk sends an index and a value
+ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding of sums
 BESIDE_VECTORS = 2 << 20  # bytes of a report for everything else in it
 
 
@@ -105,9 +106,6 @@ class Facts:
     evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
-
-
-ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding of sums
 
 
 class Run:

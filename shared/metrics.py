@@ -37,11 +37,6 @@ def macro_f1(truth: Classes, predicted: Classes) -> float:
     return math.fsum(scores) / len(scores)
 
 
-def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    shifted = np.exp(logits.astype(np.float64) - np.max(logits, axis=1, keepdims=True))
-    return shifted / np.sum(shifted, axis=1, keepdims=True)  # type: ignore[no-any-return]
-
-
 def micro(values: Sequence[float], amounts: Sequence[float]) -> float:
     """Mean over clients weighted by their amounts of data, not scikit-learn's "micro".
 

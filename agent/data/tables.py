@@ -83,8 +83,7 @@ def _header(path: Path, cells: list[str], label: str | None) -> tuple[str, ...]:
         raise DataError(f"{path}: one column only ({columns[0]!r}); a label and at least one feature are wanted")
     # a first sample's label may be a word; a label's usual name, or one that was asked for, stands in a header alone
     named = label is not None or any(column.lower() in LABEL_NAMES for column in columns)
-    at = len(columns) if named else len(columns) - 1
-    if all(_is_number(column) for column in columns[:at]):
+    if all(_is_number(column) for column in (columns if named else columns[:-1])):
         raise DataError(f"{path}: the first line holds numbers; column names are wanted there")
     if len(set(columns)) < len(columns):
         twice = sorted({column for column in columns if columns.count(column) > 1})
