@@ -17,11 +17,13 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from shared.strategies.losses import comparable
 from shared.strategies.single import averaged
 from shared.strategies.soft import merged
 from shared.strategy import (
     HELD,
     ClientId,
+    Descent,
     Job,
     Local,
     Memory,
@@ -90,9 +92,13 @@ class FedEm(Strategy[FedEmState]):
         if job.phase == "count":
             return Report({}, local.examples), memory
         pi = self._own(memory, len(job.models))
-        shares = _expected(pi, [local.losses(model) for model in job.models])
+        losses = [local.losses(model) for model in job.models]
+        shares = _expected(pi, losses)
         pi = shares.mean(axis=0)
-        done = [local.descend(model, weights=shares[:, k].astype(np.float32)) for k, model in enumerate(job.models)]
+        done = [
+            self._trained(model, local, losses[k], shares[:, k].astype(np.float32))
+            for k, model in enumerate(job.models)
+        ]
         report = Report(
             {f"component-{k}": one.end for k, one in enumerate(done)},
             local.examples,
@@ -132,6 +138,14 @@ class FedEm(Strategy[FedEmState]):
         spread = np.sum(list(state.weights.values()), axis=0).tolist() if state.weights else []
         return {"components": self.n_clusters, "weights": spread}
 
+    def _trained(
+        self, model: Vector, local: Local, losses: npt.NDArray[np.float32], shares: npt.NDArray[np.float32]
+    ) -> Descent:
+        """The component after a client's training. One that diverged stays: its gradient is not a number either."""
+        if not np.isfinite(losses).all():
+            return Descent(model, steps=0, loss=0.0)
+        return local.descend(model, weights=shares)
+
     def _own(self, memory: Memory, components: int) -> Shares:
         return np.asarray(memory[PI] if PI in memory else np.full(components, 1 / components), np.float64)
 
@@ -149,6 +163,6 @@ class FedEm(Strategy[FedEmState]):
 
 def _expected(pi: Shares, losses: Sequence[npt.NDArray[np.float32]]) -> Shares:
     """E-step: the share (n, K) of each component in each sample, from weights (K,) and K losses (n,)."""
-    scores = np.log(np.maximum(pi, SMALLEST)) - np.stack(losses, axis=1).astype(np.float64)
+    scores = np.log(np.maximum(pi, SMALLEST)) - comparable(np.stack(losses, axis=1))
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -26,10 +26,12 @@ FAR = 1e4  # an a_i is within this factor of the steps: a momentum of 0.999 make
 
 @dataclass(frozen=True)
 class NovaState(Single):
-    """The model (d,), how many of its values are parameters, and the server's velocity (P,), if it has any."""
+    """The model (d,), how many of its values are parameters, the server's velocity (P,), if it has any, and the
+    momentum of the clients' optimiser."""
 
     parameters: int
     velocity: Vector | None
+    momentum: float = 0.0
 
 
 class Share(NamedTuple):
@@ -41,7 +43,7 @@ class Share(NamedTuple):
     steps: int
 
 
-def accumulated(steps: int, training: Training, mu: float) -> float:
+def accumulated(steps: int, training: Training, mu: float = 0.0) -> float:
     """a_i, the sum of the weights with which a client's gradients entered its update, in steps of size lr.
 
     The local optimiser's own recursion with every gradient at 1: tau_i for plain SGD, and the closed forms of
@@ -66,9 +68,8 @@ class FedNova(SingleModel[NovaState]):
 
     def init(self, setup: Setup) -> NovaState:
         parameters = setup.layout.parameters
-        return NovaState(
-            setup.starts[0], parameters, np.zeros(parameters, np.float32) if self.server_momentum else None
-        )
+        at_rest = np.zeros(parameters, np.float32) if self.server_momentum else None
+        return NovaState(setup.starts[0], parameters, at_rest, setup.training.momentum)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         done = local.descend(job.models[0], Pull(job.models[0], self.mu))
@@ -87,8 +88,9 @@ class FedNova(SingleModel[NovaState]):
     def _step(self, state: NovaState, shares: Sequence[Share]) -> tuple[Vector, Vector | None]:
         """The parameters (P,) after the round, and the velocity that took them there."""
         p, n = state.parameters, math.fsum(share.examples for share in shares)
-        # the authors count steps where there is a pull: tau_eff would shrink with mu otherwise
-        far = [share.steps if self.mu else share.work for share in shares]
+        # tau_eff leaves the pull out, or it would shrink with mu, but keeps the momentum that a_i contains
+        plain = Training(momentum=state.momentum)
+        far = [accumulated(share.steps, plain) if self.mu else share.work for share in shares]
         tau = math.fsum(share.examples / n * each for share, each in zip(shares, far, strict=True))
         weights = [tau * share.examples / n / share.work for share in shares]
         ends = [(share.model[:p], weight) for share, weight in zip(shares, weights, strict=True)]

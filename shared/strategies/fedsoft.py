@@ -19,6 +19,7 @@ from pydantic import ConfigDict, Field
 
 from shared.errors import DataError
 from shared.seeds import generator
+from shared.strategies.losses import comparable
 from shared.strategies.soft import dominant, merged, unknown
 from shared.strategy import (
     HELD,
@@ -168,7 +169,8 @@ class FedSoft(Strategy[FedSoftState]):
 
     def _estimate(self, models: Sequence[Vector], local: Local) -> list[float]:
         """u_i: the share of samples that each cluster explains best, ties to the lowest."""
-        best = np.argmin([local.losses(model) for model in models], axis=0)
+        losses = comparable([local.losses(model) for model in models])
+        best = np.argmin(losses, axis=0)
         shares = np.bincount(best, minlength=len(models)) / local.examples
         return [max(float(share), self.smallest) for share in shares]
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
+from shared.strategies.losses import lowest
 from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
 from shared.vectors import Layout, Vector
@@ -39,8 +40,7 @@ H = TypeVar("H", bound=Clustered)
 
 def lowest_loss(models: Sequence[Vector], local: Local) -> int:
     """The default newcomer rule: index of the model with the smallest training loss, ties to the lowest."""
-    losses = [local.loss(model) for model in models]
-    return losses.index(min(losses))
+    return lowest([local.loss(model) for model in models])
 
 
 def strangers(state: Clustered, view: View) -> tuple[ClientId, ...]:

@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from shared.seeds import generator
 from shared.strategies.fedsgd import decayed
 from shared.strategies.hard import Clustered, ManyModels, joined
+from shared.strategies.losses import comparable, lowest
 from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Report, Reports, Setup, View
 from shared.vectors import Vector, combine
@@ -148,7 +149,7 @@ class Ifca(ManyModels[IfcaState]):
             done = local.descend(job.models[0])
             return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
         models = self._hypotheses(job)
-        losses = [local.loss(model) for model in models]
+        losses = comparable([local.loss(model) for model in models]).tolist()
         if job.phase in ("score", "rate"):
             return Report({}, local.examples, {"losses": losses}), memory
         at = self._best(models, losses, local)
@@ -176,7 +177,7 @@ class Ifca(ManyModels[IfcaState]):
     def _best(self, models: Sequence[Vector], losses: Sequence[float], local: Local) -> int:
         truth = local.targets("test") if self.select_on == "test" else np.empty(0)
         if not len(truth) or truth.dtype.kind == "f":
-            return losses.index(min(losses))
+            return lowest(losses)
         right = [int(np.count_nonzero(local.predict(model, "test").argmax(axis=1) == truth)) for model in models]
         return right.index(max(right))
 

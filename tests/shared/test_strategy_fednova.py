@@ -59,6 +59,31 @@ def test_fednova_with_a_pull_goes_as_far_as_the_mean_number_of_steps() -> None:
     assert end.state.model == pytest.approx([tau * (0.25 * 2 / 1 + 0.75 * 4 / 1.75)])
 
 
+def test_fednova_with_momentum_is_continuous_where_the_pull_vanishes() -> None:
+    training = Training(epochs=10, batch=10, lr=0.001, momentum=0.9)
+    without = run(FedNova(), unequal(), training, rounds=1).state.model
+    almost_without = run(FedNova(mu=1e-9), unequal(), training, rounds=1).state.model
+    assert almost_without == pytest.approx(without, rel=1e-4)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+def test_fednova_with_equal_steps_is_fedavg_whatever_the_momentum(momentum: float) -> None:
+    clients = {"a": Bowl(flat(4.0), 10), "b": Bowl(flat(8.0), 10)}
+    training = Training(epochs=5, batch=5, lr=0.05, momentum=momentum)
+    nova = run(FedNova(), clients, training, rounds=3).state.model
+    plain = run(FedAvg(), clients, training, rounds=3).state.model
+    assert nova == pytest.approx(plain, rel=1e-6)
+
+
+def test_fednova_with_a_pull_and_momentum_goes_as_far_as_momentum_alone_would() -> None:
+    """One client of 100 steps: tau_eff holds the momentum's factor of about 9.1, which a count of steps leaves out."""
+    training = Training(epochs=100, batch=10, lr=0.0001, momentum=0.9)
+    client = {"a": Bowl(flat(4.0), 10)}
+    pulled = run(FedNova(mu=0.01), client, training, rounds=1).state.model
+    free = run(FedNova(), client, training, rounds=1).state.model
+    assert pulled == pytest.approx(free, rel=0.01)
+
+
 def test_fednova_server_momentum_adds_the_last_rounds_step() -> None:
     locals_ = {"a": Bowl(flat(8.0), 10)}
     # first round: half of the way to 8; second: 2 more, and half of the first step again
