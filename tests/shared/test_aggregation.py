@@ -1,0 +1,151 @@
+"""Caps, clipping and the rules that stand in for the mean: what each gives, and what liars cannot do to it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared import vectors
+from shared.aggregation import (
+    MEAN,
+    Average,
+    clipped,
+    krum_order,
+    lower_median,
+    most_samples,
+    squared_distances,
+    step_norm,
+)
+from shared.seeds import generator
+from tests.bowl import flat
+
+RULES = ("trimmed_mean", "median", "krum", "multi_krum", "geometric_median")
+
+
+def honest(count: int, size: int = 50) -> list[vectors.Vector]:
+    """Vectors around one point, a tenth apart."""
+    draw = generator(7, "honest")
+    middle = draw.normal(0, 1, size)
+    return [(middle + draw.normal(0, 0.1, size)).astype(np.float32) for _ in range(count)]
+
+
+def test_the_default_average_is_the_weighted_mean_byte_for_byte() -> None:
+    pairs = [(vector, float(weight)) for weight, vector in enumerate(honest(5))]
+    assert MEAN.mean(pairs).tobytes() == vectors.mean(pairs).tobytes()
+    fixed, steps = [(honest(1)[0], 1.0)], [(vector, -0.1) for vector in honest(4)]
+    assert MEAN.combine(fixed, steps).tobytes() == vectors.combine([*fixed, *steps]).tobytes()
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("scale", [10.0, 1e4, 1e17])
+def test_a_fifth_of_liars_moves_no_rule_beyond_the_honest(rule: str, scale: float) -> None:
+    own = honest(8)
+    lies = [(-scale * vector).astype(np.float32) for vector in own[:2]]
+    found = Average(rule).mean([(vector, 1.0) for vector in [*lies, *own]])  # type: ignore[arg-type]
+    middle = vectors.mean([(vector, 1.0) for vector in own])
+    farthest = max(step_norm(vector, middle) for vector in own)
+    assert step_norm(found, middle) < 1.5 * farthest
+    plain = vectors.mean([(vector, 1.0) for vector in [*lies, *own]])
+    assert step_norm(plain, middle) > 3 * farthest
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_claimed_examples_have_no_say_in_a_rule(rule: str) -> None:
+    own = honest(6)
+    claims = [1e12, *[1.0] * 5]
+    average = Average(rule)  # type: ignore[arg-type]
+    claimed = average.mean(list(zip(own, claims, strict=True)))
+    assert claimed.tobytes() == average.mean([(vector, 1.0) for vector in own]).tobytes()
+
+
+def test_rules_give_the_textbook_answers() -> None:
+    pairs = [(flat(value, -value), 1.0) for value in (1.0, 2.0, 3.0, 4.0, 100.0)]
+    assert Average("median").mean(pairs).tolist() == [3.0, -3.0]
+    assert Average("median").mean(pairs[:4]).tolist() == [2.5, -2.5]
+    assert Average("trimmed_mean", trim=0.2).mean(pairs).tolist() == [3.0, -3.0]
+    assert Average("trimmed_mean", trim=0.0).mean(pairs).tolist() == [22.0, -22.0]
+    assert Average("krum").mean(pairs).tolist() == [2.0, -2.0]
+    assert Average("multi_krum").mean(pairs).tolist() == [2.5, -2.5]
+    assert Average("multi_krum", keep=2).mean(pairs).tolist() == [2.5, -2.5]
+
+
+def test_the_geometric_median_of_a_line_is_its_middle_point() -> None:
+    pairs = [(flat(0.0, value), 1.0) for value in (0.0, 1.0, 2.0, 10.0, 50.0)]
+    found = Average("geometric_median", iterations=500, eps=1e-9).mean(pairs)
+    assert found.tolist() == pytest.approx([0.0, 2.0], abs=1e-2)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_vector_without_weight_does_not_count_and_two_are_averaged_alike(rule: str) -> None:
+    average = Average(rule)  # type: ignore[arg-type]
+    pairs = [(flat(0.0), 1.0), (flat(4.0), 3.0), (flat(1e9), 0.0)]
+    assert average.mean(pairs).tolist() == [2.0]
+    with pytest.raises(ValueError, match="positive weight"):
+        average.mean([(flat(1.0), 0.0)])
+
+
+def test_shares_let_a_report_count_in_part() -> None:
+    pairs = [(flat(value), 1.0) for value in (0.0, 0.0, 10.0, 10.0)]
+    for rule in ("trimmed_mean", "median", "geometric_median"):
+        average = Average(rule)
+        low = average.mean(pairs, shares=[1.0, 1.0, 0.01, 0.01])
+        high = average.mean(pairs, shares=[0.01, 0.01, 1.0, 1.0])
+        assert low.item() == pytest.approx(0.0, abs=0.1), rule
+        assert high.item() == pytest.approx(10.0, abs=0.1), rule
+    with pytest.raises(ValueError, match="several clusters"):
+        Average("krum").mean(pairs, shares=[1.0] * 4)
+
+
+def test_a_rule_takes_the_place_of_the_reported_part_of_a_sum() -> None:
+    fixed = [(flat(10.0), 1.0)]
+    steps = [(flat(value), -0.5) for value in (1.0, 2.0, 1000.0)]
+    assert Average("median").combine(fixed, steps).tolist() == [10.0 - 1.5 * 2.0]
+    assert Average("median").combine(fixed, []).tolist() == [10.0]
+
+
+def test_the_lower_median_of_two_is_the_smaller() -> None:
+    assert lower_median([5.0, 1e12]) == 5.0
+    assert lower_median([3.0, 1.0, 2.0]) == 2.0
+    with pytest.raises(ValueError, match="no values"):
+        lower_median([])
+
+
+def test_claims_are_capped_by_the_median_and_by_a_number() -> None:
+    assert most_samples([100, 200, 10**12], None, 10.0) == 2000
+    assert most_samples([100, 10**12], None, 10.0) == 1000
+    assert most_samples([100, 10**12], 500, 10.0) == 500
+    assert most_samples([0, 0], None, 10.0) is None
+    assert most_samples([100], None, None) is None
+
+
+def test_a_clipped_step_keeps_its_direction_and_a_short_one_its_bytes() -> None:
+    base, vector = flat(1.0, 1.0), flat(4.0, 5.0)
+    assert step_norm(vector, base) == 5.0
+    assert clipped(vector, base, 5.0) is vector
+    assert clipped(vector, base, 1.0).tolist() == pytest.approx([1.6, 1.8])
+    assert clipped(flat(3.0, 4.0), None, 1.0).tolist() == pytest.approx([0.6, 0.8])
+    assert step_norm(clipped(flat(3e38, -3e38), base, 2.0), base) == pytest.approx(2.0, rel=1e-6)
+
+
+def test_distances_between_near_vectors_survive_a_far_one() -> None:
+    near = [flat(1.0, 2.0), flat(1.0, 2.001), flat(3e38, 3e38)]
+    assert squared_distances(near)[0, 1] == pytest.approx(1e-6, rel=1e-3)
+    assert krum_order([*near, flat(1.0, 2.002)], 0.25)[-1] == 2
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=9),
+    st.sampled_from(RULES),
+)
+def test_an_average_stays_within_its_values_and_is_the_same_twice(values: list[float], rule: str) -> None:
+    average = Average(rule)  # type: ignore[arg-type]
+    pairs = [(flat(value), 1.0) for value in values]
+    found = average.mean(pairs)
+    assert found.tobytes() == average.mean(pairs).tobytes()
+    slack = 1e-6 * max(map(abs, values)) + 1e-30
+    assert min(values) - slack <= found.item() <= max(values) + slack
+    assert math.isfinite(found.item())
