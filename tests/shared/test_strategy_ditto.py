@@ -9,6 +9,7 @@ from shared.strategies.fedavg import FedAvg
 from shared.strategy import Training
 from tests.bowl import Bowl, flat
 from tests.shared.planted import (
+    ONE,
     run,
     unequal,
 )
@@ -33,3 +34,11 @@ def test_a_client_of_ditto_that_never_trained_uses_the_global_model() -> None:
     stranger = next(client for client in ("a", "b") if client not in done.phases[0][1])
     ((_, model),) = done.personal(stranger)
     assert model.tolist() == done.state.model.tolist()
+
+
+def test_dittos_personal_model_goes_on_from_where_it_was_in_the_second_round() -> None:
+    """The global model stays at 0. Half of the way to 4 is 2; from there the gradient is -2 + 0.5 * 2 and the step 0.5."""
+    clients = {"a": Bowl(flat(4, 0)), "b": Bowl(flat(-4, 0))}
+    done = run(Ditto(lam=0.5), clients, ONE, rounds=2)
+    ((_, own),) = done.personal("a")
+    assert own == pytest.approx([2.5, 0])

@@ -162,3 +162,26 @@ def test_fedsoft_says_when_a_trained_clients_model_is_gone() -> None:
     end.memory.clear()
     with pytest.raises(DataError, match="agent c00 has trained in this run but its model is gone"):
         end.personal("c00")
+
+
+def test_fedsoft_treats_a_client_that_was_never_estimated_as_split_evenly() -> None:
+    strategy = FedSoft.model_validate({"name": "fedsoft", "n_clusters": 4, "lambda": 0.2})
+    centres = (flat(0, 0), flat(4, 0), flat(0, 8), flat(4, 8))
+    state = FedSoftState(flat(9, 9), centres, 7, 1.0, {"known": (1.0, 0.1, 0.1, 0.1)}, {"known": 10})
+    assert close(strategy.model(state, "@stranger"), flat(2, 4))
+    assert strategy.order(state, Phase(), "stranger").numbers["pull"] == pytest.approx(0.2)
+
+
+def test_fedsoft_memberships_are_importances_that_sum_to_one() -> None:
+    strategy = FedSoft()
+    state = FedSoftState(flat(0, 0), (flat(0, 0),) * 2, 7, 1.0, {"a": (0.9, 0.6), "b": (1e-4, 1.0)})
+    assert strategy.memberships(state)["a"] == pytest.approx((0.6, 0.4))
+    assert sum(strategy.memberships(state)["b"]) == pytest.approx(1.0)
+
+
+def test_fedsoft_asks_a_newcomer_that_does_not_answer_only_once_in_a_round() -> None:
+    strategy, state = FedSoft(estimate_every=5), replace(skewed(), round=1)
+    seen = View(1, 10, 0, (*state.importance, "new"))
+    estimate = strategy.plan(state, seen)
+    assert (estimate.name, estimate.cohort) == ("estimate", ("new",))
+    assert strategy.plan(strategy.fold(state, estimate, []), seen).name == "train"

@@ -1,5 +1,7 @@
 """FeSEM-MA on clients whose answers are known by hand."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,8 +9,9 @@ import pytest
 
 from shared.errors import UserError
 from shared.matching import permute
+from shared.strategies import fesem_ma
 from shared.strategies.fesem import Fesem
-from shared.strategies.fesem_ma import FesemMa
+from shared.strategies.fesem_ma import FesemMa, FesemMaState
 from shared.strategy import Phase, Report, Setup, Strategy
 from shared.vectors import Layout, Tensor, Vector
 from tests.shared.planted import ONE, TWO, close, run, softmaxes
@@ -88,3 +91,58 @@ def test_fesem_ma_refuses_a_model_that_it_cannot_match_when_the_run_starts() -> 
     normed = Layout((Tensor("conv.weight", (4, 3, 3, 3)), Tensor("norm.weight", (4,))), 2)
     with pytest.raises(UserError, match="norm: its weight has shape"):
         FesemMa().init(Setup((np.zeros(normed.size, np.float32),), normed, 7, 3, 1.0, ONE))
+
+
+def warmed_up(strategy: FesemMa, models: list[Vector], start: Vector) -> FesemMaState:
+    state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
+    reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
+    return strategy.fold(state, Phase("warmup"), reports)
+
+
+def test_fesem_ma_matches_its_members_once_more_for_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def watched(members: Sequence[Vector], anchor: Vector, layout: Layout) -> Vector:
+        calls.append(len(members))
+        return matched_mean(members, anchor, layout)
+
+    start, models = mlp_models(4)
+    matched_mean = fesem_ma._matched_mean
+    monkeypatch.setattr(fesem_ma, "_matched_mean", watched)
+    for sweeps in (0, 1, 3):
+        calls.clear()
+        warmed_up(FesemMa(n_clusters=1, sweeps=sweeps), models, start)
+        assert calls == [4] * (1 + sweeps)
+
+
+def test_fesem_ma_notes_the_mean_squared_distance_to_the_own_centre() -> None:
+    start, models = mlp_models()
+    strategy = FesemMa(n_clusters=2, sweeps=0)
+    before = warmed_up(strategy, models, start)
+    after = strategy.fold(before, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    distances = [
+        float(np.sum((model - before.models[before.assign[f"c{i}"]]).astype(np.float64) ** 2))
+        for i, model in enumerate(models)
+    ]
+    assert strategy.notes(after)["J"] == pytest.approx(np.mean(distances), rel=1e-4)
+
+
+def test_fesem_ma_newcomers_start_from_the_mean_of_the_centres_and_join_the_nearest() -> None:
+    start, models = mlp_models()
+    strategy = FesemMa(n_clusters=2)
+    state = warmed_up(strategy, models, start)
+    order = strategy.order(state, Phase("entry"), "new")
+    assert order.models == ("mean",)
+    assert np.allclose(strategy.model(state, "mean"), (state.models[0] + state.models[1]) / 2, atol=1e-6)
+    own = Report({"model": models[1] + np.float32(0.001)}, 10)
+    assert strategy.admit(state, [("new", own)]).assign["new"] == state.assign["c1"]
+
+
+def test_fesem_ma_gives_a_cluster_without_members_the_model_that_lies_farthest_out() -> None:
+    start, models = mlp_models()
+    strategy = FesemMa(n_clusters=2)
+    state = warmed_up(strategy, models, start)
+    everybody_in_one = replace(state, models=(state.models[0], state.models[0] + np.float32(50)))
+    after = strategy.fold(everybody_in_one, Phase(), [("c0", Report({"model": models[0]}, 10))])
+    assert strategy.notes(after)["reseeded"] == 1
+    assert set(after.assign.values()) == {0, 1}

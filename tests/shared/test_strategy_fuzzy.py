@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from shared.strategies.fedavg import FedAvg
 from shared.strategies.fuzzy import Fuzzy
-from shared.strategy import Contrast, Descent, Phase, Report
+from shared.strategy import Contrast, Descent, Phase, Report, View
 from shared.vectors import Vector
 from tests.bowl import flat
-from tests.shared.planted import ONE, TWO, close, job, run, setup, softmaxes, two_groups
+from tests.shared.planted import ONE, TWO, close, job, run, setup, softmaxes, two_groups, unequal
 
 
 def counted(model: Vector, *counts: float) -> Report:
@@ -109,3 +109,36 @@ def test_fuzzy_warns_when_all_clients_have_the_same_memberships() -> None:
 def test_fuzzy_refuses_known_memberships_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="known"):
         Fuzzy(**options)
+
+
+def test_fuzzy_keeps_what_it_knew_of_a_client_that_counts_nothing() -> None:
+    strategy = Fuzzy(n_clusters=2)
+    state = strategy.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
+    state = strategy.fold(state, Phase(), [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))])
+    later = strategy.fold(state, Phase(), [("a", counted(flat(1, 1), 0, 0)), ("new", counted(flat(1, 1), 0, 0))])
+    assert later.counts == state.counts
+    assert [model.tolist() for model in later.models] == [model.tolist() for model in state.models]
+    assert set(strategy.memberships(later)) == {"a", "b"}
+    assert strategy.order(later, Phase(), "new").models == ("mean",)
+
+
+def test_fuzzy_asks_a_newcomer_that_counts_nothing_only_once_in_a_round() -> None:
+    strategy = Fuzzy(n_clusters=2)
+    state = strategy.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
+    state = strategy.fold(state, Phase(), [("a", counted(flat(8, 0), 30, 10))])
+    view = View(1, 3, 0, ("a", "new"))
+    entry = strategy.plan(state, view)
+    assert (entry.name, entry.cohort) == ("entry", ("new",))
+    state = strategy.fold(state, entry, [("new", Report({}, 10, {"counts": [0.0, 0.0]}))])
+    assert strategy.plan(state, view).name == "train"
+
+
+def test_fuzzy_with_known_memberships_of_one_cluster_each_is_a_fedavg_for_each() -> None:
+    clients = unequal()
+    groups = {client: i % 2 for i, client in enumerate(clients)}
+    known = {client: (1.0, 0.0) if group == 0 else (0.0, 1.0) for client, group in groups.items()}
+    end = run(Fuzzy(variant="fedavg+clusteredFL", known=known), clients, TWO, rounds=4)
+    for k, model in enumerate(end.state.models):
+        members = {client: local for client, local in clients.items() if groups[client] == k}
+        alone = run(FedAvg(), members, TWO, end.setup.starts[0], rounds=4)
+        assert close(model, alone.state.model)

@@ -149,3 +149,24 @@ def test_pacfl_drawn_stranger_trains_but_no_cluster_takes_it_in() -> None:
     without = run(Pacfl(threshold=5.0), {c: v for c, v in locals_.items() if c != "c3"}, rounds=2)
     assert fingerprint(end.state.models) == fingerprint(without.state.models)
     assert end.rounds(3).state.assign["c3"] == 1
+
+
+def test_pacfl_newcomer_beyond_the_largest_gap_founds_a_cluster_and_one_before_it_does_not() -> None:
+    """The gap of the tree is from about 0 to 40 degrees: who lies nearer than 40 joins, who lies farther founds."""
+    turns = {"a0": 0.0, "a1": 0.01, "b0": 40.0, "b1": 40.01}
+    clients = {name: pictures((0,), seed=i, turn=turn) for i, (name, turn) in enumerate(turns.items())}
+    near = {**clients, "n": pictures((0,), seed=8, turn=79.0)}
+    far = {**clients, "n": pictures((0,), seed=8, turn=85.0)}
+    joined = run(Pacfl(linkage="complete"), near, rounds=2, joins={"n": 1})
+    founded = run(Pacfl(linkage="complete"), far, rounds=2, joins={"n": 1})
+    assert joined.state.cut[1] == pytest.approx(40.01, abs=1e-3)
+    assert joined.state.assign["n"] == joined.state.assign["b0"]
+    assert founded.state.assign["n"] == 2
+    assert len(founded.state.models) == 3
+
+
+@pytest.mark.parametrize(("beta", "clusters"), [(0.0, 3), (9.9, 3), (10.1, 2), (19.9, 2), (20.1, 1), (180.0, 1)])
+def test_pacfl_merges_up_to_beta_degrees(beta: float, clusters: int) -> None:
+    clients = {name: pictures((0,), seed=i, turn=10.0 * i) for i, name in enumerate(("a", "b", "c"))}
+    state = run(Pacfl(threshold=beta, linkage="complete"), clients, rounds=1).state
+    assert len(state.models) == clusters

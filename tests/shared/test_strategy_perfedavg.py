@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
 from shared.strategies.perfedavg import PerFedAvg, groups
-from shared.strategy import Training
+from shared.strategy import Rows, Training
+from shared.vectors import Vector
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import (
     SGD,
@@ -77,3 +79,23 @@ def test_perfedavg_adaptation_lowers_the_loss_of_clients_with_unlike_data() -> N
     end = run(PerFedAvg(alpha=0.3, beta=0.1, adapt_epochs=1), unequal(), SGD, rounds=5)
     for client, local in end.locals.items():
         assert local.loss(end.personal(client)[0][1]) < 0.8 * local.loss(end.state.model)
+
+
+@dataclass(frozen=True)
+class Watched(Bowl):
+    """A bowl that notes which samples each gradient was taken over."""
+
+    asked: list[list[int]] = field(default_factory=list)
+
+    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+        assert rows is not None
+        self.asked.append(sorted(rows.tolist()))
+        return super().gradient(model, batch=batch, rows=rows)
+
+
+def test_perfedavg_hessian_free_takes_the_difference_of_gradients_over_a_third_batch() -> None:
+    local = Watched(flat(8.0), 30, training=Training(batch=10))
+    PerFedAvg(variant="hf").work(job(flat(0.0), training=local.training, layout=bowl_layout(1)), local, {})
+    inner, outer, ahead, behind = local.asked
+    assert ahead == behind
+    assert sorted([*inner, *outer, *ahead]) == list(range(30))

@@ -164,3 +164,12 @@ def test_a_gradient_that_is_sent_up_has_the_decay_of_the_parameters_and_of_no_bu
     local = Bowl(flat(0, 1, 4), training=decaying)
     report, _ = strategy.work(job(flat(2, 3, 4), training=decaying, layout=layout), local, {})
     assert report.vectors["gradient"] == pytest.approx([2 + 1, 2 + 1.5, 0])
+
+
+def test_every_straggler_of_fedprox_does_fewer_epochs_than_the_others() -> None:
+    five = Training(epochs=5, batch=10, lr=0.1)
+    local = Bowl(flat(1, 1), training=five)
+    strategy = FedProx(straggler_fraction=1.0)
+    jobs = [replace(job(flat(0, 0), training=five), client=f"c{i}") for i in range(100)]
+    epochs = {strategy.work(asked, local, {})[0].numbers["epochs"] for asked in jobs}
+    assert epochs == {1, 2, 3, 4}
