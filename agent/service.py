@@ -334,7 +334,7 @@ class Agent:
         fingerprint = bytes.fromhex(state.digest)
         with path.open("rb") as file:
             for part in split(file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step):
-                topic = self.topics.report(self.identity.agent, part.index)
+                topic = self.topics.report(self.identity.agent)
                 if not await self._link.publish(topic, part.to_bytes()):
                     return False
         return True

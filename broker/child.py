@@ -32,7 +32,7 @@ class Child:
         return ""
 
     def reload(self) -> None:
-        """Have it read its password file again; who is no longer in it loses its connection."""
+        """Have it read its users again; who is no longer among them loses its connection, without a last will."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGHUP)
 

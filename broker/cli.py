@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import ipaddress
 import json
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,10 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from broker import passwords
+from broker import members, passwords
 from broker.doctor import Doctor, Finding
 from broker.embedded import EmbeddedBroker, until_closed
 from broker.home import Home
+from broker.limits import DEFAULT_AGENTS, Limits
 from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import installed
@@ -29,6 +31,7 @@ from shared.broker_url import PORTS, BrokerUrl, Tls
 from shared.credentials import COORDINATOR
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
+from shared.topics import is_name
 
 app = typer.Typer(
     help="The broker in the middle of a Covey federation.",
@@ -66,12 +69,29 @@ def up(
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate of this broker: listen with TLS")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="its private key")] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="clients must show a certificate of this authority")] = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="clients must show a certificate of this authority; the name in it (CN) is the user"),
+    ] = None,
+    agents: Annotated[
+        int, typer.Option(help="how many agents to expect: connections and queues follow")
+    ] = DEFAULT_AGENTS,
+    max_packet: Annotated[
+        int | None,
+        typer.Option(
+            help="bytes of the longest packet; at least wire.part_bytes of the scenario and 4096  [default: 540672]",
+            show_default=False,
+        ),
+    ] = None,
+    memory: Annotated[
+        int | None,
+        typer.Option(help="MiB that the broker may take  [default: half of the machine's]", show_default=False),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="say where it listens as one line of JSON")] = False,
     until_stdin_closes: Annotated[bool, typer.Option(help="also stop when standard input ends")] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
-    with _told(), _password_file(user, password, password_file) as users:
+    with _told(), _single_user(user, password, password_file) as (users, members):
         kind = EmbeddedBroker if embedded else installed(_say)
         options = Options(
             host=host or "127.0.0.1",
@@ -79,10 +99,11 @@ def up(
             data=data,
             log=log,
             passwords=users,
-            rules=password_file is not None,
+            members=members,
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,
+            limits=Limits(agents, max_packet, None if memory is None else memory << 20),
         )
         if home is not None:
             if users or tls_cert or tls_ca:
@@ -90,6 +111,8 @@ def up(
             options = Home(home).options(options, host=host, port=port, keeps=kind.keeps)
         if data and not kind.keeps:
             raise UserError("the embedded broker keeps nothing on disk: leave --data out, or install mosquitto")
+        for warning in warnings(options):
+            _say(warning)
         died = asyncio.run(_run(kind(options), as_json=as_json, until_stdin_closes=until_stdin_closes))
         if died is not None:
             _say(died)
@@ -101,8 +124,8 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    users = broker.options.passwords
-    known = _changed(users) if users else 0.0  # before it reads them
+    files = [path for path in (broker.options.passwords, broker.options.members, broker.options.tls_cert) if path]
+    known = _changed(files)  # before it reads them
     async with broker:
         if as_json:
             print(json.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}), flush=True)
@@ -111,8 +134,8 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
         if until_stdin_closes:
             ends.append(until_closed(sys.stdin))
-        if users:
-            ends.append(_reloads(broker, users, known))
+        if files:
+            ends.append(_reloads(broker, files, known))
         died = asyncio.create_task(broker.wait())
         tasks = [died, *(asyncio.create_task(end) for end in ends)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -125,17 +148,21 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         )
 
 
-async def _reloads(broker: Mosquitto | EmbeddedBroker, users: Path, known: float) -> None:
-    """For ever: tell the broker of users that were enrolled or expelled."""
+async def _reloads(broker: Mosquitto | EmbeddedBroker, files: Sequence[Path], known: list[int]) -> None:
+    """Until cancelled: have the broker read users, roles and certificate again when one of the files has changed."""
     while True:
         await asyncio.sleep(RELOAD_S)
-        if (now := _changed(users)) != known:
-            broker.reload()
+        if (now := _changed(files)) != known:
             known = now
+            try:
+                broker.reload()
+            except UserError as error:
+                _say(f"users stay as they were: {error}")
 
 
-def _changed(file: Path) -> float:
-    return file.stat().st_mtime if file.exists() else 0.0
+def _changed(files: Sequence[Path]) -> list[int]:
+    """When each file was last written, in nanoseconds."""
+    return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
 
 
 @app.command()
@@ -203,19 +230,44 @@ def _show(address: BrokerUrl, findings: list[Finding]) -> None:
 
 
 @contextlib.contextmanager
-def _password_file(user: str | None, password: str | None, file: Path | None) -> Iterator[Path | None]:
-    """The file given, or one that holds the one user and goes away afterwards."""
+def _single_user(
+    user: str | None, password: str | None, file: Path | None
+) -> Iterator[tuple[Path | None, Path | None]]:
+    """The password file given (roles go by name), or files that hold the one user, who may use every topic of Covey's."""
     if (user is None) != (password is None):
         raise UserError("--user and --password belong together: give both or neither")
     if user is None or password is None:
-        yield file
+        yield file, None
         return
     if file is not None:
         raise UserError("give either --user and --password or --password-file, not both")
+    if not is_name(user):
+        raise UserError(f"--user {user!r}: expected letters, digits, '.', '_' and '-', at most 64")
     with tempfile.TemporaryDirectory(prefix="covey-broker-") as folder:
-        path = Path(folder) / "passwords"
-        passwords.write(path, {user: password})
-        yield path
+        users, roles = Path(folder) / "passwords", Path(folder) / "members.json"
+        passwords.write(users, {user: password})
+        members.save(roles, {user: members.Entry(role="coordinator")})
+        yield users, roles
+
+
+def warnings(options: Options) -> list[str]:
+    """What the operator should know before the broker listens."""
+    found = []
+    if not options.rules and not _is_loopback(options.host):
+        found.append(
+            f"warning: this broker accepts anyone who can reach {options.host}, with every right: they can give agents "
+            "orders and read every model. Secure it: `broker init --host NAME`, then `broker up --home broker-home`"
+        )
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name may lead anywhere
 
 
 @contextlib.contextmanager

@@ -12,18 +12,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from broker.limits import DEFAULT_PART
 from shared.broker_url import BrokerUrl
 from shared.link import Down, Message, Up, Will
 from shared.mqtt_link import MqttLink
 from shared.topics import Topics
 
-SIZES = tuple(1 << power for power in range(16, 24))  # 64 KiB to 8 MiB
+SIZES = tuple(1 << power for power in range(16, 24))  # parts of 64 KiB to 8 MiB
 HEADROOM = 1024  # a part travels with its digest and numbers
-DEFAULT_PART = 512 * 1024
 TRIPS = 50
 BULK = (250_000, 40)  # bytes of a message, how many
 USELESS = "Covey cannot work with this broker as it is configured"
-TOO_LARGE = "raise the broker's limits (Mosquitto: message_size_limit), or lower wire.part_bytes in the scenario"
+TOO_LARGE = "raise the broker's limits (`broker up --max-packet`; Mosquitto: max_packet_size, message_size_limit), or lower wire.part_bytes in the scenario"
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,15 @@ class Unheard(Exception):  # noqa: N818  not an error of ours: a finding
 
 
 class Doctor:
-    """One examination. It uses topics below `covey/doctor-...` and leaves nothing behind."""
+    """One examination. It uses topics below `covey/doctor-...` and leaves nothing behind.
 
-    def __init__(self, url: BrokerUrl, *, patience_s: float = 5.0) -> None:
+    `role` and `federation` are those of the user, as its credentials name them; empty: whatever the rules let through. For
+    a coordinator of one federation the topics are below `covey/{federation}/doctor-...`.
+    """
+
+    def __init__(self, url: BrokerUrl, *, patience_s: float = 5.0, role: str = "", federation: str = "") -> None:
         self.url = url
+        self.role, self.federation = role, federation
         self.patience_s = patience_s
         self._name = f"doctor-{uuid.uuid4().hex[:8]}"
         self._links = 0
@@ -64,7 +69,7 @@ class Doctor:
         if first.state != "ok":
             return [first]
         if self.url.user and await self._is_kept_out(self.url.user):
-            seen = f"the access rules keep {self.url.user} to an agent's own topics"
+            seen = f"the access rules keep {self.url.user} to an {self.role or 'agent'}'s own topics"
             means = "this user may not examine the broker: do it with the coordinator's credentials"
             return [first, Finding("publish and subscribe", "missing", seen, means)]
         checks: list[tuple[str, Callable[[], Awaitable[Finding]]]] = [
@@ -95,6 +100,8 @@ class Doctor:
 
     async def _is_kept_out(self, user: str) -> bool:
         """Does what this user sends itself arrive on an agent's own topic, and on the doctor's not?"""
+        if self.role:
+            return self.role != "coordinator"
         return not await self._comes_back(self._topic("plain")) and await self._comes_back(
             Topics(self._name).status(user)
         )
@@ -197,7 +204,9 @@ class Doctor:
             try:
                 async with self._link() as link:
                     await self._subscribe(link, self._topic("large"))
-                    await self._send(link, self._topic("large"), os.urandom(size), patience_s=4 * self.patience_s)
+                    await self._send(
+                        link, self._topic("large"), os.urandom(size + HEADROOM), patience_s=4 * self.patience_s
+                    )
                     await self._hear(link)
             except (Unheard, TimeoutError):
                 break
@@ -205,8 +214,8 @@ class Doctor:
         seen = f"{largest // 1024} KiB{' or more' if largest == SIZES[-1] else ''}"
         if largest < SIZES[0]:
             raise Unheard(f"not even {SIZES[0] // 1024} KiB came through", TOO_LARGE)
-        if largest < DEFAULT_PART + HEADROOM and largest < SIZES[-1]:
-            advice = f"set wire.part_bytes to at most {largest - HEADROOM} in the scenario"
+        if largest < DEFAULT_PART:
+            advice = f"set wire.part_bytes to at most {largest} in the scenario"
             return Finding("largest payload", "note", seen, advice, largest)
         return Finding("largest payload", "ok", seen, value=largest)
 
@@ -246,7 +255,8 @@ class Doctor:
             await self._hear(reader)
 
     def _topic(self, leaf: str) -> str:
-        return f"covey/{self._name}/{leaf}"
+        federation = f"{self.federation}/" if self.federation else ""
+        return f"covey/{federation}{self._name}/{leaf}"
 
     @asynccontextmanager
     async def _link(self, *, client_id: str = "", **options: Any) -> AsyncIterator[MqttLink]:

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import signal
+import ssl
 import sys
 import threading
 from argparse import ArgumentParser
@@ -21,14 +22,17 @@ from typing import IO, TYPE_CHECKING, Self
 
 from broker import passwords
 from broker.child import Child
+from broker.limits import Limits
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
 if TYPE_CHECKING:
-    from broker.server import Hub
+    from broker.server import Hub, Users
 
 READY_S = 30.0
+HANDSHAKE_S = 10.0
+FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -88,35 +92,58 @@ def _amqtt_version() -> str:
 
 
 def _arguments(options: Options, port: int) -> list[str]:
-    arguments = ["--host", options.host, "--port", str(port)]
-    for name in ("passwords", "tls_cert", "tls_key", "tls_ca"):
-        if path := getattr(options, name):
+    """The command line of the broker's process; `_parse` reads it."""
+    limits = options.limits
+    arguments = ["--host", options.host, "--port", str(port), "--agents", str(limits.agents)]
+    arguments += ["--packet", str(limits.packet_bytes), "--memory", str(limits.memory_bytes)]
+    for name in FILES:
+        path = getattr(options, name)
+        if path:
             arguments += [f"--{name.replace('_', '-')}", str(path)]
-    return arguments + ["--rules"] * options.rules
+    return arguments
 
 
 async def serve(options: Options) -> None:
     """Be the broker until standard input ends."""
     from broker.server import Connection, Hub  # amqtt is imported by the broker's own process only
 
-    users = passwords.read(options.passwords) if options.passwords else None
-    hub = Hub(users=users, rules=options.rules)
+    hub = Hub(users=_users(options), limits=options.limits)
     loop = asyncio.get_running_loop()
-    if options.passwords:
-        loop.add_signal_handler(signal.SIGHUP, _reload, hub, options.passwords)
+    context = options.tls_context()
+    loop.add_signal_handler(signal.SIGHUP, _reload, hub, options, context)
     server = await loop.create_server(
-        lambda: Connection(hub), options.host, options.port, ssl=options.tls_context(), backlog=4096
+        lambda: Connection(hub),
+        options.host,
+        options.port,
+        ssl=context,
+        ssl_handshake_timeout=HANDSHAKE_S if context else None,
+        backlog=4096,
     )
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     async with server:
         await until_closed(sys.stdin)
 
 
-def _reload(hub: Hub, file: Path) -> None:
+def _users(options: Options) -> Users | None:
+    """Who may connect, as the files have it now; None for an open broker."""
+    from broker.server import Users
+
+    if not options.rules:
+        return None
+    hashes = passwords.read(options.passwords) if options.passwords else None
+    return Users(hashes, options.roles())
+
+
+def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
+    """Take in users, roles and a renewed certificate; what cannot be read stays as it was."""
     try:
-        hub.know(passwords.read(file))
-    except UserError as error:
-        logging.getLogger(__name__).warning("users stay as they were: %s", error)
+        users = _users(options)
+        if users is not None:
+            hub.know(users)
+        if context is not None and options.tls_cert is not None:
+            context.load_cert_chain(options.tls_cert, options.tls_key, password="")
+    except (UserError, OSError, ssl.SSLError) as error:
+        logging.getLogger(__name__).warning("users and certificate stay as they were: %s", error)
 
 
 async def until_closed(stream: IO[str]) -> None:
@@ -137,11 +164,13 @@ async def until_closed(stream: IO[str]) -> None:
 def _parse(arguments: list[str]) -> Options:
     parser = ArgumentParser(prog="python -m broker.embedded")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0)
-    for name in ("--passwords", "--tls-cert", "--tls-key", "--tls-ca"):
-        parser.add_argument(name, type=Path)
-    parser.add_argument("--rules", action="store_true")
-    return Options(**vars(parser.parse_args(arguments)))
+    for name in ("--port", "--agents", "--packet", "--memory"):
+        parser.add_argument(name, type=int, required=True)
+    for name in FILES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=Path)
+    given = vars(parser.parse_args(arguments))
+    limits = Limits(given.pop("agents"), given.pop("packet"), given.pop("memory"))
+    return Options(limits=limits, **given)
 
 
 def main() -> None:

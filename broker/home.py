@@ -91,7 +91,6 @@ class Home:
             port=self.url.port if port is None else port,
             data=given.data or (self.folder / "retained" if keeps else None),
             passwords=self.passwords,
-            rules=True,
             tls_cert=self.folder / "server.pem",
             tls_key=self.folder / "server.key",
         )

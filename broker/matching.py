@@ -68,20 +68,24 @@ class Subscriptions(Generic[Who]):
 
 
 class Retained:
-    """The last retained payload of every topic."""
+    """The last retained payload of every topic. `size_bytes`: of all topics and payloads together."""
 
     def __init__(self) -> None:
         self._payloads: dict[str, bytes] = {}
+        self.size_bytes = 0
 
     def keep(self, topic: str, payload: bytes) -> None:
         """Remember a retained message; an empty one clears its topic."""
+        before = self._payloads.pop(topic, None)
+        if before is not None:
+            self.size_bytes -= len(topic) + len(before)
         if payload:
             self._payloads[topic] = payload
-        else:
-            self._payloads.pop(topic, None)
+            self.size_bytes += len(topic) + len(payload)
 
     def clear(self) -> None:
         self._payloads.clear()
+        self.size_bytes = 0
 
     def __len__(self) -> int:
         return len(self._payloads)

@@ -17,9 +17,11 @@ from typing import Self
 
 from broker import acl
 from broker.child import Child
+from broker.limits import IN_FLIGHT, SESSION_HOURS, Limits
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
+from shared.files import write_private
 
 READY_S = 15.0
 HELLO = bytes.fromhex("100c00044d5154540402000a0000")  # CONNECT: MQTT 3.1.1, clean session, no name, 10 s
@@ -37,17 +39,17 @@ def version(program: str) -> str:
 
 
 def render(options: Options, port: int, *, rules: Path | None = None) -> str:
-    """A configuration that is fast: no limits on what is queued or in flight. `rules`: the ACL file."""
+    """A configuration with finite, ample limits. `rules`: the ACL file, for a broker that has users."""
+    if options.rules != (rules is not None):
+        raise ValueError("a broker with users needs an ACL file, and an open one has none")
     lines = [
         f"listener {port} {options.host}",
+        f"max_connections {options.limits.connections}",
         f"user {getpass.getuser()}",  # as root it would become another user and lose sight of our files
-        "max_inflight_messages 0",
-        "max_queued_messages 0",
-        "max_queued_bytes 0",
-        "message_size_limit 0",
+        *_limits(options.limits),
         "set_tcp_nodelay true",
         "connection_messages false",
-        f"allow_anonymous {str(options.passwords is None and options.tls_ca is None).lower()}",
+        f"allow_anonymous {str(not options.rules).lower()}",
     ]
     if options.log:
         lines += [f"log_dest file {options.log.resolve()}"]
@@ -62,6 +64,18 @@ def render(options: Options, port: int, *, rules: Path | None = None) -> str:
     if options.tls_ca:
         lines += [f"cafile {options.tls_ca.resolve()}", "require_certificate true", "use_identity_as_username true"]
     return "\n".join(lines) + "\n"
+
+
+def _limits(limits: Limits) -> list[str]:
+    """Mosquitto has one number for all clients, so the coordinator's needs decide: all agents may report at once."""
+    return [
+        f"max_packet_size {limits.packet_bytes}",
+        f"memory_limit {limits.memory_bytes}",
+        f"max_inflight_messages {IN_FLIGHT}",
+        f"max_queued_messages {limits.queued_messages}",
+        f"max_queued_bytes {limits.queued_bytes}",
+        f"persistent_client_expiration {SESSION_HOURS}h",
+    ]
 
 
 class Mosquitto(Child):
@@ -108,10 +122,7 @@ class Mosquitto(Child):
 
     def _write_config(self, port: int) -> Path:
         folder = Path(self._folder.name)
-        rules = folder / "rules.acl" if self.options.rules else None
-        if rules:
-            rules.write_text(acl.render())
-            rules.chmod(0o600)
+        rules = self._write_rules()
         if self.options.data:
             try:
                 self.options.data.mkdir(parents=True, exist_ok=True)
@@ -120,6 +131,19 @@ class Mosquitto(Child):
         config = folder / "mosquitto.conf"
         config.write_text(self._config.format(port=port) if self._config else render(self.options, port, rules=rules))
         return config
+
+    def _write_rules(self) -> Path | None:
+        """The ACL file as the users' roles are now; None for an open broker."""
+        if not self.options.rules:
+            return None
+        rules = Path(self._folder.name) / "rules.acl"
+        write_private(rules, acl.render(self.options.roles()).encode())
+        return rules
+
+    def reload(self) -> None:
+        """Have it read users and rules again; who is no longer among them loses its connection, without a last will."""
+        self._write_rules()
+        super().reload()
 
     async def _ready(self, port: int) -> None:
         host = self.options.url(port).host

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker import passwords
+from broker import acl, members, passwords
+from broker.limits import Limits
 from shared.broker_url import SYSTEM_TLS, BrokerUrl
 from shared.errors import UserError
 
@@ -17,7 +18,8 @@ from shared.errors import UserError
 class Options:
     """`port` 0: any free one. `data`: keep retained messages there over restarts. `passwords`: only these users.
 
-    `rules`: hold the users to `broker.acl`. `tls_ca`: clients must show a certificate that it signed.
+    `members`: the users' roles and federations; without it they go by their names (`broker.acl`). `tls_ca`: clients must
+    show a certificate that it signed, and the name in it (CN) is the user. Whoever has a name is held to the rules.
     """
 
     host: str = "127.0.0.1"
@@ -25,21 +27,37 @@ class Options:
     data: Path | None = None
     log: Path | None = None
     passwords: Path | None = None
-    rules: bool = False
+    members: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_ca: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def rules(self) -> bool:
+        """Are users held to `broker.acl`? Always, where there are users."""
+        return self.passwords is not None or self.tls_ca is not None
+
+    def roles(self) -> acl.Members | None:
+        """The users' roles as the file has them now; None where they go by their names."""
+        return members.read(self.members) if self.members else None
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise UserError("TLS needs both a certificate and its key: give --tls-cert and --tls-key")
         if self.tls_ca and not self.tls_cert:
             raise UserError("--tls-ca asks clients for certificates, which needs --tls-cert and --tls-key too")
-        for path in (self.passwords, self.tls_cert, self.tls_key, self.tls_ca):
+        if self.tls_ca and self.passwords:
+            raise UserError(
+                "--tls-ca and passwords: a client certificate would let its owner pass by the passwords; give either "
+                "--tls-ca (the name in the certificate is the user) or passwords"
+            )
+        for path in (self.passwords, self.members, self.tls_cert, self.tls_key, self.tls_ca):
             if path and not path.is_file():
                 raise UserError(f"{path} is not there; a file that this user may read is wanted")
         if self.passwords:
             passwords.read(self.passwords)
+        self.roles()
         if self.log and not _may_be_written(self.log):
             raise UserError(f"--log {self.log}: a file is wanted that this user may write, in a folder that is there")
         self.tls_context()

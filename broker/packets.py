@@ -37,27 +37,38 @@ class PacketReader:
     """Feed it chunks of a stream; it returns the packets that are complete: (type, flags, body)."""
 
     def __init__(self, largest_bytes: int) -> None:
+        self.largest_bytes = largest_bytes  # of a body; may change between two packets
         self._buffer = bytearray()
         self._wanted = 2
-        self._largest_bytes = largest_bytes
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
         """Raises ProtocolError for a length that is malformed or larger than allowed."""
-        self._buffer += data
+        self.add(data)
         packets = []
-        while len(self._buffer) >= self._wanted:
-            head = self._head()
-            if head is None:
-                break
-            start, end = head
-            if len(self._buffer) < end:
-                self._wanted = end
-                break
-            first = self._buffer[0]
-            packets.append((first >> 4, first & 0x0F, bytes(memoryview(self._buffer)[start:end])))
-            del self._buffer[:end]
-            self._wanted = 2
+        while packet := self.next():
+            packets.append(packet)
         return packets
+
+    def add(self, data: bytes) -> None:
+        """A chunk of the stream has arrived."""
+        self._buffer += data
+
+    def next(self) -> tuple[int, int, bytes] | None:
+        """The next complete packet, or None. Raises ProtocolError as `feed` does."""
+        if len(self._buffer) < self._wanted:
+            return None
+        head = self._head()
+        if head is None:
+            return None
+        start, end = head
+        if len(self._buffer) < end:
+            self._wanted = end
+            return None
+        first = self._buffer[0]
+        body = bytes(memoryview(self._buffer)[start:end])
+        del self._buffer[:end]
+        self._wanted = 2
+        return first >> 4, first & 0x0F, body
 
     def _head(self) -> tuple[int, int] | None:
         """Where the body of the first packet begins and ends; None while its length is incomplete."""
@@ -68,8 +79,8 @@ class PacketReader:
             byte = self._buffer[position]
             length |= (byte & 0x7F) << 7 * (position - 1)
             if byte < 0x80:
-                if length > self._largest_bytes:
-                    raise ProtocolError(f"a packet of {length} bytes, at most {self._largest_bytes}")
+                if length > self.largest_bytes:
+                    raise ProtocolError(f"a packet of {length} bytes, at most {self.largest_bytes}")
                 return position + 1, position + 1 + length
         raise ProtocolError("the length of a packet has more than four bytes")
 
@@ -111,6 +122,19 @@ def decode(kind: int, flags: int, body: bytes) -> MQTTPacket[Any, Any, Any]:
     except AMQTTError as error:
         raise ProtocolError(str(error)) from None
     return _now(wanted.from_stream(_Body(body), header))
+
+
+def count_filters(body: bytes, *, after: int) -> int:
+    """How many topic filters a SUBSCRIBE (`after` 1: each with its QoS) or an UNSUBSCRIBE (`after` 0) names.
+
+    Far cheaper than to decode them. A body that is cut short counts its last filter too.
+    """
+    position, count = 2, 0  # behind the packet id
+    while position < len(body):
+        length = int.from_bytes(body[position : position + 2], "big")
+        position += 2 + length + after
+        count += 1
+    return count
 
 
 def decode_publish(flags: int, body: bytes) -> Publish:

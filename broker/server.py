@@ -7,21 +7,24 @@ publishes to has plenty to read (`sessions.PLENTY_BYTES`), at most `STALL_S` per
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from amqtt.mqtt import connack, packet, suback
 from amqtt.mqtt.connect import ConnectPacket
 
 from broker import acl, passwords
+from broker.limits import SESSION_HOURS, Limits
 from broker.matching import Retained, Subscriptions, is_filter, is_topic
 from broker.packets import (
     PacketReader,
     ProtocolError,
     Publish,
     answer,
+    count_filters,
     decode,
     decode_publish,
     packet_id_of,
@@ -31,59 +34,120 @@ from broker.sessions import Session, Waiting
 
 log = logging.getLogger(__name__)
 
-LARGEST_BYTES = 64 << 20
 CONNECT_S = 10.0
+CONNECT_BYTES = 140 << 10  # of a CONNECT: two texts and a last will of 64 KiB at most, and names
 STALL_S = 2.0
 WRITE_BUFFER_BYTES = 1 << 20
+MOST_FILTERS = 20_000  # subscriptions of one session; an agent holds one for each part of its models
+MOST_WILDCARDS = 8  # of these, for everybody but a coordinator: each costs a walk over all retained messages
+MOST_REMEMBERED = 1 << 16  # answers of the rules that are kept
+REFUSED = 0x80  # return code of a SUBACK
 PONG = bytes([packet.PINGRESP << 4, 0])
 
 
-@functools.lru_cache(maxsize=1 << 16)
-def _allows(user: str, action: acl.Action, topic: str) -> bool:
-    return acl.allows(user, action, topic)
+@dataclass(frozen=True)
+class Users:
+    """Who may connect, and as what. `hashes` None: whoever shows a certificate. `members` None: roles by name."""
+
+    hashes: Mapping[str, str] | None
+    members: acl.Members | None = None
+
+    def admits(self, user: str, password: str) -> bool:
+        """Is it a user, with the right password where passwords count?"""
+        if acl.member_of(user, self.members) is None:
+            return False
+        if self.hashes is None:  # TLS has seen to it
+            return True
+        made = self.hashes.get(user)
+        return made is not None and passwords.fits(made, password)
+
+    def same(self, user: str, other: Users) -> bool:
+        """May `user` stay connected where `other` takes the place of these users?"""
+        if acl.member_of(user, self.members) != acl.member_of(user, other.members):
+            return False
+        if self.hashes is None or other.hashes is None:
+            return self.hashes is other.hashes
+        return self.hashes.get(user) == other.hashes.get(user)
 
 
 @dataclass
 class Hub:
-    """What the broker knows. `users` None: anyone may connect. `rules`: hold users to `broker.acl`."""
+    """What the broker knows. `users` None: anyone may connect and use any topic; else users are held to `broker.acl`."""
 
-    users: dict[str, str] | None = None
-    rules: bool = False
+    users: Users | None = None
+    limits: Limits = field(default_factory=Limits)
     retained: Retained = field(default_factory=Retained)
     sessions: dict[str, Session] = field(default_factory=dict)
     connections: dict[str, Connection] = field(default_factory=dict)
     subscriptions: Subscriptions[str] = field(default_factory=Subscriptions)
+    sockets: int = 0  # open ones, before and after their CONNECT
+    _away: dict[str, float] = field(default_factory=dict)  # persistent sessions without a client: since when, in order
+    _allowed: dict[tuple[str, acl.Action, str], bool] = field(default_factory=dict)
+
+    @property
+    def by_certificate(self) -> bool:
+        """Is a user the name in its certificate, whatever it says of itself?"""
+        return self.users is not None and self.users.hashes is None
 
     def welcome(self, user: str | None, password: str | None) -> bool:
-        if self.users is None:
-            return True
-        made = self.users.get(user or "")
-        return made is not None and passwords.fits(made, password or "")
+        return self.users is None or self.users.admits(user or "", password or "")
 
-    def know(self, users: dict[str, str]) -> None:
-        """Only these users from now on: the connections of others end, and of those whose password changed."""
-        known, self.users = self.users or {}, users
+    def know(self, users: Users) -> None:
+        """Only these users from now on: the connections of others end, and of those whose password or role changed.
+
+        Their last wills are not published, as with Mosquitto: whoever is expelled has no last word.
+        """
+        known, self.users = self.users, users
+        self._allowed.clear()
         for client_id, connection in list(self.connections.items()):
             user = self.sessions[client_id].user
-            if users.get(user) is None or users[user] != known.get(user):
-                connection.end(f"user {user!r} is no longer known, or has another password")
+            if known is None or not known.same(user, users) or acl.member_of(user, users.members) is None:
+                connection.expel(f"user {user!r} is no longer known, or has another password or role")
 
     def may(self, user: str, action: acl.Action, topic: str) -> bool:
-        return not self.rules or _allows(user, action, topic)
+        """May the user write to the topic, or be sent a message of it? The answer is remembered."""
+        if self.users is None:
+            return True
+        if len(topic) > acl.LONGEST_TOPIC:
+            return False
+        question = (user, action, topic)
+        if question not in self._allowed:
+            if len(self._allowed) >= MOST_REMEMBERED:
+                self._allowed.clear()
+            self._allowed[question] = acl.allows(user, action, topic, self.users.members)
+        return self._allowed[question]
 
-    def open(self, connection: Connection, client_id: str, *, clean: bool) -> tuple[Session, bool]:
-        """The client's session, and whether it was there before. An older connection of the same id ends."""
+    def open(self, connection: Connection, client_id: str, user: str, *, clean: bool) -> tuple[Session, bool]:
+        """The client's session, and whether it was there before. An older connection of the same id ends.
+
+        A session belongs to its user: to another one it is as if it were not there.
+        """
+        self._forget_sessions()
         if older := self.connections.pop(client_id, None):
             log.info("%s: another connection takes the client id over", client_id)
             older.end("taken over")
         session = self.sessions.get(client_id)
-        known = session is not None and not clean
-        if session is not None and clean:
+        known = session is not None and not clean and session.user == user
+        if session is not None and not known:
             self._discard(session)
         if session is None or not known:
-            session = self.sessions[client_id] = Session(client_id, clean=clean)
+            session = self.sessions[client_id] = self._new_session(client_id, user, clean=clean)
+        self._away.pop(client_id, None)
         self.connections[client_id] = connection
         return session, known
+
+    def _new_session(self, client_id: str, user: str, *, clean: bool) -> Session:
+        most_bytes = self.limits.queued_bytes if self._is_coordinator(user) else self.limits.queued_bytes // 4
+        session = Session(client_id, clean=clean, most_bytes=most_bytes, most_messages=self.limits.queued_messages)
+        session.user = user
+        return session
+
+    def _is_coordinator(self, user: str) -> bool:
+        """Everybody is one at an open broker."""
+        if self.users is None:
+            return True
+        member = acl.member_of(user, self.users.members)
+        return member is not None and member.role == "coordinator"
 
     def close(self, connection: Connection, session: Session) -> None:
         """The connection is gone; so is its session, unless it is a persistent one."""
@@ -95,6 +159,19 @@ class Hub:
             session.dropped = 0
         if session.clean:
             self._discard(session)
+        else:
+            self._away[session.client_id] = asyncio.get_running_loop().time()
+
+    def _forget_sessions(self) -> None:
+        """Drop persistent sessions whose clients stay away for long, and the oldest ones where there are too many."""
+        expired = asyncio.get_running_loop().time() - SESSION_HOURS * 3600
+        while self._away:
+            client_id, since = next(iter(self._away.items()))
+            if since > expired and len(self._away) <= self.limits.connections:
+                return
+            del self._away[client_id]
+            if client_id not in self.connections and client_id in self.sessions:
+                self._discard(self.sessions[client_id])
 
     def _discard(self, session: Session) -> None:
         for pattern in session.subscriptions:
@@ -105,14 +182,32 @@ class Hub:
 
     def subscribe(self, session: Session, pattern: str, qos: int) -> int:
         """The return code: the QoS granted, or 0x80."""
-        if not is_filter(pattern) or qos > 2:
-            return 0x80
+        if not is_filter(pattern) or qos > 2 or not self._may_subscribe(session, pattern):
+            return REFUSED
+        if pattern not in session.subscriptions:
+            session.wildcards += _has_wildcard(pattern)
         session.subscriptions[pattern] = min(qos, 1)
         self.subscriptions.add(pattern, session.client_id, min(qos, 1))
         return min(qos, 1)
 
+    def _may_subscribe(self, session: Session, pattern: str) -> bool:
+        """Not more than its share, and nothing that the rules could never let through."""
+        held = session.subscriptions
+        if pattern in held:
+            return True
+        if len(held) >= MOST_FILTERS:
+            return False
+        if self.users is None:
+            return True
+        if not acl.may_subscribe(session.user, pattern, self.users.members):
+            return False
+        if self._is_coordinator(session.user) or not _has_wildcard(pattern):
+            return True
+        return session.wildcards < MOST_WILDCARDS
+
     def unsubscribe(self, session: Session, pattern: str) -> None:
-        session.subscriptions.pop(pattern, None)
+        if session.subscriptions.pop(pattern, None) is not None:
+            session.wildcards -= _has_wildcard(pattern)
         self.subscriptions.remove(pattern, session.client_id)
 
     def resend(self, session: Session, pattern: str, qos: int) -> None:
@@ -124,10 +219,10 @@ class Hub:
     def route(self, user: str, message: Publish) -> list[Connection]:
         """Keep and pass on a message; returns the connections that have plenty to read already."""
         if not self.may(user, "write", message.topic):
-            log.warning("%s may not write to %s", user, message.topic)
+            log.warning("%s may not write to %s", user, message.topic[: acl.LONGEST_TOPIC])
             return []
-        if message.retain:
-            self.retained.keep(message.topic, message.payload)
+        if message.retain and not self._keep(message):
+            return []
         slow = []
         for client_id, qos in self.subscriptions.to(message.topic).items():
             session = self.sessions[client_id]
@@ -140,13 +235,25 @@ class Hub:
                     slow.append(connection)
         return slow
 
+    def _keep(self, message: Publish) -> bool:
+        """Retain a message, unless all of them together would take more than half of the memory."""
+        if message.payload and self.retained.size_bytes + len(message.payload) > self.limits.memory_bytes // 2:
+            log.warning("%s is not retained: retained messages fill their share of --memory", message.topic)
+            return False
+        self.retained.keep(message.topic, message.payload)
+        return True
+
+
+def _has_wildcard(pattern: str) -> bool:
+    return "+" in pattern or "#" in pattern
+
 
 class Connection(asyncio.Protocol):
     """One client's TCP connection. Nothing of it survives; its `Session` may."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._reader = PacketReader(LARGEST_BYTES)
+        self._reader = PacketReader(min(CONNECT_BYTES, hub.limits.packet_bytes))
         self._transport: asyncio.Transport
         self._session: Session | None = None
         self._will: Publish | None = None
@@ -162,10 +269,17 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101  asyncio's own promise
         self._transport = transport
+        self._hub.sockets += 1
+        if self._hub.sockets > self._hub.limits.connections:
+            log.warning("a connection is refused: %d are open (--agents)", self._hub.limits.connections)
+            self._over = True
+            transport.abort()
+            return
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._timer = asyncio.get_running_loop().call_later(CONNECT_S, self._silent)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._hub.sockets -= 1
         self.end("connection lost")
 
     def pause_writing(self) -> None:
@@ -178,10 +292,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._heard_at = asyncio.get_running_loop().time()
         try:
-            for kind, flags, body in self._reader.feed(data):
-                if self._over:
-                    return
-                self._packet(kind, flags, body)
+            self._reader.add(data)
+            while not self._over and (whole := self._reader.next()):
+                self._packet(*whole)
         except ProtocolError as error:
             log.warning("%s: %s", self._name, error)
             self.end("protocol error")
@@ -205,6 +318,11 @@ class Connection(asyncio.Protocol):
             self._hub.close(self, self._session)
             if self._will is not None:
                 self._hub.route(self._session.user, self._will)
+
+    def expel(self, why: str) -> None:
+        """End the connection of a user that is one no more; its last will is void."""
+        self._will = None
+        self.end(why)
 
     def pump(self) -> None:
         """Send what waits, as far as the client keeps up."""
@@ -283,8 +401,9 @@ class Connection(asyncio.Protocol):
         nameless = connect.payload.client_id_is_random
         if nameless and not connect.clean_session_flag:
             return self._refuse(connack.IDENTIFIER_REJECTED)
-        if not self._hub.welcome(connect.username, connect.password):
-            log.warning("user %r is refused: no such user, or another password", connect.username)
+        user = self._user(connect)
+        if not self._hub.welcome(user, connect.password):
+            log.warning("user %r is refused: no such user, or another password", user[:64])
             return self._refuse(connack.NOT_AUTHORIZED)
         if connect.will_flag:
             if not is_topic(connect.will_topic or "") or connect.will_message is None or connect.will_qos > 2:
@@ -292,13 +411,19 @@ class Connection(asyncio.Protocol):
             will = bytes(connect.will_message)
             self._will = Publish(connect.will_topic, will, connect.will_qos, connect.will_retain_flag, None)
         client_id = uuid.uuid4().hex if nameless else connect.client_id
-        self._session, known = self._hub.open(self, client_id, clean=bool(connect.clean_session_flag))
-        self._session.user = connect.username or ""
+        self._session, known = self._hub.open(self, client_id, user, clean=bool(connect.clean_session_flag))
+        self._reader.largest_bytes = self._hub.limits.packet_bytes
         self._keepalive_s = connect.keep_alive
         self._watch_keepalive()
         self._transport.write(connack.ConnackPacket.build(int(known), connack.CONNECTION_ACCEPTED).to_bytes())
         self._session.resume()
         return self.pump()
+
+    def _user(self, connect: ConnectPacket) -> str:
+        """Who connects: the name in its certificate where users go by certificates, else what it says."""
+        if not self._hub.by_certificate:
+            return connect.username or ""
+        return _common_name(self._transport.get_extra_info("peercert"))
 
     def _refuse(self, code: int) -> None:
         self._transport.write(connack.ConnackPacket.build(0, code).to_bytes())
@@ -320,6 +445,8 @@ class Connection(asyncio.Protocol):
 
     def _on_subscribe(self, flags: int, body: bytes) -> None:
         assert self._session is not None  # noqa: S101  `_packet` saw to it
+        if count_filters(body, after=1) > MOST_FILTERS:
+            raise ProtocolError(f"a SUBSCRIBE with more than {MOST_FILTERS} filters")
         request = decode(packet.SUBSCRIBE, flags, body)
         wanted = request.payload.topics
         if not wanted or flags != 2:
@@ -333,6 +460,8 @@ class Connection(asyncio.Protocol):
 
     def _on_unsubscribe(self, flags: int, body: bytes) -> None:
         assert self._session is not None  # noqa: S101  `_packet` saw to it
+        if count_filters(body, after=0) > MOST_FILTERS:
+            raise ProtocolError(f"an UNSUBSCRIBE with more than {MOST_FILTERS} filters")
         request = decode(packet.UNSUBSCRIBE, flags, body)
         if not request.payload.topics or flags != 2:
             raise ProtocolError("an UNSUBSCRIBE without topics or with wrong flags")
@@ -358,3 +487,10 @@ class Connection(asyncio.Protocol):
     def _silent(self) -> None:
         self._blocked = True  # nobody reads there: leave what is unsent
         self.end("silent for too long")
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    """The CN of a certificate as `ssl` gives it; empty without one, or with several."""
+    subject = (certificate or {}).get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""

@@ -13,7 +13,9 @@ IN_FLIGHT = 200
 PLENTY_BYTES = 64 << 20
 """From here on those who publish to the client are slowed down."""
 MOST_BYTES = 1 << 30
-"""From here on its oldest messages are dropped, and counted: it does not read."""
+"""From here on its oldest messages are dropped, and counted: it does not read. A broker with limits has its own number."""
+MOST_MESSAGES = 1 << 20
+"""Likewise, in messages."""
 OFFLINE_MESSAGES = 1000
 """What a persistent session keeps for a client that is away, at most."""
 
@@ -40,12 +42,17 @@ class Sending:
 class Session:
     """Outlives its connection where the client asked for that (`clean` False)."""
 
-    def __init__(self, client_id: str, *, clean: bool) -> None:
+    def __init__(
+        self, client_id: str, *, clean: bool, most_bytes: int = MOST_BYTES, most_messages: int = MOST_MESSAGES
+    ) -> None:
         self.client_id = client_id
+        self.most_bytes = most_bytes
+        self.most_messages = most_messages
         self.clean = clean
         self.online = True
         self.user = ""
         self.subscriptions: dict[str, int] = {}
+        self.wildcards = 0  # of the subscriptions
         self.dropped = 0
         self.waiting_bytes = 0
         self._queue: deque[Waiting] = deque()
@@ -64,7 +71,8 @@ class Session:
             return
         self._queue.append(message)
         self.waiting_bytes += len(message.payload)
-        while self.waiting_bytes > MOST_BYTES or (not self.online and len(self._queue) > OFFLINE_MESSAGES):
+        most_messages = self.most_messages if self.online else OFFLINE_MESSAGES
+        while self.waiting_bytes > self.most_bytes or len(self._queue) > most_messages:
             self.waiting_bytes -= len(self._queue.popleft().payload)
             self.dropped += 1
 

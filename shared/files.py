@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +39,23 @@ def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool =
     """Replace a file by this content, as `replacing` does."""
     with replacing(path, durable=durable, mark=mark) as beside:
         beside.write_bytes(content)
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """Replace a file by this content, which nobody but its owner may read from the first byte on. Survives a power cut."""
+    with replacing(path, mark=f"{os.getpid()}.{secrets.token_hex(4)}") as beside:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder, and those above it, unless it is there. A new one is closed to other users (mode 0700).
+
+    Raises FileExistsError where something else than a folder is in its place.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 @contextlib.contextmanager

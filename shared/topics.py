@@ -4,7 +4,7 @@ covey/{federation}/coordinator/status          retained, last will
 covey/{federation}/agents/{agent}/status       retained, last will
 covey/{federation}/agents/{agent}/order        retained
 covey/{federation}/agents/{agent}/model/{part} retained
-covey/{federation}/agents/{agent}/report/{part}
+covey/{federation}/agents/{agent}/report/0
 covey/{federation}/clusters/{key}/model/{part} retained
 covey/{federation}/run/metrics                 retained
 covey/{federation}/control
@@ -85,7 +85,8 @@ class Topics:
     def order(self, agent: str) -> str:
         return f"{self.base}/agents/{agent}/order"
 
-    def report(self, agent: str, part: int) -> str:
+    def report(self, agent: str, part: int = 0) -> str:
+        """Where an agent sends all parts of its reports: `part` 0. An agent may write no other (`broker.acl`)."""
         return f"{self.base}/agents/{agent}/report/{part}"
 
     def model(self, key: str) -> str:

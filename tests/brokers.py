@@ -17,12 +17,15 @@ from typing import Any
 import pytest
 
 from broker.embedded import EmbeddedBroker
+from broker.limits import Limits
 from broker.memory import MemoryBroker
 from broker.mosquitto import Mosquitto, find
+from broker.options import Options
 from shared.link import Will
 from shared.mqtt_link import MqttLink
 
 STOCK = "listener {port} 127.0.0.1\nallow_anonymous true\n"
+ROOMY = Options(limits=Limits(packet=9 << 20))  # the suites send parts of the largest size
 RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 NAMES = ("memory", "embedded", "mosquitto", "mosquitto-stock", "nats", "rabbitmq")
 
@@ -38,11 +41,11 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
     """A real broker, running while the context is open; gives its url. Skips the test where it is not installed."""
     match name:
         case "embedded":
-            return hosted(EmbeddedBroker)
+            return hosted(lambda: EmbeddedBroker(ROOMY))
         case "mosquitto" | "mosquitto-stock":
             if find() is None:
                 pytest.skip("mosquitto is not installed")
-            return hosted(lambda: Mosquitto(config=STOCK if name == "mosquitto-stock" else None))
+            return hosted(lambda: Mosquitto(ROOMY, config=STOCK if name == "mosquitto-stock" else None))
         case "nats":
             return _nats(folder)
         case "rabbitmq":

@@ -25,7 +25,9 @@ BASE = "covey/f"
         ("coordinator", "read", f"{BASE}/agents/pi/report/0", True),
         ("coordinator", "write", "elsewhere", False),
         ("pi", "write", f"{BASE}/agents/pi/status", True),
-        ("pi", "write", f"{BASE}/agents/pi/report/3", True),
+        ("pi", "write", f"{BASE}/agents/pi/report/0", True),
+        ("pi", "write", f"{BASE}/agents/pi/report/3", False),
+        ("pi", "write", f"{BASE}/agents/pi/report/0/more", False),
         ("pi", "write", f"{BASE}/agents/pi/order", False),
         ("pi", "write", f"{BASE}/agents/other/status", False),
         ("pi", "write", f"{BASE}/coordinator/status", False),
@@ -50,7 +52,7 @@ async def test_a_broker_holds_users_to_the_rules(kind: type[EmbeddedBroker] | ty
     users = tmp_path / "users"
     passwords.write(users, {"coordinator": "c", "pi": "p", "spy": "s"})
 
-    async with kind(Options(passwords=users, rules=True)) as broker:
+    async with kind(Options(passwords=users)) as broker:
 
         def link(user: str, password: str, client_id: str = "") -> MqttLink:
             url = BrokerUrl(broker.url.host, broker.url.port, user=user, password=password)

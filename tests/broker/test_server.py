@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import passwords, sessions
+from broker.limits import Limits
 from broker.packets import PacketReader, ProtocolError, answer, decode_publish, publish_head
-from broker.server import CONNECT_S, LARGEST_BYTES, STALL_S, Connection, Hub
+from broker.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
 from tests.clock import run
 
 PUBLISH, PUBACK, PUBREC, PUBREL, SUBACK, CONNACK = 3, 4, 5, 6, 9, 2
@@ -127,7 +128,7 @@ def test_packets_are_the_same_however_the_stream_is_cut(bodies: list[bytes], dat
 def kinds(data: bytes) -> set[int] | None:
     """The types of the packets that have arrived whole; None where the bytes can be no packets."""
     try:
-        return {kind for kind, _, _ in PacketReader(LARGEST_BYTES).feed(data)}
+        return {kind for kind, _, _ in PacketReader(CONNECT_BYTES).feed(data)}
     except ProtocolError:
         return None
 
@@ -249,7 +250,7 @@ def test_messages_in_flight_are_bounded_and_follow_acknowledgements() -> None:
 
 def test_a_publisher_waits_for_a_slow_reader_but_not_for_ever() -> None:
     async def program() -> None:
-        hub = Hub()
+        hub = Hub(limits=Limits(packet=sessions.PLENTY_BYTES))
         reader, sender = Client(hub).connect("r"), Client(hub).connect("s")
         reader.subscribe("t")
         reader.connection.pause_writing()
@@ -280,12 +281,12 @@ def test_a_session_that_is_never_read_drops_its_oldest_messages_and_counts_them(
 @on_a_loop
 def test_a_wrong_password_is_refused_with_the_reason() -> None:
     users = {"ann": passwords.hashed("secret")}
-    wrong = Client(Hub(users=users)).connect("a", username="ann", password="guess")
+    wrong = Client(Hub(users=Users(users))).connect("a", username="ann", password="guess")
     assert wrong.heard() == [(CONNACK, 0, b"\0\5")]
     assert wrong.wire.closed
-    right = Client(Hub(users=users)).connect("a", username="ann", password="secret")
+    right = Client(Hub(users=Users(users))).connect("a", username="ann", password="secret")
     assert right.heard() == [(CONNACK, 0, b"\0\0")]
-    nobody = Client(Hub(users=users)).connect("a")
+    nobody = Client(Hub(users=Users(users))).connect("a")
     assert nobody.wire.closed
 
 
