@@ -18,7 +18,7 @@ FEW = 10  # training samples of a class below which its learning is a matter of 
 
 @dataclass(frozen=True)
 class Finding:
-    """What `agent check` shows. `told` is everything that leaves the device: counts and class names, no samples.
+    """What `agent check` shows. `told` is everything that leaves the device: counts, the task's class names, and of a problem its kind and place.
 
     `problems` keep the data out; `notes` do not. `classes` gives (name, training samples, test samples) and is
     empty for regression; `value_range` gives the smallest and largest feature, before `task.scale`.
@@ -48,14 +48,17 @@ def load_local(path: str | Path, label: str | None = None, task: Task | None = N
 def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
     """Describes the data, as the task sees it where it fits; a DataError becomes a problem in the finding."""
     problems: tuple[str, ...] = ()
+    public: str | None = None
     data = dataset
     if task is not None:
         try:
             data = fit(dataset, task)
         except DataError as error:
             problems = (str(error),)
+            public = error.public
     classes = _classes(data, task)
-    told = {"samples": 0, "test_samples": 0, "labels": [], "problem": problems[0]} if problems else _told(data, classes)
+    nothing = {"samples": 0, "test_samples": 0, "labels": [], "problem": public}
+    told = nothing if problems else _told(data, classes)
     return Finding(
         source=data.source,
         samples=len(data.targets),

@@ -45,13 +45,17 @@ class ModelReady:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What the data is like, seen with the eyes of the task `task`."""
+    """What the data is like, seen with the eyes of the task `task`.
+
+    `problem` goes into the status, for everybody; `detail` may quote the data, and is for the device's own terminal.
+    """
 
     task: str
     samples: int = 0
     test_samples: int = 0
     labels: tuple[str, ...] = ()
     problem: str | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ async def write_partition(pool: Jobs, source: dict[str, Any], out: Path) -> None
     out.parent.mkdir(parents=True, exist_ok=True)
     answer = await pool.run({"job": "partition", "source": source, "out": str(out)})
     if "failure" in answer:
-        raise UserError(answer["failure"])
+        raise UserError(answer.get("detail") or answer["failure"])
 
 
 @contextlib.asynccontextmanager

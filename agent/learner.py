@@ -21,7 +21,7 @@ from agent.contrast import contrastive_loss
 from agent.data import Dataset
 from agent.models import BATCH_NORMS, build, headed, layout_of, tensors_of
 from agent.views import views_for
-from shared.errors import DataError, UserError
+from shared.errors import DataError, PublicError
 from shared.scenario import Standardise, Task
 from shared.strategy import Contrast, Descent, Pull, Rows, Split, Training
 from shared.vectors import Layout, Vector
@@ -255,7 +255,7 @@ class _Flat:
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         own = layout_of(module)
         if own.digest != layout.digest:
-            raise UserError(
+            raise PublicError(
                 f"task.model: built here it has {own.parameters} parameters in {len(own.tensors)} tensors, the "
                 f"coordinator's has {layout.parameters} in {len(layout.tensors)}; bring both to one version"
             )
@@ -343,7 +343,9 @@ def affine(task: Task, scaling: Mapping[str, Sequence[float]] | None) -> tuple[T
     channels = task.features[0]
     for name, values in (("mean", mean), ("std", std)):
         if values.shape != (channels,):
-            raise UserError(f"task.standardise.{name} has {values.size} values, the features have {channels} channels")
+            raise PublicError(
+                f"task.standardise.{name} has {values.size} values, the features have {channels} channels"
+            )
     std = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
     shape = (channels, *[1] * (len(task.features) - 1))
     return tuple(  # type: ignore[return-value]

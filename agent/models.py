@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.errors import UserError
+from shared.errors import PublicError, UserError
 from shared.scenario import Task
 from shared.seeds import entropy
 from shared.vectors import Layout, Vector
@@ -64,7 +64,7 @@ def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) 
             task.features, task.outputs, **{name: value for name, value in options.items() if name != "head"}
         )
     if not isinstance(clusters, int) or clusters < 1:
-        raise UserError(f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted")
+        raise PublicError(f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted")
     own = {name: value for name, value in options.items() if name != "head"}
     return Headed(builder(task.features, task.outputs, **own), clusters)
 
@@ -74,17 +74,17 @@ def layout_of(module: nn.Module) -> Layout:
     parameters = list(module.named_parameters())
     for name, part in module.named_modules():
         if isinstance(part, BATCH_NORMS) and part.track_running_stats and part.momentum is None:
-            raise UserError(
+            raise PublicError(
                 f"task.model: {name} averages over all batches it ever saw (momentum=None), but a federated model keeps "
                 "no such count; give it a momentum, 0.1 for example"
             )
     buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
     for name, tensor in [*parameters, *buffers]:
         if tensor.dtype != torch.float32:
-            raise UserError(f"task.model: {name} is {tensor.dtype}; float32 is wanted throughout")
+            raise PublicError(f"task.model: {name} is {tensor.dtype}; float32 is wanted throughout")
     entries = tuple(Entry(name, tuple(tensor.shape)) for name, tensor in [*parameters, *buffers])
     if not parameters:
-        raise UserError("task.model: the model has no parameters, there is nothing to train")
+        raise PublicError("task.model: the model has no parameters, there is nothing to train")
     return Layout(entries, len(parameters))
 
 
@@ -129,7 +129,7 @@ class Headed(nn.Module):
         super().__init__()
         *body, (last, final) = layers.named_children()
         if not isinstance(final, nn.Linear):
-            raise UserError(
+            raise PublicError(
                 f"a projection head needs a model that ends in a linear layer, not in {type(final).__name__}"
             )
         self.clusters = clusters
@@ -159,7 +159,7 @@ def headed(module: nn.Module, clusters: int) -> Headed:
     if isinstance(module, Headed) and module.clusters == clusters:
         return module
     has = f"a head for {module.clusters}" if isinstance(module, Headed) else "no projection head"
-    raise UserError(
+    raise PublicError(
         f"task.model has {has}, the strategy has {clusters} clusters: set task.model.options.head to {clusters}"
     )
 
@@ -203,7 +203,7 @@ def cnn1d(features: Features, outputs: int, *, filters: int = 32, hidden: int = 
     On UCI HAR's (9, 128) with 6 classes it has 44 998 parameters.
     """
     if len(features) != 2 or features[1] < 4:
-        raise UserError(f"task.model cnn1d: features {list(features)}; [channels, length >= 4] is wanted")
+        raise PublicError(f"task.model cnn1d: features {list(features)}; [channels, length >= 4] is wanted")
     return Net(
         conv1=nn.Conv1d(features[0], filters, 5, padding=2),
         relu1=nn.ReLU(),
@@ -273,7 +273,7 @@ def celeba_cnn(
     """LEAF's CelebA model, 31 202 parameters for (3, 84, 84). bn_mode "batch" normalises by the batch in tests too."""
     channels, height, width = _image(features, "celeba_cnn", 2)
     if bn_mode not in {"running", "batch"}:
-        raise UserError(f"task.model.options.bn_mode is {bn_mode!r}; running or batch is wanted")
+        raise PublicError(f"task.model.options.bn_mode is {bn_mode!r}; running or batch is wanted")
     layers: dict[str, nn.Module] = {}
     for i in range(1, blocks + 1):
         layers |= {
@@ -314,7 +314,7 @@ BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
 
 def _image(features: Features, name: str, least: int) -> tuple[int, int, int]:
     if len(features) != 3 or min(features[1:]) < least:
-        raise UserError(
+        raise PublicError(
             f"task.model {name}: features {list(features)}; images [channels, height, width] "
             f"of at least {least}x{least} are wanted"
         )
@@ -324,7 +324,7 @@ def _image(features: Features, name: str, least: int) -> tuple[int, int, int]:
 def _users_own(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     if not attribute:
-        raise UserError(f"task.model {name!r} is unknown; {', '.join(BUILT_IN)} or module:callable is wanted")
+        raise PublicError(f"task.model {name!r} is unknown; {', '.join(BUILT_IN)} or module:callable is wanted")
     try:
         builder = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
@@ -348,7 +348,7 @@ def _try_out(module: nn.Module, task: Task) -> None:
             f"task.model {task.model.name!r} does not take features {list(task.features)}: {error}"
         ) from error
     if shape != (2, task.outputs):
-        raise UserError(
+        raise PublicError(
             f"task.model {task.model.name!r} gives shape {shape} for 2 samples, the task wants (2, {task.outputs})"
         )
     module.train(was_training)

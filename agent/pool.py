@@ -22,7 +22,9 @@ COMMAND = (sys.executable, "-m", "agent.worker")
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event in the life of a worker
-    """The worker ended in mid-job: killed for its memory, or by hand."""
+    """The worker ended in mid-job: killed for its memory, or by hand. `public` is what other machines may know."""
+
+    public = "the training process ended in the middle of a job (out of memory?)"
 
 
 class Jobs(Protocol):

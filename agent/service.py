@@ -270,10 +270,10 @@ class Agent:
             job = {"job": "inspect", "source": dict(self.identity.source), "task": task}
             found = await self.pool.run(job, weight=float("inf"))  # who takes part is wanted before any work
         except WorkerLost as error:
-            found = {"failure": str(error)}
+            found = {"failure": error.public, "detail": str(error)}
         problem = found.get("failure") or found.get("problem")
         if problem:
-            self._feed(e.Inspected(task_digest, problem=problem))
+            self._feed(e.Inspected(task_digest, problem=problem, detail=found.get("detail", "")))
             return
         self._weight = float(found["samples"])
         labels = tuple(found["labels"])
@@ -300,8 +300,9 @@ class Agent:
         try:
             done = await self.pool.run(job, weight=self._weight)
         except WorkerLost as error:
-            done = {"failure": str(error)}
+            done = {"failure": error.public, "detail": str(error)}
         if "failure" in done:
+            self.tell({"event": "failed", "step": order.step, "why": done.get("detail") or done["failure"]})
             self._feed(e.WorkFailed(order.step, done["failure"]))
             return
         if done["failed"]:
@@ -310,7 +311,6 @@ class Agent:
         self._put(order, done["digest"], done["size"], with_memory=done["fresh"])
 
     def _put_failure(self, order: OrderMessage, why: str) -> None:
-        self.tell({"event": "failed", "step": order.step, "why": why})
         content = ReportContent.failed(order, self.identity.agent, why[:1000]).to_bytes()
         self.outbox.places(order.step)[0].write_bytes(content)
         self._put(order, digest(content), len(content), with_memory=False)

@@ -208,7 +208,10 @@ class Session:
         if seen.task != self._inspecting:  # the task changed while the worker looked
             return []
         before, self._inspection = self._inspection, seen
-        return [e.Say(seen.problem)] if seen.problem and seen.problem != before.problem else []
+        if not seen.problem:
+            return []
+        known = (seen.problem, seen.detail) == (before.problem, before.detail)
+        return [] if known else [e.Say(seen.detail or seen.problem)]
 
     # orders
 

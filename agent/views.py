@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from shared.errors import UserError
+from shared.errors import PublicError
 
 Views = Callable[[Tensor, torch.Generator], Tensor]
 
@@ -33,7 +33,7 @@ def views_for(features: tuple[int, ...]) -> Views:
         return natural
     if len(features) == 3 and features[0] == 1:
         return handwriting
-    raise UserError(
+    raise PublicError(
         f"task.features {list(features)}: contrastive views are made of images [1, height, width] or "
         "[3, height, width]; for other data set strategy.beta to 0 or take strategy.variant fedavg+clusteredFL"
     )

@@ -5,7 +5,8 @@ answer, never the end of the worker. It ends when stdin does, and with its paren
 
 Jobs, all with `source`, which says where data comes from:
 
-- `inspect` (task): what the data is like, or the problem that it has with the task
+- `inspect` (task): what the data is like, or the problem that it has with the task (`problem` for everybody,
+  `detail` for the device's own terminal)
 - `perform` (order, models, memory, report_out, memory_out, client): the work of an order
 - `partition` (out): which samples of a simulated fleet belong to whom, as .npz
 """
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent import wire
-from shared.errors import CoveyError
+from shared.errors import CoveyError, public_text
 from shared.files import write_atomically
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main() -> None:
 
 
 def answer(job: wire.Job, *, verbose: bool = False) -> wire.Job:
-    """Do one job. A failure is {"failure": one line}."""
+    """Do one job. A failure is {"failure": what may leave the device, "detail": what its own terminal shows}."""
     try:
         match job["job"]:
             case "inspect":
@@ -59,7 +60,7 @@ def answer(job: wire.Job, *, verbose: bool = False) -> wire.Job:
                 return _partition(job)
         raise ValueError(f"unknown job {job['job']!r}")
     except Exception as error:
-        return {"failure": _explain(error, verbose=verbose)}
+        return {"failure": _line(public_text(error)), "detail": _explain(error, verbose=verbose)}
 
 
 def end_with_parent() -> None:
@@ -73,7 +74,7 @@ def end_with_parent() -> None:
 
 
 def _inspect(job: wire.Job) -> wire.Job:
-    """Data that cannot take part is a finding, not a failure."""
+    """Data that cannot take part is a finding, not a failure: the problem is told, its detail stays on the device."""
     from agent.sources import found, source_of
     from shared.errors import DataError
     from shared.scenario import Task
@@ -82,7 +83,8 @@ def _inspect(job: wire.Job) -> wire.Job:
     try:
         return found(source_of(job["source"]).dataset(task), task)
     except DataError as error:
-        return {"samples": 0, "test_samples": 0, "labels": [], "problem": _line(str(error))}
+        problem, detail = _line(error.public), _line(str(error))
+        return {"samples": 0, "test_samples": 0, "labels": [], "problem": problem, "detail": detail}
 
 
 def _partition(job: wire.Job) -> wire.Job:
@@ -98,16 +100,16 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
 
     order = OrderMessage.from_bytes(job["order"])
     memory_out = Path(job["memory_out"])
-    failure = None
+    detail = None
     fresh = False
     try:
         content, fresh = _work(job, order, memory_out)
     except Exception as error:
-        failure = _explain(error, verbose=verbose)
-        content = ReportContent.failed(order, job["client"], failure)
+        detail = _explain(error, verbose=verbose)
+        content = ReportContent.failed(order, job["client"], _line(public_text(error)))
     report = content.to_bytes()
     _write(Path(job["report_out"]), report, durable=job["durable"])
-    return {"digest": digest(report), "size": len(report), "fresh": fresh, "failed": failure}
+    return {"digest": digest(report), "size": len(report), "fresh": fresh, "failed": detail}
 
 
 def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bool]:

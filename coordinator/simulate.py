@@ -147,7 +147,7 @@ def _people(
     people = {}
     for client, told in zip(sources, map(_done, found), strict=True):
         if told.get("problem"):
-            watch({"event": "problem", "agent": client, "why": told["problem"]})
+            watch({"event": "problem", "agent": client, "why": told.get("detail") or told["problem"]})
         else:
             people[client] = (told["samples"], told["test_samples"])
     if not people:
@@ -157,5 +157,5 @@ def _people(
 
 def _done(answer: Job) -> Job:
     if "failure" in answer:
-        raise UserError(answer["failure"])
+        raise UserError(answer.get("detail") or answer["failure"])
     return answer

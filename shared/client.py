@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pydantic import TypeAdapter
 
 from shared.codec import Codec, decode, encode
-from shared.errors import DecodeError, UserError
+from shared.errors import DecodeError, PublicError
 from shared.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 from shared.metrics import accuracy, macro_f1
 from shared.seeds import generator
@@ -69,7 +69,7 @@ def perform(
     """Do what the order says. `models` (d,) are those of `order.work.models`, in its order.
 
     The returned memory replaces the old one once the report is accepted; it is `memory` itself where nothing is
-    new. Raises UserError where the training
+    new. Raises PublicError where the training
     diverged, ValueError for an order without work.
     """
     work = order.work
@@ -156,7 +156,7 @@ def _with_owed(kept: Memory, before: Memory) -> Memory:
 
 def _moments(local: Local) -> Report:
     if not isinstance(local, Measured):
-        raise UserError("federated standardisation needs features that can be summed per channel")
+        raise PublicError("federated standardisation needs features that can be summed per channel")
     sums = local.moments()
     return Report({}, local.examples, {"count": sums.count, "sum": sums.total, "square": sums.square})
 
@@ -217,7 +217,7 @@ def _encode(report: Report, job: Job, work: Work, memory: Memory) -> tuple[dict[
         rng = generator(work.seed, "codec", job.client, work.round, work.phase, name)
         error = memory.get(OWED + name)
         if not np.isfinite(vector).all():
-            raise UserError(f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr")
+            raise PublicError(f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr")
         vectors[name], left = encode(vector, codec, base=base, base_digest=base_digest, error=error, rng=rng)
         if left is not None:
             owed[OWED + name] = left
@@ -226,7 +226,7 @@ def _encode(report: Report, job: Job, work: Work, memory: Memory) -> tuple[dict[
 
 def _finite(loss: float, client: str) -> float:
     if not math.isfinite(loss):
-        raise UserError(f"{client}: the training diverged: its mean loss is {loss}; lower training.lr")
+        raise PublicError(f"{client}: the training diverged: its mean loss is {loss}; lower training.lr")
     return float(loss)
 
 

@@ -18,16 +18,48 @@ _MENDED_BY = {
 }
 
 
+SEE_THE_LOG = "the log on the device shows the details"
+
+
 class CoveyError(Exception):
-    """The root of every error that Covey raises on purpose."""
+    """The root of every error that Covey raises on purpose.
+
+    Its text is for the terminal of the machine where it happened: it may quote values, paths and names.
+    """
+
+    @property
+    def public(self) -> str:
+        """What may be sent to another machine: nothing that could quote data, paths or names of this one."""
+        return f"the work failed; {SEE_THE_LOG}"
 
 
 class UserError(CoveyError):
     """A mistake that the user can mend: the text says what was seen, what was wanted, and what to do."""
 
 
+class PublicError(UserError):
+    """A UserError whose text quotes nothing but what the other side sent, so that it may be sent as it is."""
+
+    @property
+    def public(self) -> str:
+        return str(self)
+
+
 class DataError(UserError):
-    """Local data that cannot take part: names the file, the column or the class."""
+    """Local data that cannot take part.
+
+    `text` is for the device's own terminal: it names the file, the row, the column, and quotes the value.
+    `public` is all that leaves the device: the row and the column by number, the kind of fault, and what the task
+    wants; never a value, a path, a class or a column's name that the task does not name itself.
+    """
+
+    def __init__(self, text: str, public: str = "") -> None:
+        super().__init__(text)
+        self._public = public or f"the local data cannot be used; {SEE_THE_LOG}"
+
+    @property
+    def public(self) -> str:
+        return self._public
 
 
 class DecodeError(CoveyError):
@@ -39,6 +71,18 @@ class DecodeError(CoveyError):
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+
+    @property
+    def public(self) -> str:
+        """The reason without the detail, which may name a file where the bytes lay on a disk."""
+        return f"refused: {self.reason}"
+
+
+def public_text(error: BaseException) -> str:
+    """What may be sent to another machine about any error. Messages of libraries quote values and paths."""
+    if isinstance(error, CoveyError):
+        return error.public
+    return f"the work failed with {type(error).__name__[:64]}; {SEE_THE_LOG}"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import UserError
+from shared.errors import PublicError
 from shared.vectors import Layout, Vector
 
 Permutation = npt.NDArray[np.int64]  # (units,): entry g is the unit that comes to place g
@@ -42,20 +42,20 @@ def layers_of(layout: Layout) -> tuple[Layer, ...]:
     A residual connection between equal widths leaves no trace in a layout and is not noticed.
     """
     if layout.trainable != len(layout.tensors):
-        raise UserError(f"{layout.tensors[layout.trainable].name}: {_WANTED} without buffers")
+        raise PublicError(f"{layout.tensors[layout.trainable].name}: {_WANTED} without buffers")
     shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
     layers: list[Layer] = []
     for module in layout.modules:
         weight, bias = shapes.pop(f"{module}.weight", ()), shapes.pop(f"{module}.bias", None)
         if len(weight) < 2 or bias not in (None, weight[:1]):
-            raise UserError(f"{module}: its weight has shape {list(weight)}; {_WANTED}")
+            raise PublicError(f"{module}: its weight has shape {list(weight)}; {_WANTED}")
         before = layers[-1].units if layers else weight[1]
         block, rest = divmod(weight[1], before)
         if rest or (block > 1 and len(weight) > 2):
-            raise UserError(f"{module}: it takes {weight[1]} inputs after a layer of {before} units; {_WANTED}")
+            raise PublicError(f"{module}: it takes {weight[1]} inputs after a layer of {before} units; {_WANTED}")
         layers.append(Layer(module, weight[0], weight[1], block, bias is not None))
     if shapes:
-        raise UserError(f"{next(iter(shapes))}: {_WANTED}")
+        raise PublicError(f"{next(iter(shapes))}: {_WANTED}")
     return tuple(layers)
 
 

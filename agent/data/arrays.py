@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from agent.data.dataset import Array, Dataset, dataset, encode
-from shared.errors import CoveyError, DataError, UserError
+from agent.data.limits import unpacked_limit
+from shared import array_files
+from shared.errors import CoveyError, DataError
 
 ALIASES = {
     "x": ("x", "x_train", "features", "data"),
@@ -31,29 +31,31 @@ def load_npz(path: Path) -> Dataset:
 
 
 def read_npz(path: Path) -> dict[str, Array]:
-    """Every array of the file by name. DataError for pickled objects and cut-short files."""
+    """Every array of the file by name. DataError for pickled objects, damaged files, and files that unpack to too much."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except ValueError as error:
-        raise DataError(f"{path}: holds Python objects or is no npz file ({error}); plain arrays are wanted") from None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: not an npz file, or cut short ({error})") from None
-    except AttributeError:  # np.load gives a bare array for .npy content
-        raise DataError(f"{path}: a single array; an npz file with x and y is wanted") from None
+        return array_files.read_npz(path, unpacked_limit(path))
+    except array_files.ArrayFileError as error:
+        expected = "an npz file of plain arrays, with x and y, is expected"
+        raise DataError(f"{path}: {error}; {expected}", public=f"an npz file cannot be read: {error}") from None
 
 
 def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
     """A Dataset from named arrays; DataError names what is missing."""
-    found = {role: _first(arrays, names) for role, names in ALIASES.items()}
+    found = {role: _first(arrays, names, source) for role, names in ALIASES.items()}
     x, y = found["x"], found["y"]
     if x is None or y is None:
         missing = "x" if x is None else "y"
-        raise DataError(f"{source}: no array {missing!r}; it holds {', '.join(sorted(arrays)) or 'nothing'}")
+        names = ", ".join(sorted(map(str, arrays)))
+        raise DataError(
+            f"{source}: no array {missing!r}; it holds {names or 'nothing'}", public=f"no array {missing!r}"
+        )
     if (found["x_test"] is None) != (found["y_test"] is None):
-        raise DataError(f"{source}: x_test and y_test belong together, only one of them is there")
+        fault = "x_test and y_test belong together, only one of them is there"
+        raise DataError(f"{source}: {fault}", public=fault)
+    if 0 in (x.ndim, y.ndim):
+        raise DataError(f"{source}: x or y is a single value", public="x or y is a single value; arrays are expected")
     test_y = y[:0] if found["y_test"] is None else found["y_test"]
-    labels = () if found["names"] is None else tuple(map(str, found["names"]))
+    labels = () if found["names"] is None else tuple(map(str, found["names"].reshape(-1)))
     ordered = bool(labels)
     if y.dtype.kind in "US":
         y, test_y, labels = encode([str(name) for name in y.tolist()], [str(name) for name in test_y.tolist()])
@@ -80,9 +82,12 @@ def load_function(spec: str) -> Dataset:
     try:
         function = getattr(importlib.import_module(module_name), name)
     except Exception as error:  # a module that is not there, or the user's code
-        raise UserError(f"data source {spec!r}: {error}; install the module on this device") from error
+        advice = "install the module on this device"
+        raise DataError(
+            f"data source {spec!r}: {error}; {advice}", public=f"the data source cannot be imported; {advice}"
+        ) from error
     if not callable(function):
-        raise UserError(f"data source {spec!r}: {name} is not a function")
+        raise DataError(f"data source {spec!r}: {name} is not a function", public="the data source is no function")
     try:
         found = function(Path(rest[0] if rest else "."))
     except CoveyError:
@@ -90,7 +95,8 @@ def load_function(spec: str) -> Dataset:
     except Exception as error:  # the user's code
         raise DataError(
             f"data source {spec!r}: called with a path it raised {type(error).__name__}: {error}; (x, y) or a dict with "
-            "x and y is wanted"
+            "x and y is expected",
+            public=f"the data source raised {type(error).__name__[:64]}",
         ) from error
     match found:
         case (x, y):
@@ -98,8 +104,19 @@ def load_function(spec: str) -> Dataset:
         case Mapping() as arrays:
             return from_arrays(arrays, spec)
         case other:
-            raise DataError(f"{spec}: returned {type(other).__name__}; (x, y) or a dict with x and y is wanted")
+            expected = "(x, y) or a dict with x and y is expected"
+            raise DataError(
+                f"{spec}: returned {type(other).__name__}; {expected}",
+                public=f"the data source returned something else; {expected}",
+            )
 
 
-def _first(arrays: Mapping[str, Any], names: tuple[str, ...]) -> Array | None:
-    return next((np.asarray(arrays[name]) for name in names if name in arrays), None)
+def _first(arrays: Mapping[str, Any], names: tuple[str, ...], source: str) -> Array | None:
+    name = next((name for name in names if name in arrays), None)
+    if name is None:
+        return None
+    try:
+        return np.asarray(arrays[name])
+    except ValueError:
+        fault = f"the rows of {name} have different lengths"
+        raise DataError(f"{source}: {fault}", public=fault) from None

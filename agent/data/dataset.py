@@ -74,12 +74,15 @@ def dataset(
     x, y = _checked(features, targets, source)
     test_x, test_y = _checked(*test, f"{source}, test part") if test else (x[:0], y[:0])
     if len(y) + len(test_y) < 2:
-        raise DataError(f"{source}: one sample only; training and testing need at least two")
+        fault = "one sample only; training and testing need at least two"
+        raise DataError(f"{source}: {fault}", public=fault)
     if test_x.shape[1:] != x.shape[1:]:
-        raise DataError(f"{source}: test samples have shape {test_x.shape[1:]}, training samples {x.shape[1:]}")
+        fault = f"test samples have shape {test_x.shape[1:]}, training samples {x.shape[1:]}"
+        raise DataError(f"{source}: {fault}", public=fault)
     for each in (groups, populations):
         if each is not None and len(each) != len(y):
-            raise DataError(f"{source}: {len(each)} group entries for {len(y)} samples; one per sample is wanted")
+            fault = f"{len(each)} group entries for {len(y)} samples; one per sample is expected"
+            raise DataError(f"{source}: {fault}", public=fault)
     if len(test_y) and test_y.dtype.kind != y.dtype.kind:  # values that happen to be whole numbers in one part
         y, test_y = y.astype(np.float32), test_y.astype(np.float32)
     return Dataset(x, y, test_x, test_y, labels, groups, source, ordered, test_groups, populations)
@@ -94,10 +97,10 @@ def encode(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Array, Array
     spelled = [*train, *test]
     for kind in (int, float):
         try:
-            values = [kind(text) for text in spelled]
-        except ValueError:
+            numbers = np.asarray([kind(text) for text in spelled], np.float64)
+        except (ValueError, OverflowError):  # a word, or a whole number beyond the largest float
             continue
-        array = _whole(np.asarray(values, np.float64))
+        array = _whole(numbers)
         return array[: len(train)], array[len(train) :], ()
     names = tuple(sorted(set(spelled)))
     index = {name: i for i, name in enumerate(names)}
@@ -140,15 +143,18 @@ def small(features: Array) -> Array:
 def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array]:
     x, y = np.asarray(features), np.asarray(targets)
     if x.dtype.kind not in "uifb":
-        raise DataError(f"{source}: features are {x.dtype}, numbers are wanted")
+        raise DataError(f"{source}: features are {x.dtype}, numbers are expected", public="the features are no numbers")
     if x.ndim < 2:
-        raise DataError(f"{source}: features have shape {x.shape}, (samples, ...) with at least 2 axes is wanted")
+        fault = f"features have shape {x.shape}; (samples, ...) with at least 2 axes is expected"
+        raise DataError(f"{source}: {fault}", public=fault)
     if y.shape not in {(len(x),), (len(x), 1)}:
-        raise DataError(f"{source}: {len(x)} samples, but targets of shape {y.shape}; one target per sample is wanted")
+        fault = f"{len(x)} samples, but targets of shape {y.shape}; one target per sample is expected"
+        raise DataError(f"{source}: {fault}", public=fault)
     if not len(x):
-        raise DataError(f"{source}: no samples")
+        raise DataError(f"{source}: no samples", public="no samples")
     if 0 in x.shape:
-        raise DataError(f"{source}: samples of shape {x.shape[1:]} hold no numbers")
+        fault = f"samples of shape {x.shape[1:]} hold no numbers"
+        raise DataError(f"{source}: {fault}", public=fault)
     return np.ascontiguousarray(small(_finite(x, source))), _targets(y.reshape(-1), source)
 
 
@@ -161,7 +167,10 @@ def _finite(x: Array, source: str) -> Array:
         row, *where = (int(i) for i in np.argwhere(bad)[0])
         column = where[0] + 1 if len(where) == 1 else tuple(where)
         value = x[(row, *where)]
-        raise DataError(f"{source}: row {row + 1}, column {column}: {value}; a finite number is wanted")
+        place = f"row {row + 1}, column {column}"
+        raise DataError(
+            f"{source}: {place}: {value}; a finite number is expected", public=f"{place} is not a finite number"
+        )
     return x
 
 
@@ -169,11 +178,14 @@ def _targets(y: Array, source: str) -> Array:
     if y.dtype.kind in "uib":
         return y.astype(np.int64)
     if y.dtype.kind != "f":
-        raise DataError(f"{source}: targets are {y.dtype}; class indices or values are wanted")
-    if not np.isfinite(y).all():
         raise DataError(
-            f"{source}: row {int(np.flatnonzero(~np.isfinite(y))[0]) + 1}: the target is missing or infinite"
+            f"{source}: targets are {y.dtype}; class indices or values are expected",
+            public="the targets are no numbers",
         )
+    if not np.isfinite(y).all():
+        row = int(np.flatnonzero(~np.isfinite(y))[0]) + 1
+        fault = f"row {row}: the target is missing or infinite"
+        raise DataError(f"{source}: {fault}", public=fault)
     return _whole(y)
 
 

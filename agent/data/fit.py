@@ -37,7 +37,8 @@ def _shape(data: Dataset, task: Task) -> tuple[int, ...]:
     flat = len(have) == 1 or len(want) == 1
     if flat and np.prod(have) == np.prod(want):
         return want
-    raise DataError(f"{data.source}: samples have shape {list(have)}, the task wants {list(want)}; {_hint(have, want)}")
+    fault = f"samples have shape {list(have)}, the task expects {list(want)}; {_hint(have, want)}"
+    raise DataError(f"{data.source}: {fault}", public=fault)
 
 
 def _hint(have: tuple[int, ...], want: tuple[int, ...]) -> str:
@@ -55,16 +56,17 @@ def _hint(have: tuple[int, ...], want: tuple[int, ...]) -> str:
 def _targets(data: Dataset, task: Task) -> tuple[Array, Array]:
     if task.classes is None:
         if data.labels:
+            expected = "the task expects numbers: classes is null, so this is regression"
             raise DataError(
-                f"{data.source}: the targets are class names ({_few(data.labels)}), the task wants numbers: "
-                "classes is null, so this is regression"
+                f"{data.source}: the targets are class names ({_few(data.labels)}), {expected}",
+                public=f"the targets are class names, {expected}",
             )
         return data.targets.astype(np.float32), data.test_targets.astype(np.float32)
     if data.regression:
         value = next(v for part in (data.targets, data.test_targets) for v in part.tolist() if v != int(v))
+        expected = f"the task has {task.outputs} classes; for regression leave task.classes out"
         raise DataError(
-            f"{data.source}: a target is {value:g}, the task has {task.outputs} classes; "
-            "for regression leave task.classes out"
+            f"{data.source}: a target is {value:g}, {expected}", public=f"a target is no class index, {expected}"
         )
     table = _table(data, task)
     return _mapped(data.targets, table, data, task), _mapped(data.test_targets, table, data, task)
@@ -82,9 +84,13 @@ def _table(data: Dataset, task: Task) -> dict[int, int]:
     if names and all(name.isdecimal() and name.isascii() for name in names):
         return {i: int(name) for i, name in enumerate(names) if int(name) < task.outputs}  # folders called 0, 1, 2
     if names and not data.ordered:
+        expected = (
+            f"the task only counts {task.classes} classes; "
+            "devices may know different ones: name them all in task.classes"
+        )
         raise DataError(
-            f"{data.source}: the classes are names ({_few(names)}), the task only counts {task.classes} classes; "
-            f"devices may know different ones: name them all in task.classes"
+            f"{data.source}: the classes are names ({_few(names)}), {expected}",
+            public=f"the classes are names, {expected}",
         )
     return {i: i for i in range(task.outputs)}
 
@@ -97,7 +103,10 @@ def _mapped(targets: Array, table: dict[int, int], data: Dataset, task: Task) ->
         name = data.labels[strange[0]] if 0 <= strange[0] < len(data.labels) else str(strange[0])
         row = int(np.flatnonzero(targets == strange[0])[0]) + 1
         wanted = _few(task.classes) if isinstance(task.classes, tuple) else f"0 to {task.outputs - 1}"
-        raise DataError(f"{data.source}: row {row}: class {name!r} is unknown to the task; its classes are {wanted}")
+        expected = f"unknown to the task; its classes are {wanted}"
+        raise DataError(
+            f"{data.source}: row {row}: class {name!r} is {expected}", public=f"row {row}: its class is {expected}"
+        )
     return np.array([table[int(value)] for value in seen], np.int64)[inverse.reshape(-1)]
 
 

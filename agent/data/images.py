@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from agent.data.dataset import Array, Dataset, dataset
+from agent.data.limits import MAX_BYTES, check_size
 from shared.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # the formats behind these suffixes
+MAX_PIXELS = 64 << 20  # of one image: 8192x8192
 CHANNELS = {"L": 1, "RGB": 3}
 BICUBIC = 3  # PIL.Image.Resampling.BICUBIC, named here because Pillow is imported only where an image is read
 
@@ -59,19 +63,22 @@ def _files(folder: Path) -> list[tuple[Path, str]]:
 
 def _index(labels: tuple[str, ...], name: str, path: Path) -> int:
     if name not in labels:
-        raise DataError(f"{path}: class {name!r} occurs in test only; train has {', '.join(labels)}")
+        raise DataError(
+            f"{path}: class {name!r} occurs in test only; train has {', '.join(labels)}",
+            public="a class occurs in the test part only",
+        )
     return labels.index(name)
 
 
 def _read(files: list[tuple[Path, str]], first: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    check_size(files[0][0].parent, len(files) * first.size, MAX_BYTES)
     features = np.empty((len(files), *first.shape), np.uint8)
     for row, (path, _) in enumerate(files):
         image = _open(path)
         if image.shape != first.shape:
-            raise DataError(
-                f"{path}: {_said(image)}, the first image is {_said(first)}; "
-                "bring all images to one size and one colour mode"
-            )
+            fault = f"{_said(image)}, the first image is {_said(first)}; "
+            advice = "bring all images to one size and one colour mode"
+            raise DataError(f"{path}: {fault}{advice}", public=f"image {row + 1} is {fault}{advice}")
         features[row] = image
     return features
 
@@ -95,19 +102,36 @@ def _open(path: Path) -> npt.NDArray[np.uint8]:
     """One image as (channels, h, w)."""
     image = _opened(path)
     if image.mode not in CHANNELS:
-        raise DataError(f"{path}: colour mode {image.mode}; grey (L) or RGB with 8 bits is wanted")
+        fault = f"colour mode {image.mode}; grey (L) or RGB with 8 bits is expected"
+        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
     pixels = np.asarray(image, np.uint8)
     return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _opened(path: Path) -> Image:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError:
-        raise DataError(f"{path}: reading images needs Pillow: pip install 'covey[agent]'") from None
+        fault = "reading images needs Pillow: pip install 'covey[agent]'"
+        raise DataError(f"{path}: {fault}", public=fault) from None
     try:
-        with Image.open(path) as opened:
-            # a palette is only another way to store RGB, black-and-white another way to store grey
-            return opened.convert({"P": "RGB", "1": "L"}.get(opened.mode, opened.mode))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path}: not a readable image ({error})") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Pillow's own, much higher, limit of pixels
+            # the name ends in .png, the content may be anything: Pillow would start Ghostscript for a PostScript file
+            with Image.open(path, formats=FORMATS) as opened:
+                _check_pixels(path, opened.size)
+                # a palette is only another way to store RGB, black-and-white another way to store grey
+                return opened.convert({"P": "RGB", "1": "L"}.get(opened.mode, opened.mode))
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever their unpacking meets
+        fault = "not a readable image"
+        raise DataError(f"{path}: {fault} ({error})", public=f"an image file is {fault}") from None
+
+
+def _check_pixels(path: Path, size: tuple[int, int]) -> None:
+    """What the header claims, before the pixels are unpacked."""
+    width, height = size
+    if width * height > MAX_PIXELS:
+        fault = f"{width}x{height} pixels, at most {MAX_PIXELS} are read; resize it beforehand"
+        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")

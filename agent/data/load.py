@@ -30,7 +30,7 @@ def load(path: str | Path, label: str | None = None) -> Dataset:
         return _file(place, label)
     if ":" in str(path) and "/" not in str(path).split(":")[0]:
         return load_function(str(path))
-    raise DataError(f"{path}: no such file or folder; wanted is {ACCEPTED}")
+    raise DataError(f"{path}: no such file or folder; expected is {ACCEPTED}", public="no data is at the given path")
 
 
 def _file(path: Path, label: str | None) -> Dataset:
@@ -46,7 +46,9 @@ def _file(path: Path, label: str | None) -> Dataset:
         return load_svhn(path)
     if path.suffix == ".json":
         return load_leaf(path)
-    raise DataError(f"{path}: unknown kind of file {path.suffix!r}; wanted is {ACCEPTED}")
+    raise DataError(
+        f"{path}: unknown kind of file {path.suffix!r}; expected is {ACCEPTED}", public="the data is of no known kind"
+    )
 
 
 def _folder(folder: Path, label: str | None) -> Dataset:
@@ -66,8 +68,13 @@ def _folder(folder: Path, label: str | None) -> Dataset:
         return _file(files[0], label)
     if len(files) > 1:
         names = ", ".join(path.name for path in files[:5])
-        raise DataError(f"{folder}: {len(files)} files ({names}); name one of them, or call two train and test")
+        raise DataError(
+            f"{folder}: {len(files)} files ({names}); name one of them, or call two train and test",
+            public=f"the data folder holds {len(files)} files; one, or train and test, are expected",
+        )
     if is_image_folder(folder):
         return load_image_folder(folder)
     found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
-    raise DataError(f"{folder}: found {found}; wanted is {ACCEPTED}")
+    raise DataError(
+        f"{folder}: found {found}; expected is {ACCEPTED}", public="the data folder holds data of no known kind"
+    )

@@ -60,7 +60,10 @@ def _place(name: str, root: Path | None) -> Path:
     if place.exists():
         return place
     seen = f"{place} does not exist" if root else f"no data root is set and {place} does not exist"
-    raise DataError(f"data set {name!r}: {seen}; give --data-root or {ROOT_VARIABLE}, or use 'digits' (embedded)")
+    raise DataError(
+        f"data set {name!r}: {seen}; give --data-root or {ROOT_VARIABLE}, or use 'digits' (embedded)",
+        public=f"data set {name!r} is not on this machine",
+    )
 
 
 def _digits() -> Dataset:
@@ -68,7 +71,8 @@ def _digits() -> Dataset:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise DataError("data set 'digits' comes with scikit-learn: pip install 'covey[coordinator]'") from None
+        fault = "data set 'digits' comes with scikit-learn: pip install 'covey[coordinator]'"
+        raise DataError(fault, public=fault) from None
     digits = load_digits()
     return dataset(digits.images[:, None].astype(np.uint8), digits.target, source="digits")
 

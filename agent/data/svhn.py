@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import zlib
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agent.data.dataset import Array, Dataset, dataset
+from agent.data.limits import check_size, unpacked_limit
 from shared.errors import DataError
 
+EXPECTED = {  # the classes of MATLAB that each variable may have
+    "X": ("uint8", "int8", "int16", "int32", "single", "double"),
+    "y": ("double", "single", "uint8", "int8", "uint16", "int16", "uint32", "int32"),
+}
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
 
@@ -34,25 +40,48 @@ def _digits(path: Path) -> tuple[Array, Array]:
     x, y = content.get("X"), content.get("y")
     if not isinstance(x, np.ndarray) or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
         seen = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else "missing"
-        raise DataError(f"{path}: X is {seen}; bytes (32, 32, 3, n) are wanted: the cropped digits, format 2")
+        fault = f"X is {seen}; bytes (32, 32, 3, n) are expected: the cropped digits, format 2"
+        raise DataError(f"{path}: {fault}", public=fault)
     if not isinstance(y, np.ndarray) or y.shape not in {(x.shape[3], 1), (1, x.shape[3]), (x.shape[3],)}:
         seen = f"of shape {y.shape}" if isinstance(y, np.ndarray) else "missing"
-        raise DataError(f"{path}: y is {seen}; one digit for each of {x.shape[3]} images is wanted")
+        fault = f"y is {seen}; one digit for each of {x.shape[3]} images is expected"
+        raise DataError(f"{path}: {fault}", public=fault)
     targets = y.reshape(-1)
     if not np.isin(targets, np.arange(1, 11)).all():
-        raise DataError(f"{path}: y reaches from {targets.min()} to {targets.max()}; 1 to 10 are wanted, 10 for zero")
+        expected = "1 to 10 are expected, 10 for zero"
+        raise DataError(
+            f"{path}: y reaches from {targets.min()} to {targets.max()}; {expected}",
+            public=f"a digit of y is out of range; {expected}",
+        )
     return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), targets.astype(np.int64) % 10
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        from scipy.io import loadmat
-        from scipy.io.matlab import MatReadError
+        from scipy.io import loadmat, whosmat
     except ImportError:
-        raise DataError(f"{path}: reading .mat files needs scipy: pip install 'covey[coordinator]'") from None
+        fault = "reading .mat files needs scipy: pip install 'covey[coordinator]'"
+        raise DataError(f"{path}: {fault}", public=fault) from None
     try:
-        return dict(loadmat(path, variable_names=["X", "y"]))
-    except (MatReadError, ValueError, TypeError, KeyError, IndexError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: cut short or not a MATLAB 5 file ({error}); copy it again") from None
+        _check_header(path, whosmat(path))
+        return dict(loadmat(path, variable_names=list(EXPECTED)))
+    except DataError:
+        raise
     except NotImplementedError:
-        raise DataError(f"{path}: a MATLAB 7.3 file; SVHN ships as MATLAB 5: save it with -v7") from None
+        fault = "a MATLAB 7.3 file; SVHN ships as MATLAB 5: save it with -v7"
+        raise DataError(f"{path}: {fault}", public=fault) from None
+    except Exception as error:  # scipy's reader raises whatever its unpacking meets
+        fault = "cut short or not a MATLAB 5 file"
+        raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
+
+
+def _check_header(path: Path, found: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
+    """Before anything is unpacked: X and y are plain numbers, and no larger than the file may unpack to."""
+    limit = unpacked_limit(path)
+    for name, shape, kind in found:
+        if name not in EXPECTED:
+            continue
+        if kind not in EXPECTED[name]:
+            fault = f"{name} is of class {kind}; {EXPECTED[name][0]} is expected"
+            raise DataError(f"{path}: {fault}", public=fault)
+        check_size(path, math.prod(shape) * 8, limit)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from shared.errors import DataError, UserError
+from shared.errors import DataError, PublicError
 from shared.strategies.single import averaged
 from shared.strategy import (
     HELD,
@@ -107,7 +107,7 @@ class LgFedAvg(Strategy[LgState]):
 def _shared_spans(layout: Layout, count: int) -> Spans:
     """Where the last `count` parametrised modules lie in a model, their buffers included."""
     if count > len(layout.modules):
-        raise UserError(
+        raise PublicError(
             f"strategy.lg.shared_layers is {count}, but the model has {len(layout.modules)} parametrised modules "
             f"({', '.join(layout.modules)}); share fewer, or take a model with more"
         )

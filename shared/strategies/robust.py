@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from shared.clustering import nearest
-from shared.errors import UserError
+from shared.errors import PublicError
 from shared.strategies.fedsgd import decayed
 from shared.strategies.hard import Clustered, Features, HardClustered, feature_span, joined
 from shared.strategy import Descent, Job, Local, Memory, Order, Phase, Report, Reports, Setup, View
@@ -186,7 +186,7 @@ def logistic(local: Local, model: Vector) -> Vector:
     """
     x, y = local.inputs().astype(np.float64), local.targets("train")
     if y.dtype.kind == "f":
-        raise UserError("strategy.features: logreg needs classes, the task is a regression; full would do")
+        raise PublicError("strategy.features: logreg needs classes, the task is a regression; full would do")
     classes = local.predict(model, "train").shape[1]
     truth = np.eye(classes)[y]
     present = truth.sum(axis=0) > 0

@@ -435,6 +435,15 @@ def test_data_that_does_not_fit_is_said_once() -> None:
     assert react(session, e.Inspected(TASK.digest, problem="no column y")) == []
 
 
+def test_the_detail_of_a_problem_is_for_the_terminal_and_never_in_the_status() -> None:
+    session = up()
+    session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
+    seen = e.Inspected(TASK.digest, problem="row 1, column 2 is not a number", detail="data.csv: 'Erika'")
+    assert react(session, seen) == [e.Say("data.csv: 'Erika'")]
+    assert session.status.problem == "row 1, column 2 is not a number"
+    assert b"Erika" not in session.status.to_bytes()
+
+
 def test_what_was_found_for_an_older_task_is_not_told() -> None:
     session = up()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)

@@ -104,7 +104,8 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
         assert found == {"samples": 32, "test_samples": 8, "labels": ["0", "1"], "problem": None}
         done = await it.run(wanted)
         wrong = await it.run({"job": "inspect", "source": {"data": "nowhere.npz"}, "task": task})
-        assert "nowhere.npz" in wrong["problem"]
+        assert "nowhere.npz" in wrong["detail"]
+        assert "nowhere.npz" not in wrong["problem"]
         (pid,) = it.processes
     assert done == {
         "digest": digest((tmp_path / "report").read_bytes()),
@@ -154,21 +155,22 @@ def test_moments_are_summed_per_channel(tmp_path: Path) -> None:
     }
 
 
-def test_what_goes_wrong_in_the_work_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_what_goes_wrong_in_the_work_is_reported_in_one_line_without_a_path(tmp_path: Path) -> None:
     done = answer({**job(tmp_path), "source": {"data": str(tmp_path / "none.npz"), "label": None}})
     assert "none.npz" in done["failed"]
     assert "\n" not in done["failed"]
-    assert report(tmp_path).failure == done["failed"]
+    assert report(tmp_path).failure == "no data is at the given path"
     assert report(tmp_path).vectors == {}
 
 
 def test_a_training_that_diverges_is_a_failure_that_says_so(tmp_path: Path) -> None:
     done = answer(job(tmp_path, training={"epochs": 200, "batch": 4, "lr": 3e38}))
     assert "diverged" in done["failed"]
+    assert "diverged" in str(report(tmp_path).failure)
 
 
 def test_a_job_that_makes_no_sense_is_an_answer(tmp_path: Path) -> None:
-    assert answer({"job": "dance"}) == {"failure": "ValueError: unknown job 'dance'"}
+    assert answer({"job": "dance"})["detail"] == "ValueError: unknown job 'dance'"
 
 
 def test_memory_comes_back_as_it_went(tmp_path: Path) -> None:

@@ -1,0 +1,77 @@
+"""JSON as every program of Covey writes and reads it: only what the standard has, and nothing twice.
+
+Python's own reader takes NaN, Infinity, a key that occurs twice and any depth, and its writer makes NaN and Infinity,
+which no other program reads. Here they are refused on both sides. This module needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+MAX_DEPTH = 64
+
+
+class JsonError(ValueError):
+    """The text is no JSON that we take; the message says why and quotes no value."""
+
+
+def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
+    """JSON text. Raises ValueError for NaN, infinity, and for what JSON cannot hold."""
+    return json.dumps(value, indent=indent, sort_keys=sort_keys, allow_nan=False)
+
+
+def loads(text: str | bytes, *, depth: int = MAX_DEPTH) -> Any:
+    """The value of a JSON text. Raises JsonError and nothing else."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=unique)
+    except JsonError:
+        raise
+    except RecursionError:
+        raise JsonError("nested too deeply") from None
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, and whole numbers of thousands of digits
+        where = f", line {error.lineno} column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise JsonError(f"not JSON{where}") from None
+    _check(value, depth)
+    return value
+
+
+def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """An object from its pairs. Raises JsonError for a key that occurs twice: readers differ in which one they take."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise JsonError("a key occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise JsonError(f"{name} is no number of JSON")
+
+
+def _check(value: Any, depth: int) -> None:
+    """Bounded nesting, finite numbers (1e999 is read as infinity), and text that can be written again."""
+    level = [value]
+    for _ in range(depth + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below += item.keys()
+                below += item.values()
+            elif isinstance(item, list):
+                below += item
+            else:
+                _check_leaf(item)
+        if not below:
+            return
+        level = below
+    raise JsonError(f"nested deeper than {depth} levels")
+
+
+def _check_leaf(item: Any) -> None:
+    if isinstance(item, float) and item - item != 0:
+        raise JsonError("a number is not finite")
+    if isinstance(item, str) and not item.isascii():
+        try:
+            item.encode()
+        except UnicodeEncodeError:
+            raise JsonError("a text holds half of a character (a lone surrogate)") from None

@@ -1,0 +1,437 @@
+"""Data that cannot take part, one file per kind of fault, each with marked values that must not leave the device.
+
+`CASES` maps the name of a fault to a function that writes the data into a folder and gives the arguments of `load`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+SECRET = "Mustermann"
+Source = tuple[str, str | None]
+CASES: dict[str, Callable[[Path], Source]] = {}
+
+HEADER = f"{SECRET}_age,{SECRET}_weight,label\n"
+
+
+def case(make: Callable[[Path], Source]) -> Callable[[Path], Source]:
+    """Add a fault to the table, by the name of its function."""
+    CASES[make.__name__] = make
+    return make
+
+
+def written(path: Path, content: str | bytes) -> Source:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return str(path), None
+
+
+def table(folder: Path, text: str | bytes, name: str = "patients.csv", label: str | None = None) -> Source:
+    return written(folder / f"{SECRET}-files" / name, text)[0], label
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+TABLES: dict[str, str | bytes] = {
+    "a_word_among_numbers": HEADER + f"1,2,0\n3,Erika {SECRET},1\n",
+    "an_empty_cell": HEADER + "1,2,0\n,4,1\n",
+    "an_infinite_cell": HEADER + "1,2,0\n3,1e99,1\n",
+    "a_row_too_long": HEADER + f"1,2,0\n3,4,1,{SECRET}\n",
+    "no_label": HEADER + "1,2,0\n3,4,\n",
+    "an_empty_table": "",
+    "one_column": f"{SECRET}\n1\n2\n",
+    "no_header": "1,2,3\n4,5,6\n",
+    "a_column_twice": f"{SECRET},{SECRET},label\n1,2,0\n3,4,1\n",
+    "no_rows": HEADER,
+    "one_row": HEADER + "1,2,0\n",
+    "not_utf8": b"a,label\n\xff\xfe,1\n",
+    "a_cell_too_long": HEADER + f'"{SECRET * 20_000}",1,0\n',
+    "classes_that_nobody_named": HEADER + f"1,2,{SECRET}\n3,4,healthy\n",
+    "values_instead_of_classes": HEADER + "1,2,0.5\n3,4,1.75\n",
+    "a_class_too_many": HEADER + "1,2,0\n3,4,77431\n",
+    "too_few_columns": f"{SECRET},label\n1,0\n2,1\n",
+}
+for _name, _text in TABLES.items():
+    CASES[f"csv_{_name}"] = lambda folder, text=_text: table(folder, text)  # type: ignore[misc]
+
+
+@case
+def csv_without_the_label_column(folder: Path) -> Source:
+    return table(folder, HEADER + "1,2,0\n3,4,1\n", label=f"{SECRET}_diagnosis")
+
+
+@case
+def csv_train_and_test_differ(folder: Path) -> Source:
+    table(folder, HEADER + "1,2,0\n3,4,1\n", "train.csv")
+    path, _ = table(folder, f"{SECRET}_height,b,label\n1,2,0\n", "test.csv")
+    return str(Path(path).parent), None
+
+
+def parquet(folder: Path, columns: dict[str, Any]) -> Source:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / f"{SECRET}-files" / "patients.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    return str(path), None
+
+
+PARQUET: dict[str, dict[str, Any]] = {
+    "a_word_among_numbers": {f"{SECRET}_name": ["x", SECRET], "label": [0, 1]},
+    "an_empty_cell": {f"{SECRET}_age": [1.0, None], "label": [0, 1]},
+    "no_label": {f"{SECRET}_age": [1.0, 2.0], "label": ["yes", None]},
+    "nested": {f"{SECRET}_age": [[1.0], [2.0]], "label": [0, 1]},
+    "no_rows": {f"{SECRET}_age": [], "label": []},
+}
+for _name, _columns in PARQUET.items():
+    CASES[f"parquet_{_name}"] = lambda folder, columns=_columns: parquet(folder, columns)  # type: ignore[misc]
+
+
+@case
+def parquet_with_a_column_twice(folder: Path) -> Source:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    values = pa.array([1.0, 2.0])
+    path = folder / f"{SECRET}.parquet"
+    pq.write_table(pa.Table.from_arrays([values, values, values], names=[SECRET, SECRET, "label"]), path)
+    return str(path), None
+
+
+@case
+def parquet_damaged(folder: Path) -> Source:
+    path, _ = parquet(folder, {SECRET: [1.0, 2.0], "label": [0, 1]})
+    return written(Path(path), Path(path).read_bytes()[:-20])
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def npz(folder: Path, **arrays: Any) -> Source:
+    path = folder / f"{SECRET}.npz"
+    np.savez(path, **arrays)
+    return str(path), None
+
+
+FOUR = np.ones((4, 2), np.float32)
+NPZ: dict[str, dict[str, Any]] = {
+    "no_y": {"x": FOUR, SECRET: FOUR},
+    "half_a_test_part": {"x": FOUR, "y": np.arange(4), "x_test": FOUR},
+    "words_as_features": {"x": np.array([[SECRET, "b"]] * 4), "y": np.arange(4)},
+    "flat_features": {"x": np.ones(4), "y": np.arange(4)},
+    "a_single_value": {"x": np.array(5.0), "y": np.arange(4)},
+    "targets_of_another_length": {"x": FOUR, "y": np.arange(3)},
+    "no_samples": {"x": FOUR[:0], "y": np.arange(0)},
+    "samples_without_numbers": {"x": np.ones((4, 0)), "y": np.arange(4)},
+    "a_nan": {"x": np.array([[1, np.nan]] * 4), "y": np.arange(4)},
+    "a_missing_target": {"x": FOUR, "y": np.array([0, 1, np.nan, 1])},
+    "odd_targets": {"x": FOUR, "y": np.ones(4, np.complex64)},
+    "a_test_part_of_another_shape": {"x": FOUR, "y": np.arange(4), "x_test": np.ones((4, 3)), "y_test": np.arange(4)},
+    "too_few_groups": {"x": FOUR, "y": np.arange(4), "groups": np.array([SECRET])},
+    "another_shape_than_the_task": {"x": np.ones((4, 1, 3, 3)), "y": np.arange(4)},
+    "class_names": {"x": FOUR, "y": np.array([SECRET, "b", "a", "a"])},
+    "python_objects": {"x": np.array([{SECRET: 1}] * 4), "y": np.arange(4)},
+}
+for _name, _arrays in NPZ.items():
+    CASES[f"npz_{_name}"] = lambda folder, arrays=_arrays: npz(folder, **arrays)  # type: ignore[misc]
+
+
+@case
+def npz_that_is_a_folder_later(folder: Path) -> Source:
+    path, _ = npz(folder, x=FOUR, y=np.arange(4))
+    return written(Path(path), SECRET)
+
+
+OWN_CODE: dict[str, str] = {
+    "raises": f"raise ValueError('patient {SECRET}')",
+    "returns_text": f"return '{SECRET}'",
+    "returns_ragged_rows": "return [[1], [2, 3]], [0, 1]",
+}
+
+
+def own_module(folder: Path, body: str, function: str = "read") -> Source:
+    module = f"own_{abs(hash(body)):x}_{SECRET}"
+    written(folder / f"{module}.py", f"def read(path):\n    {body}\nread_not = 1\n")
+    return f"{module}:{function}", None
+
+
+for _name, _body in OWN_CODE.items():
+    CASES[f"own_code_{_name}"] = lambda folder, body=_body: own_module(folder, body)  # type: ignore[misc]
+
+
+@case
+def own_code_that_is_missing(folder: Path) -> Source:
+    return f"no_such_{SECRET}:read", None
+
+
+@case
+def own_code_that_is_no_function(folder: Path) -> Source:
+    return own_module(folder, "return 1", "read_not")
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+@case
+def nothing_there(folder: Path) -> Source:
+    return str(folder / f"{SECRET}.csv"), None
+
+
+@case
+def an_unknown_kind(folder: Path) -> Source:
+    return written(folder / f"data.{SECRET}", "x")
+
+
+@case
+def a_folder_of_something_else(folder: Path) -> Source:
+    return str(Path(written(folder / SECRET / f"{SECRET}.doc", "x")[0]).parent), None
+
+
+@case
+def a_folder_of_several_tables(folder: Path) -> Source:
+    written(folder / SECRET / f"{SECRET}.csv", "a,label\n1,2\n")
+    return str(Path(written(folder / SECRET / "b.csv", "a,label\n1,2\n")[0]).parent), None
+
+
+# -- images ------------------------------------------------------------------------------------------------------------
+
+
+def image(path: Path, mode: str = "L", size: tuple[int, int] = (4, 4)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size).save(path)
+
+
+@case
+def images_of_two_sizes(folder: Path) -> Source:
+    image(folder / SECRET / "healthy" / "1.png")
+    image(folder / SECRET / "ill" / f"{SECRET}.png", size=(5, 5))
+    return str(folder / SECRET), None
+
+
+@case
+def images_of_another_mode(folder: Path) -> Source:
+    image(folder / SECRET / SECRET / "1.png", "RGBA")
+    return str(folder / SECRET), None
+
+
+@case
+def images_damaged(folder: Path) -> Source:
+    return str(Path(written(folder / SECRET / "ill" / f"{SECRET}.png", SECRET)[0]).parents[1]), None
+
+
+@case
+def images_of_a_class_in_test_alone(folder: Path) -> Source:
+    image(folder / "images" / "train" / "healthy" / "1.png")
+    image(folder / "images" / "train" / "healthy" / "2.png")
+    image(folder / "images" / "test" / SECRET / "1.png")
+    return str(folder / "images"), None
+
+
+@case
+def images_of_absurd_size(folder: Path) -> Source:
+    path = folder / "images" / SECRET / "1.png"
+    image(path)
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 9_000, 9_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    return str(Path(written(path, bytes(content))[0]).parents[1]), None
+
+
+# -- IDX and CIFAR -----------------------------------------------------------------------------------------------------
+
+
+def idx(*shape: int, content: bytes | None = None, kind: int = 8) -> bytes:
+    count = int(np.prod(shape))
+    head = bytes([0, 0, kind, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
+    return head + (bytes(count) if content is None else content)
+
+
+def idx_folder(folder: Path, images: bytes, labels: bytes | None, start: str = "") -> Source:
+    home = folder / SECRET
+    written(home / f"{start}train-images-idx3-ubyte.gz", gzip.compress(images))
+    if labels is not None:
+        written(home / f"{start}train-labels-idx1-ubyte.gz", gzip.compress(labels))
+    return str(home), None
+
+
+IDX: dict[str, tuple[bytes, bytes | None]] = {
+    "cut_short": (idx(4, 2, 2, content=b"12"), idx(4)),
+    "too_long": (idx(4, 2, 2, content=bytes(17)), idx(4)),
+    "no_idx": (SECRET.encode(), idx(4)),
+    "absurd_axes": (bytes([0, 0, 8, 200]), idx(4)),
+    "a_header_cut_short": (bytes([0, 0, 8, 3, 0]), idx(4)),
+    "labels_missing": (idx(4, 2, 2), None),
+}
+for _name, (_images, _labels) in IDX.items():
+    CASES[f"idx_{_name}"] = lambda folder, x=_images, y=_labels: idx_folder(folder, x, y)  # type: ignore[misc]
+
+
+@case
+def idx_of_two_to_the_31_images(folder: Path) -> Source:
+    head = bytes([0, 0, 8, 3]) + struct.pack(">III", 1 << 31, 28, 28)
+    return idx_folder(folder, head + bytes(100), idx(4))
+
+
+@case
+def idx_that_is_no_gzip(folder: Path) -> Source:
+    path, _ = idx_folder(folder, idx(4, 2, 2), idx(4))
+    written(Path(path) / "train-images-idx3-ubyte.gz", SECRET)
+    return path, None
+
+
+@case
+def idx_of_two_sets(folder: Path) -> Source:
+    idx_folder(folder, idx(4, 2, 2), idx(4), f"{SECRET}-")
+    return idx_folder(folder, idx(4, 2, 2), idx(4))
+
+
+@case
+def idx_without_training_images(folder: Path) -> Source:
+    return written(folder / SECRET / f"{SECRET}-train-images.dat", idx(4, 2, 2))
+
+
+@case
+def emnist_of_an_unknown_split(folder: Path) -> Source:
+    return idx_folder(folder, idx(4, 2, 2), idx(4), f"emnist-{SECRET}-")
+
+
+@case
+def emnist_of_odd_labels(folder: Path) -> Source:
+    return idx_folder(folder, idx(4, 2, 2), idx(4, content=b"\x63\x63\x63\x63"), "emnist-digits-")
+
+
+def tar(path: Path, members: dict[str, bytes], link: str = "") -> Source:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+        if link:
+            info = tarfile.TarInfo("cifar/data_batch_1.bin")
+            info.type, info.linkname = tarfile.SYMTYPE, link
+            archive.addfile(info)
+    return str(path), None
+
+
+RECORD = bytes(1 + 3 * 32 * 32)
+WHOLE = {**{f"cifar/data_batch_{i}.bin": RECORD for i in range(1, 6)}, "cifar/test_batch.bin": RECORD}
+TAR: dict[str, dict[str, bytes]] = {
+    "nothing_of_cifar": {f"{SECRET}.bin": b"x"},
+    "a_batch_missing": {name: content for name, content in WHOLE.items() if not name.endswith("3.bin")},
+    "half_a_record": WHOLE | {"cifar/data_batch_2.bin": SECRET.encode()},
+    "names_that_are_no_text": WHOLE | {"cifar/batches.meta.txt": b"\xff" + SECRET.encode()},
+    "two_files_of_one_name": WHOLE | {f"{SECRET}/data_batch_1.bin": RECORD},
+    "many_files": {f"{SECRET}-{i}.bin": b"x" for i in range(101)},
+}
+for _name, _members in TAR.items():
+    CASES[f"tar_{_name}"] = lambda folder, members=_members: tar(  # type: ignore[misc]
+        folder / f"{SECRET}.tar.gz", members
+    )
+
+
+@case
+def tar_damaged(folder: Path) -> Source:
+    return written(folder / f"{SECRET}.tar.gz", SECRET)
+
+
+# -- SVHN --------------------------------------------------------------------------------------------------------------
+
+
+def mat(folder: Path, **arrays: Any) -> Source:
+    from scipy import io as scipy_io
+
+    path = folder / SECRET / "train_32x32.mat"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scipy_io.savemat(path, arrays, do_compression=True)
+    return str(path.parent), None
+
+
+DIGITS = np.zeros((32, 32, 3, 4), np.uint8)
+ONES = np.ones((4, 1), np.uint8)
+MAT: dict[str, dict[str, Any]] = {
+    "of_another_shape": {"X": DIGITS[:8], "y": ONES},
+    "without_y": {"X": DIGITS, SECRET: ONES},
+    "of_odd_digits": {"X": DIGITS, "y": ONES * 99},
+    "of_a_structure": {"X": {SECRET: 1}, "y": ONES},
+}
+for _name, _variables in MAT.items():
+    CASES[f"mat_{_name}"] = lambda folder, variables=_variables: mat(folder, **variables)  # type: ignore[misc]
+
+
+@case
+def mat_damaged(folder: Path) -> Source:
+    return str(Path(written(folder / SECRET / "train_32x32.mat", SECRET * 50)[0]).parent), None
+
+
+@case
+def mat_of_version_7_3(folder: Path) -> Source:
+    head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"
+    return str(Path(written(folder / SECRET / "train_32x32.mat", head + bytes(500))[0]).parent), None
+
+
+# -- LEAF --------------------------------------------------------------------------------------------------------------
+
+
+def leaf(folder: Path, text: str) -> Source:
+    path, _ = written(folder / SECRET / "train" / f"{SECRET}.json", text)
+    return str(Path(path).parents[1]), None
+
+
+def leaf_user(x: Any, y: Any, user: Any = SECRET, count: Any = None, **more: Any) -> str:
+    """One user's file; `more` replaces whole sections."""
+    count = (len(y) if isinstance(y, list) else 1) if count is None else count
+    whole = {"users": [user], "num_samples": [count], "user_data": {str(user): {"x": x, "y": y}}}
+    return json.dumps(whole | more)
+
+
+TWO = [[1.0], [2.0]]
+LEAF: dict[str, str] = {
+    "no_json": f'{{"users": ["{SECRET}',
+    "too_deep": "[" * 100_000,
+    "infinity": leaf_user([[1.0], [float("inf")]], [0, 1]),
+    "no_users": json.dumps({SECRET: 1}),
+    "users_without_count": leaf_user(TWO, [0, 1], num_samples=[]),
+    "a_user_that_is_a_list": leaf_user(TWO, [0, 1], user=[SECRET]),
+    "a_name_too_long": leaf_user(TWO, [0, 1], user=SECRET * 100),
+    "a_count_that_is_a_word": leaf_user(TWO, [0, 1], count=SECRET),
+    "a_user_twice": leaf_user(TWO, [0, 1], users=[SECRET, SECRET], num_samples=[2, 2]),
+    "no_data_of_a_user": leaf_user(TWO, [0, 1], user_data={SECRET: 1}),
+    "another_count": leaf_user(TWO, [0, 1], count=3),
+    "words": leaf_user([[SECRET], ["b"]], [0, 1]),
+    "words_as_targets": leaf_user(TWO, [SECRET, "b"]),
+    "a_long_word_among_numbers": leaf_user(TWO, [0, SECRET * 1000]),
+    "a_number_beyond_every_type": leaf_user(TWO, [0, 10**400]),
+    "rows_of_two_lengths": leaf_user([[1.0], [2.0, 3.0]], [0, 1]),
+    "no_samples": leaf_user([], [], count=0),
+    "an_image_that_is_missing": leaf_user([f"{SECRET}.jpg"] * 2, [0, 1]),
+    "an_image_that_is_no_name": leaf_user(["000001.jpg", 5], [0, 1]),
+    "an_image_above_the_folder": leaf_user([f"../../{SECRET}.jpg"] * 2, [0, 1]),
+    "an_image_elsewhere": leaf_user([f"/home/{SECRET}/me.jpg"] * 2, [0, 1]),
+}
+for _name, _content in LEAF.items():
+    CASES[f"leaf_{_name}"] = lambda folder, content=_content: leaf(folder, content)  # type: ignore[misc]
+
+
+@case
+def leaf_with_a_later_name_that_is_a_number(folder: Path) -> Source:
+    image(folder / SECRET / "raw" / "img_align_celeba" / "1.png")
+    return leaf(folder, leaf_user(["1.png", 5], [0, 1]))
+
+
+@case
+def leaf_of_two_shapes(folder: Path) -> Source:
+    data = {SECRET: {"x": TWO, "y": [0, 1]}, "b": {"x": [[1, 2]], "y": [0]}}
+    return leaf(folder, json.dumps({"users": [SECRET, "b"], "num_samples": [2, 1], "user_data": data}))
