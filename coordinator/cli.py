@@ -44,6 +44,14 @@ Embedded = Annotated[bool, typer.Option("--embedded", help="start the embedded b
 DataRoot = Annotated[
     Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
 ]
+AuditKey = Annotated[
+    Path | None,
+    typer.Option(
+        help="file with a secret key: the audit log is signed with it (HMAC-SHA256)",
+        envvar="COVEY_AUDIT_KEY",
+        show_default=False,
+    ),
+]
 InProcess = Annotated[
     bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
 ]
@@ -118,6 +126,7 @@ def run(
     metrics: Annotated[
         str | None, typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False)
     ] = None,
+    audit_key: AuditKey = None,
     as_json: Json = False,
 ) -> None:
     """Run a scenario to its end and leave models, records and results in a folder.
@@ -136,7 +145,14 @@ def run(
         scraped = address(metrics)
     loaded = load(scenario, overrides or [])
     options = command.Options(
-        folder or Path("runs") / loaded.name, resume, broker, embedded, data_root, Tls(ca, cert, key, insecure), scraped
+        folder or Path("runs") / loaded.name,
+        resume,
+        broker,
+        embedded,
+        data_root,
+        Tls(ca, cert, key, insecure),
+        scraped,
+        audit_key,
     )
     result = None
     with (
@@ -280,6 +296,39 @@ def status(
     display.show(out, display.roster_table(seen["roster"]))
     refusals = ", ".join(f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items())
     out.print(f"refused messages: {refusals or 'none'}", highlight=False, soft_wrap=True)
+
+
+@main.command()
+@mended
+def audit(
+    folder: Annotated[Path, typer.Argument(help="a run's folder")],
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="file with the key that the log was signed with", envvar="COVEY_AUDIT_KEY", show_default=False
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="NUMBER:HASH of a line that an earlier check printed: it must still be there"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a run's audit log line by line. Exit code 1 where it was changed, with the first line that is wrong."""
+    from coordinator import display, trail
+    from shared.audit import read_key
+
+    secret = read_key(key) if key is not None else None
+    known = trail.parse_head(head) if head is not None else None
+    found = trail.summary(trail.check(folder, key=secret, head=known))
+    if as_json:
+        display.json_line(found)
+    else:
+        for line in display.audit_lines(found):
+            out.print(line, highlight=False, soft_wrap=True)
+        display.show(out, display.audit_table(found))
+    if not found["whole"]:
+        raise typer.Exit(1)
 
 
 @main.command()

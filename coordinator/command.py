@@ -23,6 +23,7 @@ from coordinator.run import Effect, Run
 from coordinator.scenario_file import dump, listed_participants, load
 from coordinator.service import Service, last_will
 from coordinator.signals import StopSignals
+from shared.audit import read_key
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.errors import UserError
 from shared.files import held, write_atomically
@@ -45,6 +46,7 @@ class Options:
     data_root: Path | None = None
     tls: Tls = SYSTEM_TLS
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
+    audit_key: Path | None = None  # file with the key of the audit log
 
 
 def rules_of(scenario: Scenario) -> Rules:
@@ -149,6 +151,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
 
 async def _run(scenario: Scenario, options: Options, watch: Watch, signals: StopSignals) -> dict[str, Any] | None:
     folder, url = options.folder, address(scenario, options)
+    key = read_key(options.audit_key) if options.audit_key is not None else None
     if url is not None:
         await make_sure_of_being_alone(url, scenario.federation)
     async with AsyncExitStack() as stack:
@@ -167,9 +170,10 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
         setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
         if resume:
-            this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now)
+            this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now, key)
         else:
-            this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, uuid.uuid4().hex[:12], now)
+            name = uuid.uuid4().hex[:12]
+            this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, name, now, key)
         topics = Topics(scenario.federation)
         link = await stack.enter_async_context(
             MqttLink(

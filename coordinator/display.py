@@ -265,6 +265,31 @@ def roster_table(roster: Mapping[str, Any]) -> Table:
     return table
 
 
+def audit_lines(found: Mapping[str, Any]) -> list[str]:
+    """What `coordinator audit` says above its table: the verdict, what it rests on, and repairs."""
+    if found["whole"]:
+        verdict = f"the audit log of run {found['run']} is whole: {found['lines']} lines"
+    else:
+        verdict = f"the audit log is broken at line {found['broken_line']}: {found['why']}"
+    lines = [verdict, *found["notes"]]
+    if found["whole"] and not found["anchored"]:
+        lines.append("no checkpoint and no --head: lines that were cut off at the end would not be missed")
+    if found["head"]:
+        lines.append(f"newest line: {found['head']} (keep it elsewhere and compare later with --head)")
+    return lines
+
+
+def audit_table(found: Mapping[str, Any]) -> Table:
+    """How often each event is in the part of the log that is whole."""
+    period = f"{found['first_time']} to {found['last_time']}"
+    table = Table(title=period if found["lines"] else "no line is whole")
+    table.add_column("event")
+    table.add_column("lines", justify="right")
+    for event, count in found["events"].items():
+        table.add_row(event, str(count))
+    return table
+
+
 def json_line(row: Mapping[str, Any]) -> None:
     """For programs: one JSON object per line on standard output."""
     print(json.dumps(row), flush=True)

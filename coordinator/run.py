@@ -14,7 +14,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ from coordinator.events import (
 from coordinator.rounds import RoundEngine, Rules, Stage, Step
 from coordinator.spool import Spool
 from coordinator.told import EVALUATE, MOMENTS, mistake
+from coordinator.trail import FILE as AUDIT_FILE
+from coordinator.trail import Trail, head_of
 from shared.client import decode_model, encode_model
 from shared.codec import Codec, decode
 from shared.errors import DecodeError
@@ -106,18 +108,28 @@ class Facts:
     evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
+    audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
 
 
 class Run:
     """One run in one folder. Not thread-safe: one caller at a time."""
 
-    def __init__(self, folder: Path, scenario: Scenario, setup: Setup, engine: RoundEngine, facts: Facts) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        engine: RoundEngine,
+        facts: Facts,
+        audit_key: bytes | None = None,
+    ) -> None:
         self.folder, self.scenario, self.setup = folder, scenario, setup
         self.strategy = scenario.strategy
         self.engine, self.facts = engine, facts
         self.spool = Spool(folder / "spool")
         self.checkpoint = Checkpoint(folder / "checkpoint")
         self.rounds = records.Lines(folder / "rounds.jsonl", facts.lines)
+        self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
         self.state: Any = None
         self.traffic: Counter[str] = Counter(facts.traffic)
         self.samples: dict[ClientId, tuple[int, int]] = {}  # train, test: told by the roster
@@ -129,16 +141,35 @@ class Run:
         self._serial = 0  # of the newest order
 
     @classmethod
-    def start(cls, folder: Path, scenario: Scenario, setup: Setup, rules: Rules, run: str, now: float) -> Run:
+    def start(
+        cls,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        rules: Rules,
+        run: str,
+        now: float,
+        audit_key: bytes | None = None,
+    ) -> Run:
         """A new run in an empty folder."""
-        this = cls(folder, scenario, setup, RoundEngine(rules, now), Facts(run))
+        (folder / AUDIT_FILE).unlink(missing_ok=True)  # of an attempt that ended before its first checkpoint
+        this = cls(folder, scenario, setup, RoundEngine(rules, now), Facts(run), audit_key)
         this.state = this.strategy.init(setup)
+        this.audit.note(
+            "start", name=scenario.name, method=scenario.strategy.name, scenario=records.scenario_digest(scenario)
+        )
         this._save()
         return this
 
     @classmethod
     def resume(
-        cls, folder: Path, scenario: Scenario, setup: Setup, rules: Rules, now: float
+        cls,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        rules: Rules,
+        now: float,
+        audit_key: bytes | None = None,
     ) -> tuple[Run, list[Effect]]:
         """The run as its checkpoint has it, and what follows at once."""
         checkpoint = Checkpoint(folder / "checkpoint")
@@ -148,7 +179,8 @@ class Run:
         number = (saved["engine"]["step"] or {}).get("number", 0)
         reported = Spool(folder / "spool").who(number)
         engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
-        this = cls(folder, scenario, setup, engine, facts)
+        this = cls(folder, scenario, setup, engine, facts, audit_key)
+        this.audit.note("resume", round=engine.round, step=engine.number, reports=len(reported))
         this.checkpoint = checkpoint
         this.state = checkpoint.state(type(this.strategy.init(setup)))
         this.facts.accepted |= dict.fromkeys(reported, number)
@@ -164,20 +196,24 @@ class Run:
     def accept(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
         """Check a report and put it into the spool. Raises DecodeError for one that must be dropped."""
         report = ReportContent.from_bytes(content)
+        named = digest(content).hex()
         del content  # of a large model each copy counts; the caller keeps none
         if report.run != self.facts.run:
             raise DecodeError("other run", f"report of run {report.run}, this is {self.facts.run}")
         if report.client != client:
             raise DecodeError("other sender", f"report of {report.client} came from {client}")
         if report.failure is not None:
+            self.audit.blame("failed", client, f"step {report.step}: {report.failure}")
             effects = self.handle(Failed(client, report.step, report.failure), now)
             row = {"event": "failed", "agent": client, "step": report.step, "why": report.failure}
             return [*effects, Announce(row), self.order_of(client)]
         why = self.engine.refusal(client, report.step)
         if why:
+            self.audit.blame("ignored", client, why)
             return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
         self.spool.keep(report.step, client, self._checked(report), report.seconds)
         self.facts.accepted[client] = report.step
+        self.audit.note("accept", agent=client, step=report.step, report=named)
         effects = self.handle(Reported(client, report.step), now)
         return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
 
@@ -203,14 +239,17 @@ class Run:
                 case Open(cohort=cohort):
                     self._opened_at = time.monotonic()
                     effects += self._give_orders(cohort)
+                    self._note_orders(cohort)
                     self._save()
                 case Invite(_, client):
                     effects += self._give_orders([client])
+                    self._note_orders([client])
                     self._save()
                 case Close():
                     effects += self._close(action, now)
                 case Void(step, why, cohort):
                     self._count_up(self.spool.reports(step, self.spool.who(step)))
+                    self.audit.note("void", round=self.engine.round, step=step, why=why)
                     self._save()
                     self.spool.drop(step)
                     row = {"event": "void", "round": self.engine.round, "step": step, "why": why}
@@ -218,6 +257,7 @@ class Run:
                 case Ignored(event, why):
                     effects.append(Announce({"event": "ignored", "agent": getattr(event, "client", None), "why": why}))
                 case Finished(why):
+                    self.audit.note("finish", round=self.engine.round, why=why)
                     self._save()
                     effects += [*map(self.order_of, sorted(self.engine.known)), Done(why)]
         return effects
@@ -255,6 +295,23 @@ class Run:
                     self.traffic["evaluation_models"] += size
         return [*models, *orders]
 
+    def _note_orders(self, cohort: Sequence[ClientId]) -> None:
+        """One audit line for all who get an order: what they are asked for, with which models."""
+        step = self.engine.step
+        if step is None:
+            return
+        models = {key: send.ref.digest.hex() for key, send in sorted(self._models.items())}
+        self.audit.note(
+            "order",
+            step=step.number,
+            round=self.engine.round,
+            attempt=self.engine.attempt,
+            phase=step.phase.name,
+            method=self.strategy.name,
+            cohort=sorted(cohort),
+            models=models,
+        )
+
     def _count_up(self, reports: Sequence[tuple[ClientId, Report]]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
         self.traffic["up_vectors"] += sum(vector.size for _, report in reports for vector in report.vectors.values())
@@ -268,6 +325,14 @@ class Run:
         began = time.monotonic()
         self._fold(replace_cohort(step), reports)
         row = self._row(step, close, reports, before, time.monotonic() - began)
+        self.audit.note(
+            "fold",
+            step=close.step,
+            round=self.engine.round,
+            phase=step.phase.name,
+            reporters=list(close.reporters),
+            missing=list(close.missing),
+        )
         self._models.clear()
         actions = self.engine.handle(Folded(), now)
         line = self._write(row)
@@ -430,6 +495,8 @@ class Run:
     def _save(self) -> None:
         self.facts.lines = self.rounds.count
         self.facts.traffic = dict(self.traffic)
+        self.audit.sync()
+        self.facts.audit = asdict(self.audit.head)
         facts = vars(self.facts) | {"seconds": self.seconds}
         scenario = records.scenario_digest(self.scenario)
         self.state = self.checkpoint.save(

@@ -132,6 +132,7 @@ class Service:
             await self._show_roster(final=True)
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
+        self.run.audit.close("stop" if over is None else "end", why=over or "")
         if self._other:
             raise two_at_once(self._other, self.scenario.federation)
         return over
@@ -227,6 +228,7 @@ class Service:
                 topic = self.topics.parse(incoming.topic)
                 agent = topic.agent if isinstance(topic, AgentTopic) else None
         self.roster.refuse(error.reason, agent)
+        self.run.audit.blame("refuse", agent, str(error))
         log.debug("refused a message: %s", error)
 
     # -- what it means -----------------------------------------------------------------------------
@@ -252,6 +254,7 @@ class Service:
             case Repeat():
                 return await asyncio.to_thread(self.run.desired)
             case Control(command="stop"):
+                self.run.audit.blame("control", "operator", "stop")
                 self.stop()
             case Control(command="tell"):
                 pass  # the reader has told
@@ -261,6 +264,7 @@ class Service:
         return []
 
     def _tell_control(self, command: str) -> None:
+        self.run.audit.blame("control", "operator", command)
         self.watch({"event": "control", "command": command, "topic": self.topics.control})
 
     async def _handle(self, event: Any) -> list[Effect]:
@@ -305,6 +309,7 @@ class Service:
             effects: list[Effect] = await asyncio.to_thread(accept)
         except DecodeError as error:
             self.roster.refuse(error.reason, client)
+            self.run.audit.blame("refuse", client, str(error))
             self.watch({"event": "refused", "agent": client, "why": str(error)})
             return []
         return effects

@@ -16,6 +16,7 @@ from coordinator import command, launch
 from coordinator.inprocess import IN_PROCESS, Driver, GivenUpError, Work
 from coordinator.run import Effect, Run
 from coordinator.workers import Crew
+from shared.audit import read_key
 from shared.errors import UserError
 from shared.frames import Job
 from shared.messages import OrderMessage
@@ -113,11 +114,12 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
     people = _people(scenario, crew, sources, watch)
     setup, rules = asyncio.run(launch.initial(folder, scenario)), command.rules_of(scenario)
     first: Sequence[Effect] = ()
+    key = read_key(options.audit_key) if options.audit_key is not None else None
     if options.resume:
-        run, first = Run.resume(folder, scenario, setup, rules, 0.0)
+        run, first = Run.resume(folder, scenario, setup, rules, 0.0, key)
         first = [*first, *run.desired()]
     else:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
     run.spool.durable = False
     try:
         Simulation(run, crew, sources, watch).complete(people, first)

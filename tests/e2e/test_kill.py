@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.trail import check
 from tests.e2e.conftest import coordinator, finish, fleet, scenario
 from tests.processes import Program, free_port, model_bytes, mosquitto, needs_mosquitto, result, rows, until
 
@@ -31,6 +32,9 @@ def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(tmp_path: Path,
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
     assert result(tmp_path / "run")["assignment"] == result(undisturbed)["assignment"]
     assert [row["reported"] for row in rows(tmp_path / "run")] == [row["reported"] for row in rows(undisturbed)]
+    audited = check(tmp_path / "run").verdict
+    assert audited.whole, audited.broken
+    assert audited.events["resume"] >= kills - 1  # a kill may come before the run's first line of that life
 
 
 def at_work(this: Program) -> bool:
