@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from agent.data import Dataset, fit, load, with_test
+from shared.consent import AllowedCode
 from shared.errors import DataError
 from shared.scenario import Task
 
@@ -41,7 +42,7 @@ def load_local(path: str | Path, label: str | None = None, task: Task | None = N
 
     Data without a test part of its own has 20 % drawn on `seed`. Raises DataError.
     """
-    data = load(path, label)
+    data = load(path, label, AllowedCode.for_data(str(path)))  # its owner typed it
     return with_test(data if task is None else fit(data, task), seed=seed)
 
 

@@ -18,7 +18,7 @@ import typer
 from typer.main import get_command
 
 from shared.errors import UserError, files_named
-from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
+from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
 
 app = typer.Typer(
     help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
@@ -33,6 +33,16 @@ Data = Annotated[
 ]
 Label = Annotated[str | None, typer.Option(help="the target column of a table", envvar="COVEY_LABEL")]
 Broker = Annotated[str, typer.Option(help=ADDRESS, envvar="COVEY_BROKER")]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy", help="YAML: what a coordinator may ask of this device", envvar="COVEY_POLICY", show_default=False
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option("--limit", help="one key of the policy, e.g. max_epochs=5; repeatable", show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object per line instead of text")]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 
@@ -63,11 +73,16 @@ def start(
     key: Key = None,
     insecure: Insecure = False,
     credentials: Credentials = None,
+    allow: Allow = None,
+    policy: PolicyFile = None,
+    limit: Limits = None,
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
+    from agent.policy import Rules
     from agent.service import Identity
     from shared.broker_url import BrokerUrl, Tls
+    from shared.consent import AllowedCode
     from shared.topics import is_name
 
     name = _named(name, credentials, broker)
@@ -78,11 +93,12 @@ def start(
     source = {"data": _existing(data), "label": label}
     folder = state or Path("~/.local/state/covey").expanduser() / name
     identity = Identity(name, federation, source, folder)
+    rules = Rules(_policy(policy, limit), AllowedCode.parse(allow))
     _quiet_links()
     tell = _json_lines if as_json else Lines(name, str(url))
     tell({"event": "start", "agent": name, "federation": federation, "broker": str(url), "data": data})
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_start(identity, url, keep_warm, tell))
+        asyncio.run(_start(identity, url, keep_warm, tell, rules))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -107,7 +123,7 @@ def service(
 
 def _again(parsed: typer.Context) -> list[str]:
     """The options that were typed, or stood in the environment, for another working directory. No secrets: UserError."""
-    words = []
+    words: list[str] = []
     for option in parsed.command.params:
         value, source = parsed.params.get(option.name or ""), parsed.get_parameter_source(option.name or "")
         if value is None or source is None or source.name not in ("COMMANDLINE", "ENVIRONMENT"):
@@ -118,7 +134,10 @@ def _again(parsed: typer.Context) -> list[str]:
             value = _existing(value)
         if isinstance(value, Path):
             value = value.absolute()
-        if value is not False:
+        if isinstance(value, list | tuple):  # an option that may be repeated
+            for one in value:
+                words += [option.opts[0], str(one)]
+        elif value is not False:
             words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
     return words
 
@@ -127,6 +146,26 @@ def _has_password(broker: str) -> bool:
     from shared.broker_url import BrokerUrl
 
     return BrokerUrl.parse(broker).password is not None
+
+
+@app.command("policy")
+def show_policy(policy: PolicyFile = None, limit: Limits = None, as_json: Json = False) -> None:
+    """Print what a coordinator may ask of this device, as `agent start` with the same options would hold it to."""
+    effective: Any = _policy(policy, limit)
+    if as_json:
+        print(effective.model_dump_json())
+        return
+    for key, field in type(effective).model_fields.items():
+        value = getattr(effective, key)
+        print(f"{key}: {json.dumps(value)}  # {field.description}")
+
+
+def _policy(file: Path | None, limits: list[str] | None) -> Any:
+    """The policy of the file, with the keys that `--limit` sets. UserError names the wrong one."""
+    from agent.policy import Policy
+
+    policy = Policy() if file is None else Policy.load(file)
+    return policy.with_limits(limits or ())
 
 
 @app.command()
@@ -155,33 +194,42 @@ def fleet(
     key: Key = None,
     insecure: Insecure = False,
     credentials: Credentials = None,
+    allow: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""
     from agent.fleet import host
     from shared.broker_url import BrokerUrl, Tls
+    from shared.consent import AllowedCode
 
     url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
+    allowed = AllowedCode.parse(allow)
     _quiet_links()
-    asyncio.run(host(scenario, url, run_dir, data_root, _json_lines if as_json else _fleet_lines))
+    asyncio.run(host(scenario, url, run_dir, data_root, _json_lines if as_json else _fleet_lines, allowed))
 
 
 @app.command()
 def model(
     scenario: ScenarioFile,
     out: Annotated[Path, typer.Option(help="the .npz to write: starts (k, d) float32, layout as JSON")],
+    allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn on its seed."""
     import numpy as np
 
-    from agent.models import build, headed, initial
     from agent.scenario_file import load_scenario
+    from shared.consent import AllowedCode
     from shared.seeds import entropy
 
+    allowed = AllowedCode.parse(allow)
     plan = load_scenario(scenario)
+    allowed.check_scenario(plan)
+
+    from agent.models import build, headed, initial
+
     if plan.strategy.head:
-        headed(build(plan.task, plan.seed), plan.strategy.head)
-    drawn = [initial(plan.task, entropy(plan.seed, "init", j), j) for j in range(plan.strategy.starts)]
+        headed(build(plan.task, plan.seed, allowed), plan.strategy.head)
+    drawn = [initial(plan.task, entropy(plan.seed, "init", j), j, allowed) for j in range(plan.strategy.starts)]
     layout = json.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("wb") as file:
@@ -192,11 +240,13 @@ def model(
 def export(
     model: Annotated[Path, typer.Argument(help="a finished run's models/cluster-0.safetensors", exists=True)],
     out: Annotated[Path, typer.Option(help="the .pt2 or .onnx to write")],
+    allow: Allow = None,
 ) -> None:
     """Write a cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
     from agent.export import export as written
+    from shared.consent import AllowedCode
 
-    written(model, out)
+    written(model, out, AllowedCode.parse(allow))
 
 
 @app.command()
@@ -207,13 +257,15 @@ def superclasses(
     scaling: Annotated[
         str | None, typer.Option(help="JSON: the run's mean and std per channel, where they are federated")
     ] = None,
+    allow: Allow = None,
 ) -> None:
     """Test models on all test data of each super-class of a simulated fleet; prints JSON, a row of accuracies per model."""
     from agent.scenario_file import load_scenario
     from agent.superclasses import accuracies
+    from shared.consent import AllowedCode
 
     known = None if scaling is None else _scaling(scaling)
-    print(json.dumps(accuracies(load_scenario(scenario), models, data_root, known)))
+    print(json.dumps(accuracies(load_scenario(scenario), models, data_root, known, AllowedCode.parse(allow))))
 
 
 def _scaling(text: str) -> dict[str, list[float]]:
@@ -227,12 +279,12 @@ def _scaling(text: str) -> dict[str, list[float]]:
         raise UserError(f'--scaling {text}: JSON such as {{"mean": [0.5], "std": [0.25]}} is wanted') from None
 
 
-async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any) -> None:
+async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any, rules: Any) -> None:
     from agent.pool import Pool
     from agent.service import Agent
     from shared.mqtt_link import MqttLink
 
-    agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell)
+    agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell, rules=rules)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from agent.learner import affine
 from agent.models import build, layout_of, tensors_of
+from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.files import write_atomically
 from shared.options import ProgramFormat
@@ -46,7 +47,7 @@ class Deployed(nn.Module):
         return outputs
 
 
-def export(model: Path, out: Path) -> None:
+def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
     """Write the model of a finished run, `cluster-<k>.safetensors`, as .pt2 (PyTorch) or .onnx, by the name of `out`.
 
     Raises UserError where the file is none that a run left, or its module cannot be exported.
@@ -56,7 +57,7 @@ def export(model: Path, out: Path) -> None:
         raise UserError(
             f"--out {out}: a name that ends in {' or '.join('.' + one for one in get_args(ProgramFormat))} is wanted"
         )
-    task, module = load(model)
+    task, module = load(model, allowed)
     example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
     try:
         program = torch.export.export(
@@ -69,8 +70,8 @@ def export(model: Path, out: Path) -> None:
     write_atomically(out, content)
 
 
-def load(model: Path) -> tuple[Task, nn.Module]:
-    """The task that a run left in a model's file, and its module with the weights."""
+def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
+    """The task that a run left in a model's file, and its module with the weights. What the file names is built in or allowed."""
     try:
         with safe_open(model, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "null"))
@@ -80,7 +81,7 @@ def load(model: Path) -> tuple[Task, nn.Module]:
         raise UserError(
             f"{model}: a model file of a finished run is wanted, models/cluster-0.safetensors; {str(error).splitlines()[0]}"
         ) from None
-    module = build(task, 0)
+    module = build(task, 0, allowed)
     if not layout_of(module).fits(named):
         raise UserError(f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version")
     own = tensors_of(module)

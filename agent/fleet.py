@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from agent.faults import Weather
+from agent.policy import UNLIMITED, Rules
 from agent.pool import COMMAND, Jobs, Pool
 from agent.scenario_file import load_scenario
 from agent.service import Agent, Identity, NameTakenError, Tell
+from shared.consent import NO_CODE, AllowedCode
 from shared.errors import DecodeError, UserError
 from shared.link import Down, Link, Message, Up, Will
 from shared.messages import CoordinatorStatus, OrderMessage
@@ -54,13 +56,21 @@ class FleetRun:
     """All agents of one scenario. `run` lives until it is cancelled."""
 
     def __init__(
-        self, scenario: Scenario, source: dict[str, Any], folder: Path, open_link: OpenLink, pool: Jobs, tell: Tell
+        self,
+        scenario: Scenario,
+        source: dict[str, Any],
+        folder: Path,
+        open_link: OpenLink,
+        pool: Jobs,
+        tell: Tell,
+        allowed: AllowedCode = NO_CODE,
     ) -> None:
         if scenario.fleet is None:
             raise UserError(f"scenario {scenario.name} has no section 'fleet': there is nothing to simulate")
         self._fleet: Fleet = scenario.fleet
         self._scenario, self._source, self._folder = scenario, source, folder
         self._open_link, self._pool, self._tell = open_link, pool, tell
+        self._rules = Rules(UNLIMITED, allowed)  # whoever starts a simulation may ask of it what she likes
         self._weather = Weather(self._fleet, scenario.seed)
         self._rounds = Rounds()
         self._died: set[tuple[int, str, int]] = set()  # (agent, run, step): nobody dies twice of the same
@@ -108,6 +118,7 @@ class FleetRun:
         agent = Agent(
             identity,
             self._pool,
+            rules=self._rules,
             tell=lambda event: self._tell({"agent": name, **event}),
             before_report=lambda order: asyncio.sleep(self._weather.delay_s(index)),
             dies=lambda order: self._dies(index, order),
@@ -135,12 +146,15 @@ class FleetRun:
         return True
 
 
-async def host(path: Path, url: BrokerUrl, folder: Path, data_root: Path | None, tell: Tell) -> None:
-    """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process."""
+async def host(
+    path: Path, url: BrokerUrl, folder: Path, data_root: Path | None, tell: Tell, allowed: AllowedCode = NO_CODE
+) -> None:
+    """Run the fleet of a scenario file, with the code of its own that is allowed, until SIGTERM, SIGINT or the end of the parent process."""
     parent = os.getppid()  # asked first: it may be gone before we are ready
     scenario = load_scenario(path)
     if scenario.fleet is None:
         raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
+    allowed.check_scenario(scenario)
     url.tls_context()  # a file that cannot be read is said now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = scenario.fleet.workers or os.cpu_count() or 1
@@ -148,7 +162,7 @@ async def host(path: Path, url: BrokerUrl, folder: Path, data_root: Path | None,
         await write_partition(pool, source, folder / "partition.npz")
         tell({"event": "fleet", "agents": scenario.fleet.agents, "workers": workers, "broker": str(url)})
         fleet = FleetRun(
-            scenario, source, folder, lambda name, will: MqttLink(url, client_id=name, will=will), pool, tell
+            scenario, source, folder, lambda name, will: MqttLink(url, client_id=name, will=will), pool, tell, allowed
         )
         async with _until_told_to_end(parent) as told:
             running = asyncio.create_task(fleet.run())

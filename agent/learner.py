@@ -20,6 +20,7 @@ from torch.nn import functional
 from agent.contrast import contrastive_loss
 from agent.data import Dataset
 from agent.models import BATCH_NORMS, build, headed, layout_of, tensors_of
+from agent.policy import NO_CODE_RULES, Rules
 from agent.views import views_for
 from shared.errors import DataError, PublicError
 from shared.scenario import Standardise, Task
@@ -49,7 +50,8 @@ class TorchLocal:
 
     `rng` gives the order of samples and the seed of dropout, nothing else: the same generator state, start
     and data give the same bytes. `scaling` holds `mean` and `std` per channel; without it the task's own
-    fixed values count, if it has any. Raises UserError where model and layout differ, DataError where
+    fixed values count, if it has any. `rules`: models of the user's own that may
+    be imported, and how much may be trained. Raises UserError where model and layout differ, DataError where
     there is nothing to train on.
     """
 
@@ -61,7 +63,11 @@ class TorchLocal:
         training: Training,
         rng: np.random.Generator,
         scaling: Mapping[str, Sequence[float]] | None = None,
+        *,
+        rules: Rules = NO_CODE_RULES,
     ) -> None:
+        self._rules = rules
+        self._steps = 0  # of SGD, in all trainings of this order
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples")
         self._task, self._training, self._rng = task, training, rng
@@ -70,7 +76,7 @@ class TorchLocal:
         self._numbers = {"train": _values(dataset.targets, task), "test": _values(dataset.test_targets, task)}
         self._wanted = {split: torch.from_numpy(values) for split, values in self._numbers.items()}
         self._shift, self._factor = affine(task, scaling)
-        self._net = _Flat(build(task, 0), layout)
+        self._net = _Flat(build(task, 0, rules.allowed, values=layout.size), layout)
 
     @property
     def examples(self) -> int:
@@ -137,6 +143,8 @@ class TorchLocal:
         velocity: Vector | None = None,
     ) -> Descent:
         """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss."""
+        epochs = self._training.epochs if epochs is None else epochs
+        self._spend(epochs)
         net = self._net
         net.load(start)
         net.module.train()
@@ -146,7 +154,7 @@ class TorchLocal:
         with torch.random.fork_rng(devices=[], enabled=net.random):
             if net.random:
                 torch.manual_seed(int(self._rng.integers(2**63)))
-            for _ in range(self._training.epochs if epochs is None else epochs):
+            for _ in range(epochs):
                 for x, y, w in self._batches(weights):
                     net.gradient.zero_()
                     loss = objective(x, y, w)
@@ -157,6 +165,12 @@ class TorchLocal:
             return Descent(start.copy(), 0, self.loss(start), velocity)
         mean = float(torch.stack(losses).double().mean())
         return Descent(net.vector(), len(losses), mean, sgd.velocity)
+
+    def _spend(self, epochs: int) -> None:
+        """Count the steps of a training that is about to begin. Raises PolicyError where this device allows no more."""
+        self._rules.check_epochs(epochs)
+        self._steps += epochs * math.ceil(self.examples / self._training.batch)
+        self._rules.check_steps(self._steps)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no views."""

@@ -6,7 +6,6 @@ pass, so that the last declared one is the final layer.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import itertools
 import math
@@ -19,6 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agent.own_code import resolve
+from shared.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode
 from shared.errors import PublicError, UserError
 from shared.scenario import Task
 from shared.seeds import entropy
@@ -27,31 +28,54 @@ from shared.vectors import Tensor as Entry
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
+MOST_LAYERS = 64
+
 Features = tuple[int, ...]
 
 
-def build(task: Task, seed: int) -> nn.Module:
+def build(task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int | None = None) -> nn.Module:
     """The task's model with framework-default weights drawn from `seed`; torch's global generator is left as it was.
 
-    UserError for an unknown name, wrong options, or features that the model cannot take.
+    A model that is not built in is imported only where `allowed` names it. `values`: how many parameters and buffers it
+    must have; a built-in model that has others is refused before memory is taken for them. UserError for an unknown
+    name, wrong options, or features that the model cannot take.
     """
-    name, options = task.model.name, task.model.options
-    builder = BUILT_IN.get(name) or _users_own(name)
+    name = task.model.name
+    builder = BUILT_IN.get(name) or _users_own(name, allowed)
     with torch.random.fork_rng(devices=[]):
+        if values is not None and name in BUILT_IN:
+            _check_size(builder, task, values)
         torch.manual_seed(entropy(seed, "weights") & (2**63 - 1))
-        try:
-            module = _built(builder, task, options)
-        except UserError:
-            raise
-        except Exception as error:  # the user's code, or options that it does not know
-            raise UserError(
-                f"task.model {name!r} with features {list(task.features)} and options {options}: {error}"
-                f"; it takes {_signature(builder)}"
-            ) from error
+        module = _named(builder, task)
         if not isinstance(module, nn.Module):
             raise UserError(f"task.model {name!r} returned {type(module).__name__}; a torch.nn.Module is wanted")
         _try_out(module, task)
     return module
+
+
+def _named(builder: Callable[..., Any], task: Task) -> Any:
+    """What the builder makes of the task. UserError names the model and its options."""
+    name, options = task.model.name, task.model.options
+    try:
+        return _built(builder, task, options)
+    except UserError:
+        raise
+    except Exception as error:  # the user's code, or options that it does not know
+        raise UserError(
+            f"task.model {name!r} with features {list(task.features)} and options {options}: {error}"
+            f"; it takes {_signature(builder)}"
+        ) from error
+
+
+def _check_size(builder: Callable[..., Any], task: Task, values: int) -> None:
+    """Build without memory, count, and compare: an order names widths of its own."""
+    with torch.device("meta"):
+        sketch = _named(builder, task)
+    count = sum(tensor.numel() for tensor in tensors_of(sketch).values() if tensor.is_floating_point())
+    if count != values:
+        raise PublicError(
+            f"task.model: built here it has {count} values, the coordinator's has {values}; bring both to one version"
+        )
 
 
 def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) -> Any:
@@ -93,13 +117,13 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def initial(task: Task, seed: int, start: int = 0) -> tuple[Vector, Layout]:
+def initial(task: Task, seed: int, start: int = 0, allowed: AllowedCode = NO_CODE) -> tuple[Vector, Layout]:
     """Initial vector (d,) number `start` and its layout.
 
     A vector in `task.init` is the first one's parameters, and the others are drawn, since models that start equal never
     separate; a matrix (starts, P) there has the parameters of all, and what `agent model` wrote has all of them whole.
     """
-    module = build(task, seed)
+    module = build(task, seed, allowed)
     layout = layout_of(module)
     own = tensors_of(module)
     vector = layout.vector({entry.name: own[entry.name].detach().numpy() for entry in layout.tensors})
@@ -171,6 +195,8 @@ def linear(features: Features, outputs: int) -> nn.Module:
 def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> nn.Module:
     """Fully connected layers with ReLU; 784-200-10 has 159 010 parameters."""
     widths = [math.prod(features), *([hidden] if isinstance(hidden, int) else hidden)]
+    if len(widths) > MOST_LAYERS:
+        raise PublicError(f"task.model.options.hidden: {len(widths) - 1} layers, at most {MOST_LAYERS} are possible")
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     for i, (inside, outside) in enumerate(itertools.pairwise(widths), start=1):
         layers |= {f"fc{i}": nn.Linear(inside, outside), f"relu{i}": nn.ReLU()}
@@ -274,6 +300,8 @@ def celeba_cnn(
     channels, height, width = _image(features, "celeba_cnn", 2)
     if bn_mode not in {"running", "batch"}:
         raise PublicError(f"task.model.options.bn_mode is {bn_mode!r}; running or batch is wanted")
+    if blocks > MOST_LAYERS:
+        raise PublicError(f"task.model.options.blocks is {blocks}, at most {MOST_LAYERS} are possible")
     layers: dict[str, nn.Module] = {}
     for i in range(1, blocks + 1):
         layers |= {
@@ -310,6 +338,7 @@ def vgg16(features: Features, outputs: int, *, dropout: float = 0.0) -> nn.Modul
 BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
     builder.__name__: builder for builder in (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16)
 }
+assert tuple(BUILT_IN) == BUILT_IN_MODELS  # noqa: S101 - the names are known where torch is not
 
 
 def _image(features: Features, name: str, least: int) -> tuple[int, int, int]:
@@ -321,18 +350,16 @@ def _image(features: Features, name: str, least: int) -> tuple[int, int, int]:
     return features[0], features[1], features[2]
 
 
-def _users_own(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    if not attribute:
-        raise PublicError(f"task.model {name!r} is unknown; {', '.join(BUILT_IN)} or module:callable is wanted")
+def _users_own(name: str, allowed: AllowedCode) -> Callable[..., Any]:
+    allowed.check_model(name, "the model", "the owner of this machine")
     try:
-        builder = getattr(importlib.import_module(module), attribute)
+        builder = resolve(name, allowed)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"task.model {name!r}: {error}; install the module on the coordinator and every device"
         ) from error
     if not callable(builder):
-        raise UserError(f"task.model {name!r}: {attribute} is not callable")
+        raise UserError(f"task.model {name!r}: it is not callable")
     return cast(Callable[..., Any], builder)
 
 

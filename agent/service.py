@@ -18,9 +18,10 @@ from typing import Any
 
 from agent import events as e
 from agent.outbox import Outbox
+from agent.policy import DEFAULT_RULES, Rules
 from agent.pool import Jobs, WorkerLost
 from agent.session import Session
-from agent.store import ModelStore
+from agent.store import LARGEST_MODEL, ModelStore
 from shared.errors import DecodeError, UserError
 from shared.link import Incoming, Link, Message, Will
 from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
@@ -55,7 +56,7 @@ async def _at_once(order: OrderMessage) -> None:
 class Agent:
     """One life of an agent, from start to `stop` or `vanish`. The next life finds its state on disk.
 
-    `will` is known before there is a link. `before_report` is awaited between the work and its report, and
+    `rules`: what a coordinator may ask of this device. `will` is known before there is a link. `before_report` is awaited between the work and its report, and
     `dies` asked at the start of a work: a fleet's faults live there.
     """
 
@@ -64,16 +65,19 @@ class Agent:
         identity: Identity,
         pool: Jobs,
         *,
+        rules: Rules = DEFAULT_RULES,
         tell: Tell = lambda event: None,
         before_report: Callable[[OrderMessage], Awaitable[None]] = _at_once,
         dies: Callable[[OrderMessage], bool] = lambda order: False,
         session: str | None = None,
     ) -> None:
         self.identity, self.pool, self.tell = identity, pool, tell
+        self.rules = rules
         self.before_report, self.dies = before_report, dies
         self.topics = Topics(identity.federation)
         self.outbox = Outbox(identity.state, durable=identity.durable)
-        self.store = ModelStore(identity.state / "models")
+        largest = rules.policy.largest_model_bytes
+        self.store = ModelStore(identity.state / "models", largest or LARGEST_MODEL)
         self.session = Session(
             identity.agent,
             self.topics,
@@ -81,6 +85,7 @@ class Agent:
             version=_version(),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
+            rules=rules,
         )
         self.vanished = False
         self._fault: BaseException | None = None  # what ended a task that must not end
@@ -267,7 +272,7 @@ class Agent:
 
     async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
         try:
-            job = {"job": "inspect", "source": dict(self.identity.source), "task": task}
+            job = {"job": "inspect", "source": dict(self.identity.source), "task": task, **self.rules.to_wire()}
             found = await self.pool.run(job, weight=float("inf"))  # who takes part is wanted before any work
         except WorkerLost as error:
             found = {"failure": error.public, "detail": str(error)}
@@ -276,7 +281,7 @@ class Agent:
             self._feed(e.Inspected(task_digest, problem=problem, detail=found.get("detail", "")))
             return
         self._weight = float(found["samples"])
-        labels = tuple(found["labels"])
+        labels = tuple(found["labels"]) if self.rules.policy.labels == "told" else ()
         self.tell({"event": "data", "samples": found["samples"], "test_samples": found["test_samples"]})
         self._feed(e.Inspected(task_digest, found["samples"], found["test_samples"], labels))
 
@@ -296,9 +301,14 @@ class Agent:
             "report_out": str(report),
             "memory_out": str(memory),
             "durable": self.identity.durable,
+            **self.rules.to_wire(),
         }
+        limit = self.rules.policy.max_seconds
         try:
-            done = await self.pool.run(job, weight=self._weight)
+            async with asyncio.timeout(limit):
+                done = await self.pool.run(job, weight=self._weight)
+        except TimeoutError:
+            done = {"failure": f"policy of this device: max_seconds: the work took longer than {limit:g} s"}
         except WorkerLost as error:
             done = {"failure": error.public, "detail": str(error)}
         if "failure" in done:

@@ -9,6 +9,7 @@ The coordinator publishes the desired state (the order); the session compares it
   doubling timer, until its fate is known; not while the coordinator is known to be away.
 - Orders never go back: one that knows less than what was seen on this connection, or than the disk, is stale.
 - Another run forgets report and memory of the old one.
+- A task or an order that breaks the rules of this device is refused before anything of it is fetched or built.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from enum import Enum
 
 from agent import events as e
+from agent.policy import DEFAULT_RULES, Rules
 from shared.link import Down, Up
 from shared.messages import AgentStatus, CoordinatorStatus, ModelRef, OrderMessage
 from shared.namesakes import Answer, Namesakes
@@ -29,6 +31,7 @@ RETRY_S = 2.0  # first wait for the fate of a report; doubles
 RETRY_LIMIT_S = 60.0
 STALL_S = 3.0  # first wait for the next part of a model; doubles
 STALL_LIMIT_S = 60.0
+REFUSED = "refused by this device"  # among the reasons for which messages are dropped
 
 
 class Phase(Enum):
@@ -52,11 +55,13 @@ class Session:
         version: str = "",
         outboxed: e.Outboxed | None = None,
         models: Sequence[bytes] = (),
+        rules: Rules = DEFAULT_RULES,
         seed: int = 0,
     ) -> None:
         self.dropped: dict[str, int] = {}
         self._agent, self._session, self._version = agent, session, version
         self._topics = topics
+        self._rules = rules
         self._namesakes = Namesakes(session)
         self._random = random.Random(f"{agent}/{seed}")  # noqa: S311 - spreads load, guards nothing
         self._up = False
@@ -202,6 +207,10 @@ class Session:
         if status.task is None or status.task_digest in ("", self._inspecting):
             return []
         self._inspecting = status.task_digest
+        refusal = self._rules.refuses_task(status.task)
+        if refusal is not None:
+            self._count_refusal()
+            return self._inspected(e.Inspected(status.task_digest, problem=refusal))
         return [e.Inspect(status.task, status.task_digest)]
 
     def _inspected(self, seen: e.Inspected) -> list[e.Action]:
@@ -216,7 +225,8 @@ class Session:
     # orders
 
     def _order_seen(self, order: OrderMessage, now: float) -> list[e.Action]:
-        self._order = order
+        refusal = self._rules.refuses(order, self._agent)
+        self._order = order if refusal is None else order.model_copy(update={"work": None})
         actions = self._forget_another_run(order)
         actions += self._settle_report(order)
         if self._work is not None and not self._wants(order, self._work.step):
@@ -224,6 +234,8 @@ class Session:
         if self._outbox:
             return actions + self._answer(order, now)
         if self._wants(order, order.step) and self._phase is not Phase.WORKING:
+            if refusal is not None:
+                return actions + self._refuse(order, refusal)
             actions += self._fetch(order)
         return actions + self._go_on(now)
 
@@ -265,6 +277,15 @@ class Session:
         return []
 
     # work
+
+    def _refuse(self, order: OrderMessage, why: str) -> list[e.Action]:
+        """Answer an order that breaks a rule of this device, and do nothing of what it says."""
+        self._count_refusal()
+        self._phase, self._work, self._stall_at = Phase.WORKING, order, None
+        return [e.ReportFailure(order, why)]
+
+    def _count_refusal(self) -> None:
+        self.dropped[REFUSED] = self.dropped.get(REFUSED, 0) + 1
 
     def _fetch(self, order: OrderMessage) -> list[e.Action]:
         wanted = frozenset(ref.digest for ref in _refs(order))

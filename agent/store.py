@@ -18,14 +18,18 @@ MAX_AGE_S = 3600.0
 class ModelStore:
     """Models under `folder`. What was half there when the last process ended is gone; whole files are kept."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, largest_bytes: int = LARGEST_MODEL) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         for path in folder.glob("*.part"):
             path.unlink()
         self._numbers = itertools.count()
         self._parts = Assembler(
-            self._sink, largest_bytes=LARGEST_MODEL, per_sender=PENDING, total_bytes=1 << 50, max_age_s=MAX_AGE_S
+            self._sink,
+            largest_bytes=min(largest_bytes, LARGEST_MODEL),
+            per_sender=PENDING,
+            total_bytes=1 << 50,
+            max_age_s=MAX_AGE_S,
         )
 
     @property

@@ -15,7 +15,9 @@ from agent.learner import TorchLocal
 from agent.models import build, layout_of
 from agent.partition import Split, fleet_data
 from agent.partition_rules import superclass
+from agent.policy import NO_CODE_RULES
 from shared import metrics
+from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.model_files import model_files
 from shared.scenario import Scenario, SuperclassMixture
@@ -24,7 +26,11 @@ from shared.vectors import Layout, Vector
 
 
 def accuracies(
-    scenario: Scenario, models: Path, data_root: Path | None, scaling: Mapping[str, Sequence[float]] | None = None
+    scenario: Scenario,
+    models: Path,
+    data_root: Path | None,
+    scaling: Mapping[str, Sequence[float]] | None = None,
+    allowed: AllowedCode = NO_CODE,
 ) -> list[list[float]]:
     """Accuracy of each cluster-<k>.safetensors in `models` (rows) on the pooled test data of each super-class (columns).
 
@@ -44,9 +50,11 @@ def accuracies(
     if not {0, 1} <= set(of_sample.tolist()):
         return []
     task = scenario.task
-    layout = layout_of(build(task, 0))
+    layout = layout_of(build(task, 0, allowed))
     rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
-    local = TorchLocal(fit(pooled, task), task, layout, scenario.training, rng, scaling)
+    local = TorchLocal(
+        fit(pooled, task), task, layout, scenario.training, rng, scaling, rules=replace(NO_CODE_RULES, allowed=allowed)
+    )
     return [_tested(local, _vector(path, layout), of_sample) for path in found]
 
 

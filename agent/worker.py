@@ -3,7 +3,7 @@
 `python -m agent.worker` takes jobs from stdin and answers on stdout (`agent.wire`). What goes wrong in a job is an
 answer, never the end of the worker. It ends when stdin does, and with its parent.
 
-Jobs, all with `source`, which says where data comes from:
+Jobs, all with `source`, which says where data comes from, and with `policy` and `allow`, the rules of this device:
 
 - `inspect` (task): what the data is like, or the problem that it has with the task (`problem` for everybody,
   `detail` for the device's own terminal)
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent import wire
+from agent.policy import PolicyError, Rules, values_of
 from shared.errors import CoveyError, public_text
 from shared.files import write_atomically
 
@@ -114,16 +115,21 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
 
 def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bool]:
     from agent.sources import source_of
-    from shared.client import decode_model, perform, shuffle
+    from shared.client import decode_model, perform, settings_of, shuffle
     from shared.vectors import Layout
 
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} has no work")
+    rules = Rules.from_wire(job)
+    if (refusal := rules.refuses(order, job["client"])) is not None:
+        raise PolicyError(refusal)
+    settings_of(work)
+    values_of(work.layout)  # a layout, before it is taken for one
     layout = Layout.from_wire(work.layout)
     models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
     memory = load_memory(Path(job["memory"])) if job["memory"] else {}
-    local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]))
+    local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]), rules)
     content, new = perform(order, models, local, memory, client=job["client"])
     if new is memory:
         return content, False
@@ -131,7 +137,7 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
     return content, True
 
 
-def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator) -> Any:
+def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
     from agent.learner import TorchLocal
     from shared.scenario import Task
     from shared.strategy import Training
@@ -139,7 +145,7 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator) ->
     _quiet_torch()
     task = Task.model_validate(work.task)
     training = Training.model_validate(work.training)
-    return TorchLocal(source.dataset(task), task, layout, training, rng, work.scaling)
+    return TorchLocal(source.dataset(task), task, layout, training, rng, work.scaling, rules=rules)
 
 
 def _quiet_torch() -> None:

@@ -18,8 +18,9 @@ from rich.console import Console
 
 from coordinator.signals import sigterm_as_ctrl_c
 from shared.broker_url import Tls
+from shared.consent import AllowedCode
 from shared.errors import UserError, files_named
-from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
+from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,6 +128,7 @@ def run(
         str | None, typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False)
     ] = None,
     audit_key: AuditKey = None,
+    allow: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Run a scenario to its end and leave models, records and results in a folder.
@@ -153,6 +155,7 @@ def run(
         Tls(ca, cert, key, insecure),
         scraped,
         audit_key,
+        AllowedCode.parse(allow),
     )
     result = None
     with (
@@ -209,6 +212,7 @@ def compare(
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
+    allow: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
@@ -223,7 +227,13 @@ def compare(
     _refuse_contradictions(context)
     loaded = load(scenario, overrides or [])
     options = command.Options(
-        folder or Path("runs") / loaded.name, False, broker, embedded, data_root, Tls(ca, cert, key, insecure)
+        folder or Path("runs") / loaded.name,
+        False,
+        broker,
+        embedded,
+        data_root,
+        Tls(ca, cert, key, insecure),
+        allowed=AllowedCode.parse(allow),
     )
 
     wanted = compare_command.Wanted(
@@ -248,7 +258,7 @@ def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = Fals
 
 @main.command()
 @mended
-def plan(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -> None:
+def plan(scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False) -> None:
     """What a run will cost, before anything starts: traffic per agent and in all, memory, disk, rounds."""
     import tempfile
 
@@ -257,10 +267,11 @@ def plan(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -
     from coordinator.scenario_file import dump, load
     from shared.files import write_atomically
 
-    loaded = load(scenario, overrides or [])
+    loaded, allowed = load(scenario, overrides or []), AllowedCode.parse(allow)
+    allowed.check_scenario(loaded)
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
-        setup = asyncio.run(launch.initial(Path(folder), loaded))
+        setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
     figures = planned(loaded, setup)
     if as_json:
         print(json.dumps(figures.to_json()))
@@ -366,6 +377,7 @@ def export(
         Path | None, typer.Option("--out", help="where to write  [default: <folder>/export]", show_default=False)
     ] = None,
     kind: Annotated[ProgramFormat, typer.Option("--format", help="pt2 for PyTorch, or onnx")] = "pt2",
+    allow: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Write each cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
@@ -373,6 +385,7 @@ def export(
     from coordinator.records import finished
     from shared.model_files import model_files
 
+    allowed = AllowedCode.parse(allow)
     finished(folder)
     models = model_files(folder / "models")
     if not models:
@@ -380,7 +393,7 @@ def export(
     for model in models:
         written = (to or folder / "export") / f"{model.stem}.{kind}"
         with nullcontext() if as_json else out.status(f"{model.name}: loading torch"):
-            asyncio.run(launch.exported(model, written, folder / "export.log"))
+            asyncio.run(launch.exported(model, written, folder / "export.log", allowed))
         if as_json:
             display.json_line({"cluster": model.stem.removeprefix("cluster-"), "file": str(written)})
         else:

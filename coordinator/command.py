@@ -25,6 +25,7 @@ from coordinator.service import Service, last_will
 from coordinator.signals import StopSignals
 from shared.audit import read_key
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
+from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.files import held, write_atomically
 from shared.mqtt_link import MqttLink
@@ -47,6 +48,7 @@ class Options:
     tls: Tls = SYSTEM_TLS
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
     audit_key: Path | None = None  # file with the key of the audit log
+    allowed: AllowedCode = NO_CODE  # never kept in the run's folder: --resume asks the command line again
 
 
 def rules_of(scenario: Scenario) -> Rules:
@@ -150,6 +152,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
 
 
 async def _run(scenario: Scenario, options: Options, watch: Watch, signals: StopSignals) -> dict[str, Any] | None:
+    options.allowed.check_scenario(scenario)
     folder, url = options.folder, address(scenario, options)
     key = read_key(options.audit_key) if options.audit_key is not None else None
     if url is not None:
@@ -158,16 +161,16 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
         resume = stack.enter_context(prepared(scenario, options))
         if url is None:
             started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
-            watch({"event": "broker", "broker": started.name, "url": started.url, "note": started.note})
-            url = BrokerUrl.parse(started.url)
+            watch({"event": "broker", "broker": started.name, "url": str(started.url), "note": started.note})
+            url = started.url
         else:
             watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
         fleet = None
         if scenario.fleet is not None:  # it gets ready while the model is built
-            start = launch.fleet(folder, url, options.data_root)
+            start = launch.fleet(folder, url, options.data_root, options.allowed)
             fleet = await stack.enter_async_context(start)
         watch({"event": "model", "model": scenario.task.model.name})
-        setup, rules = await launch.initial(folder, scenario), rules_of(scenario)
+        setup, rules = await launch.initial(folder, scenario, options.allowed), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
         if resume:
             this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now, key)
@@ -192,7 +195,7 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
         return None
     if over:
         raise UserError(f"the run was given up after round {this.engine.round}: {over}")
-    return await finish(this, options.data_root)
+    return await finish(this, options.data_root, options.allowed)
 
 
 def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
@@ -222,13 +225,13 @@ async def _serve(
     return serving.result()
 
 
-async def finish(this: Run, data_root: Path | None) -> dict[str, Any]:
+async def finish(this: Run, data_root: Path | None, allowed: AllowedCode = NO_CODE) -> dict[str, Any]:
     """Leave models, records and the result of a run that is over in its folder; returns the result. UserError."""
     scenario, folder = this.scenario, this.folder
     records.write_models(this)
     tested: list[list[float]] = []
     if _has_superclasses(scenario) and this.strategy.clusters(this.state):
-        tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling)
+        tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling, allowed)
     memberships = this.strategy.memberships(this.state)
     mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
     return records.write_all(this, truth_of(scenario, folder), {**mixed, "partition": partition_digest(folder)})

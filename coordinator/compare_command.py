@@ -144,6 +144,7 @@ def run_cells(
 
     Raises UserError, before anything starts, where a folder holds a run of another scenario.
     """
+    options.allowed.check_scenario(scenario)
     cells = [cell for cell in chosen(grid(scenario), wanted) if cell.name not in known]
     missing = [cell for cell in cells if not is_finished(cell, options.folder)]
     with ExitStack() as stack:

@@ -10,12 +10,13 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import sys
 import zipfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,48 +25,64 @@ import numpy as np
 from coordinator.sampling import expected_share
 from coordinator.scenario_file import listed_participants
 from shared.broker_url import BrokerUrl
+from shared.consent import NO_CODE, AllowedCode
+from shared.credentials import COORDINATOR
 from shared.errors import UserError
 from shared.scenario import Scenario
 from shared.strategy import Setup
 from shared.vectors import Layout
 
 READY_WITHIN_S = 60.0
+PASSWORD_BYTES = 32
 STANDS_IN = "no mosquitto is installed here: the embedded broker, in pure Python, takes its place"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class StartedBroker:
-    url: str
+    """A broker of our own. `url` holds the password of this run; shown as text, it leaves it out."""
+
+    url: BrokerUrl
     name: str
     note: str  # a line for the user where there is something to say
 
 
 @asynccontextmanager
 async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker]:
-    """A broker of our own on a free port of this machine, for as long as the block lasts."""
-    command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes"]
-    async with _child([*command, *(["--embedded"] if embedded else [])], folder / "broker.log", talks=True) as child:
+    """A broker of our own on a free port of this machine, for as long as the block lasts.
+
+    Every user of the machine reaches that port, so the broker lets in nobody without the password, which is new for each
+    run and travels through the environment, where only the same user reads it.
+    """
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes", "--user", COORDINATOR]
+    command += ["--embedded"] if embedded else []
+    settings = {"COVEY_BROKER_PASSWORD": password}
+    async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
         line = await _first_line(child, folder / "broker.log")
         told = json.loads(line)
         stands_in = told["broker"].startswith("embedded") and not embedded
-        yield StartedBroker(told["url"], told["broker"], STANDS_IN if stands_in else "")
+        url = replace(BrokerUrl.parse(told["url"]), user=COORDINATOR, password=password)
+        yield StartedBroker(url, told["broker"], STANDS_IN if stands_in else "")
 
 
 @asynccontextmanager
-async def fleet(folder: Path, url: BrokerUrl, data_root: Path | None) -> AsyncIterator[asyncio.subprocess.Process]:
+async def fleet(
+    folder: Path, url: BrokerUrl, data_root: Path | None, allowed: AllowedCode = NO_CODE
+) -> AsyncIterator[asyncio.subprocess.Process]:
     """The simulated agents of the scenario in `folder`, for as long as the block lasts."""
     command = ["agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
     command += ["--data-root", str(data_root)] if data_root is not None else []
+    command += allowed.options()
     async with _child(command, folder / "fleet.log", talks=False, settings=url.environment()) as child:
         yield child
 
 
-async def initial(folder: Path, scenario: Scenario) -> Setup:
+async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
     """The initial models, built once per run by a child process and kept in `start.npz`."""
     path = folder / "start.npz"
     if not path.exists() and not _given(scenario, path):
-        command = ["agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(path)]
+        command = ["agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(path), *allowed.options()]
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.wait() != 0:
                 raise UserError(f"the initial model could not be built:\n{tail(folder / 'model.log')}")
@@ -75,7 +92,10 @@ async def initial(folder: Path, scenario: Scenario) -> Setup:
 
 
 async def superclass_accuracies(
-    folder: Path, data_root: Path | None, scaling: Mapping[str, Sequence[float]] | None
+    folder: Path,
+    data_root: Path | None,
+    scaling: Mapping[str, Sequence[float]] | None,
+    allowed: AllowedCode = NO_CODE,
 ) -> list[list[float]]:
     """Accuracy of each model in `folder`/models (rows) on each super-class of the fleet's test data (columns).
 
@@ -84,6 +104,7 @@ async def superclass_accuracies(
     command = ["agent.cli", "superclasses", str(folder / "scenario.yaml"), "--models", str(folder / "models")]
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += ["--scaling", json.dumps(scaling)] if scaling is not None else []
+    command += allowed.options()
     log = folder / "superclasses.log"
     async with _child(command, log, talks=True) as child:
         told, _ = await child.communicate()
@@ -93,9 +114,10 @@ async def superclass_accuracies(
     return table
 
 
-async def exported(model: Path, out: Path, log: Path) -> None:
+async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_CODE) -> None:
     """Write a model file of a finished run as a program, by a child process: `agent export`."""
-    async with _child(["agent.cli", "export", str(model), "--out", str(out)], log, talks=False) as child:
+    command = ["agent.cli", "export", str(model), "--out", str(out), *allowed.options()]
+    async with _child(command, log, talks=False) as child:
         if await child.wait() != 0:
             raise UserError(f"{model} could not be exported:\n{tail(log)}")
 

@@ -17,6 +17,7 @@ from coordinator.inprocess import IN_PROCESS, Driver, GivenUpError, Work
 from coordinator.run import Effect, Run
 from coordinator.workers import Crew
 from shared.audit import read_key
+from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.frames import Job
 from shared.messages import OrderMessage
@@ -29,9 +30,11 @@ Watch = Callable[[Mapping[str, Any]], None]
 class Simulation(Driver):
     """Drives a run with workers. An agent's memory is a file, named by the step whose report it came with."""
 
-    def __init__(self, run: Run, crew: Crew, sources: Mapping[ClientId, Job], watch: Watch) -> None:
+    def __init__(
+        self, run: Run, crew: Crew, sources: Mapping[ClientId, Job], watch: Watch, allowed: AllowedCode = NO_CODE
+    ) -> None:
         super().__init__(run, watch)
-        self._crew, self._sources = crew, sources
+        self._crew, self._sources, self._allowed = crew, sources, allowed
         for client in sources:
             self._folder(client).mkdir(parents=True, exist_ok=True)
             self._settle(client)
@@ -62,6 +65,7 @@ class Simulation(Driver):
             "report_out": str(self._report(client)),
             "memory_out": str(self._folder(client) / f"memory-{order.step}.npz"),
             "durable": False,
+            "allow": sorted(self._allowed.names),
         }
 
     def _settle(self, client: ClientId) -> None:
@@ -89,6 +93,7 @@ class Simulation(Driver):
 def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[str, Any]:
     """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
+    options.allowed.check_scenario(scenario)
     with (
         command.prepared(scenario, options, in_process=True) as resume,
         Crew(fleet.workers, options.folder / "workers.log") as crew,
@@ -99,6 +104,7 @@ def alone(scenario: Scenario, options: command.Options, watch: Watch) -> dict[st
 def simulate(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
+    options.allowed.check_scenario(scenario)
     with command.prepared(scenario, options, in_process=True) as resume:
         return _run(scenario, replace(options, resume=resume), crew, watch)
 
@@ -112,7 +118,7 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
     _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
     people = _people(scenario, crew, sources, watch)
-    setup, rules = asyncio.run(launch.initial(folder, scenario)), command.rules_of(scenario)
+    setup, rules = asyncio.run(launch.initial(folder, scenario, options.allowed)), command.rules_of(scenario)
     first: Sequence[Effect] = ()
     key = read_key(options.audit_key) if options.audit_key is not None else None
     if options.resume:
@@ -122,10 +128,10 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
         run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
     run.spool.durable = False
     try:
-        Simulation(run, crew, sources, watch).complete(people, first)
+        Simulation(run, crew, sources, watch, options.allowed).complete(people, first)
     except GivenUpError as error:
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
-    return asyncio.run(command.finish(run, options.data_root))
+    return asyncio.run(command.finish(run, options.data_root, options.allowed))
 
 
 def _simulated(scenario: Scenario) -> Fleet:

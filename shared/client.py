@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from shared.codec import Codec, decode, encode
 from shared.errors import DecodeError, PublicError
@@ -75,7 +75,7 @@ def perform(
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
-    strategy = _strategy.validate_python(work.strategy)
+    strategy, training = settings_of(work)
     job = Job(
         phase=work.phase,
         round=work.round,
@@ -85,7 +85,7 @@ def perform(
         numbers=work.numbers,
         cluster=work.cluster,
         layout=Layout.from_wire(work.layout),
-        training=Training.model_validate(work.training),
+        training=training,
     )
     began = clock()
     match work.phase:
@@ -110,6 +110,16 @@ def perform(
         vectors=vectors,
     )
     return content, {**kept, **owed} if owed else kept
+
+
+def settings_of(work: Work) -> tuple[Strategy[Any], Training]:
+    """The method with its hyper-parameters, and how it trains. PublicError where either is none of ours."""
+    try:
+        return _strategy.validate_python(work.strategy), Training.model_validate(work.training)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise PublicError(f"the order's {error.title} is not valid: {where}: {first['msg']}") from None
 
 
 def encode_model(vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator) -> bytes:

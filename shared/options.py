@@ -17,6 +17,15 @@ Ca = Annotated[
     Path | None,
     typer.Option(help="mqtts: certificates to trust instead of the system's", envvar="COVEY_CA", show_default=False),
 ]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        help="code of your own that may run here: the exact name of a module (not a prefix), one function as "
+        "my_pkg.models:net, or an installed entry point; repeatable",
+        show_default=False,
+    ),
+]
 Cert = Annotated[
     Path | None,
     typer.Option(help="mqtts: our certificate, for a broker that wants one", envvar="COVEY_CERT", show_default=False),

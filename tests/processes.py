@@ -33,7 +33,8 @@ class Program:
     def __init__(self, command: Sequence[str], log: Path, *, module: bool = True) -> None:
         self.log = log
         arguments = [sys.executable, "-m", *command] if module else list(command)
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        environment = os.environ | {"PYTHONPATH": path}
         with log.open("ab") as file:
             self.process = subprocess.Popen(
                 arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT, env=environment

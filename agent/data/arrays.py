@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,9 @@ import numpy as np
 
 from agent.data.dataset import Array, Dataset, dataset, encode
 from agent.data.limits import unpacked_limit
+from agent.own_code import resolve
 from shared import array_files
+from shared.consent import AllowedCode, ConsentError
 from shared.errors import CoveyError, DataError
 
 ALIASES = {
@@ -73,14 +74,16 @@ def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
     )
 
 
-def load_function(spec: str) -> Dataset:
+def load_function(spec: str, allowed: AllowedCode) -> Dataset:
     """The user's `module:function` or `module:function:PATH`, called with a Path (the working directory without PATH).
 
-    It returns (x, y) or a dict with x, y and optionally x_test, y_test, groups, label_names.
+    It is imported only where `allowed` names it. It returns (x, y) or a dict with x, y and optionally x_test, y_test, groups, label_names.
     """
     module_name, name, *rest = spec.split(":", 2)
     try:
-        function = getattr(importlib.import_module(module_name), name)
+        function = resolve(f"{module_name}:{name}", allowed)
+    except ConsentError:
+        raise
     except Exception as error:  # a module that is not there, or the user's code
         advice = "install the module on this device"
         raise DataError(

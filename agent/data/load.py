@@ -11,6 +11,7 @@ from agent.data.leaf import is_leaf, load_leaf
 from agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
 from agent.data.svhn import is_svhn, load_svhn
 from agent.data.tables import load_table
+from shared.consent import NO_CODE, AllowedCode
 from shared.errors import DataError
 
 TABLES = (".csv", ".tsv", ".parquet")
@@ -21,15 +22,18 @@ ACCEPTED = (
 )
 
 
-def load(path: str | Path, label: str | None = None) -> Dataset:
-    """The data at a file, folder or `module:function[:PATH]`. DataError says what is wrong and where."""
+def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_CODE) -> Dataset:
+    """The data at a file, folder or, where `allowed` names it, `module:function[:PATH]`.
+
+    DataError says what is wrong and where.
+    """
     place = Path(path)
     if place.is_dir():
         return _folder(place, label)
     if place.is_file():
         return _file(place, label)
     if ":" in str(path) and "/" not in str(path).split(":")[0]:
-        return load_function(str(path))
+        return load_function(str(path), allowed)
     raise DataError(f"{path}: no such file or folder; expected is {ACCEPTED}", public="no data is at the given path")
 
 

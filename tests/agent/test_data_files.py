@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 from agent.data import load, with_test
+from shared.consent import AllowedCode, ConsentError
 from shared.errors import CoveyError, DataError
 
 
@@ -235,8 +236,9 @@ def test_a_function_of_the_users_own_is_called_with_its_path(tmp_path: Path, mon
         "def raises(path): return path['x']\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert load("their_code:pair:/data/abc").features[0, 0] == 3
-    assert load("their_code:named").labels == ("a", "b")
+    allowed = AllowedCode.parse(["their_code", "absent_code", "half_code"])
+    assert load("their_code:pair:/data/abc", allowed=allowed).features[0, 0] == 3
+    assert load("their_code:named", allowed=allowed).labels == ("a", "b")
     (tmp_path / "half_code.py").write_text("def f(:")
     mistakes = {
         "their_code:wrong": "returned int",
@@ -247,7 +249,17 @@ def test_a_function_of_the_users_own_is_called_with_its_path(tmp_path: Path, mon
     }
     for spec, words in mistakes.items():
         with pytest.raises(CoveyError, match=words):
-            load(spec)
+            load(spec, allowed=allowed)
+
+
+def test_what_is_typed_as_data_is_allowed_and_nothing_else_of_its_module() -> None:
+    consent = AllowedCode.for_data("their_code:pair:/data/abc")
+    assert consent.names == {"their_code:pair"}
+    for spec in ("their_code:named", "os:listdir:/", "their_code.pair:x"):
+        with pytest.raises(ConsentError, match="--allow"):
+            load(spec, allowed=consent)
+    with pytest.raises(ConsentError):
+        load("their_code:pair")
 
 
 def test_a_folder_with_nothing_usable_says_what_was_found_and_what_is_wanted(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import nn
 
 from agent.models import build, initial, layout_of
+from shared.consent import AllowedCode, ConsentError
 from shared.errors import UserError
 from shared.scenario import Model, Task
 
@@ -88,7 +91,9 @@ def wrong_input(features, outputs): return torch.nn.Linear(features[0] + 1, outp
 def double(features, outputs): return torch.nn.Linear(features[0], outputs).double().float().half()
 def empty(features, outputs): return torch.nn.Identity()
 number = 3
+from os import system
 """
+ALLOWED = AllowedCode(frozenset({"their_models", "absent_module"}))
 
 
 @pytest.fixture
@@ -99,18 +104,44 @@ def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("theirs")
 def test_a_model_of_the_users_own_is_called_with_features_outputs_and_options() -> None:
-    layout = layout_of(build(task("their_models:good", 5, width=4), 0))
+    layout = layout_of(build(task("their_models:good", 5, width=4), 0, ALLOWED))
     assert layout.parameters == 5 * 4 + 4 + 4 * 10 + 10
+
+
+@pytest.mark.usefixtures("theirs")
+def test_a_model_of_the_users_own_that_nobody_allowed_is_not_imported() -> None:
+    sys.modules.pop("their_models", None)
+    with pytest.raises(ConsentError, match=r"their_models:good; .* with --allow their_models$"):
+        build(task("their_models:good", 5), 0)
+    assert "their_models" not in sys.modules
+
+
+def test_an_installed_entry_point_is_a_name_that_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("tiny", "agent.models:linear", "covey.models")
+    monkeypatch.setattr("agent.own_code.metadata.entry_points", lambda group, name: [point] * (name == "tiny"))
+    assert layout_of(build(task("tiny", 5), 0, AllowedCode(frozenset({"tiny"})))).parameters == 60
+    with pytest.raises(UserError, match="no installed package has an entry point 'small'"):
+        build(task("small", 5), 0, AllowedCode(frozenset({"small"})))
+
+
+@pytest.mark.parametrize("options", [{"hidden": 10**9}, {"hidden": [1] * 65}], ids=str)
+def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memory(options: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"built here it has 75000000010 values, the coordinator's has 650|at most 64"):
+        build(task("mlp", 64, **options), 0, values=650)
 
 
 @pytest.mark.usefixtures("theirs")
 @pytest.mark.parametrize(
     ("described", "words"),
     [
-        (task("resnet50", 3, 32, 32), "'resnet50' is unknown; lenet5"),
+        (task("resnet50", 3, 32, 32), "'resnet50' is unknown; expected lenet5"),
         (task("absent_module:f", 3), "install the module"),
         (task("their_models:absent", 3), "no attribute 'absent'"),
         (task("their_models:number", 3), "not callable"),
+        (
+            task("their_models:system", 3),
+            r"only imports system from elsewhere; .* allow it by --allow their_models:system",
+        ),
         (task("their_models:not_a_module", 3), r"returned int; a torch\.nn\.Module"),
         (task("their_models:wrong_width", 3), r"gives shape \(2, 11\) for 2 samples, the task wants \(2, 10\)"),
         (task("their_models:wrong_input", 3), r"does not take features \[3\]"),
@@ -125,15 +156,15 @@ def test_a_model_of_the_users_own_is_called_with_features_outputs_and_options() 
 )
 def test_a_model_that_does_not_fit_is_told_exactly(described: Task, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        build(described, 0)
+        build(described, 0, ALLOWED)
 
 
 @pytest.mark.usefixtures("theirs")
 def test_a_model_without_float32_parameters_is_refused() -> None:
     with pytest.raises(UserError, match=r"does not take|float16"):
-        initial(task("their_models:double", 3), 0)
+        initial(task("their_models:double", 3), 0, allowed=ALLOWED)
     with pytest.raises(UserError, match="no parameters"):
-        initial(task("their_models:empty", 10), 0)
+        initial(task("their_models:empty", 10), 0, allowed=ALLOWED)
 
 
 def test_stored_initial_weights_replace_the_drawn_ones(tmp_path: Path) -> None:

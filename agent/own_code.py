@@ -1,0 +1,49 @@
+"""Loading code of the user's own, once the owner of this machine has allowed it."""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import Any
+
+from shared.consent import AllowedCode
+from shared.errors import UserError
+
+MODELS = "covey.models"  # the group of entry points that name models
+
+
+def resolve(reference: str, allowed: AllowedCode) -> Any:
+    """What "module:name", or an installed entry point of the group `covey.models`, stands for.
+
+    A module that was allowed as a whole gives what it defines itself or lists in `__all__`, not what it imports from
+    elsewhere: to allow one's own models is not to allow `os.system`. Raises ConsentError before anything is imported,
+    ImportError and AttributeError where nothing of this name is installed.
+    """
+    allowed.check(reference)
+    module_name, colon, name = reference.partition(":")
+    if not colon:
+        return _entry_point(reference)
+    module = importlib.import_module(module_name)
+    found = getattr(module, name)
+    if reference not in allowed.names and not _is_of(module, name, found):
+        raise UserError(
+            f"{reference}: {module_name} only imports {name} from elsewhere; "
+            f"list it in its __all__, or allow it by --allow {reference}"
+        )
+    return found
+
+
+def _entry_point(name: str) -> Any:
+    found = metadata.entry_points(group=MODELS, name=name)
+    if not found:
+        raise ImportError(f"no installed package has an entry point {name!r} in the group {MODELS}")
+    return next(iter(found)).load()
+
+
+def _is_of(module: Any, name: str, found: Any) -> bool:
+    """Does the module, or another one of its package, define this?"""
+    if name in getattr(module, "__all__", ()):
+        return True
+    package = str(module.__name__).partition(".")[0]
+    home = str(getattr(found, "__module__", package))
+    return home.startswith(f"{package}.") or home == package

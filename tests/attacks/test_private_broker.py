@@ -1,0 +1,75 @@
+"""The broker that a simulated run starts for itself is for nobody else on this machine.
+
+Before, it let in everybody: another user's order reached the fleet 1.5 s after it was published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shared.errors import UserError
+from shared.link import Down, Up
+from shared.mqtt_link import MqttLink
+from tests.e2e.conftest import scenario
+from tests.processes import Program, needs_mosquitto, program, until
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--embedded"], id="embedded"),
+        pytest.param([], id="mosquitto", marks=[pytest.mark.broker, needs_mosquitto]),
+    ],
+)
+def test_without_the_runs_own_password_nobody_is_let_in(tmp_path: Path, options: list[str]) -> None:
+    path = scenario(tmp_path, simulated=True)
+    command = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "run"), "--json", *options]
+    with program(*command, log=tmp_path / "run.log") as run:
+        until(lambda: '"phase"' in run.output, of=run)  # the fleet itself is let in: it works
+        [url] = [row["url"] for row in events(run) if row["event"] == "broker"]
+        place = url.partition("@")[2]
+        assert url.startswith("mqtt://coordinator@127.0.0.1:")  # without the password
+        for stranger in (f"mqtt://{place}", f"mqtt://coordinator:guess@{place}", f"mqtt://fleet:@{place}"):
+            assert "password" in answer_to(stranger)
+        secret = password_of(run)
+        processes = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
+        assert not any(secret in word for one in processes for word in one.cmdline())
+    kept = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
+    assert kept
+    assert not any(secret.encode() in file.read_bytes() for file in kept)
+    assert secret not in run.output
+
+
+def events(run: Program) -> list[dict[str, str]]:
+    return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
+
+
+def password_of(run: Program) -> str:
+    """The secret, as only this user may read it from the environment of the broker's process."""
+    for child in psutil.Process(run.process.pid).children(recursive=True):
+        secret = child.environ().get("COVEY_BROKER_PASSWORD")
+        if secret:
+            return str(secret)
+    raise AssertionError("no child process was given a password")
+
+
+def answer_to(url: str) -> str:
+    """What the broker says to somebody who connects; empty where it lets them in."""
+
+    async def connect() -> str:
+        async with asyncio.timeout(20), MqttLink(url, client_id="stranger") as link:
+            async for incoming in link.incoming():
+                if isinstance(incoming, Up):
+                    return ""
+                if isinstance(incoming, Down):
+                    return incoming.why
+        raise UserError("no answer")
+
+    return asyncio.run(connect())
