@@ -146,6 +146,14 @@ class ReportFailure:
 
 
 @dataclass(frozen=True)
+class OrderRefused:
+    """The order of `step` breaks a rule of this device; what follows is a report that says so."""
+
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
 class SendReport:
     """Send all parts of the report in the outbox; answer with `Sent`."""
 
@@ -205,6 +213,7 @@ Action = (
     | StartWork
     | CancelWork
     | ReportFailure
+    | OrderRefused
     | SendReport
     | StopSending
     | CommitMemory

@@ -56,8 +56,8 @@ async def _at_once(order: OrderMessage) -> None:
 class Agent:
     """One life of an agent, from start to `stop` or `vanish`. The next life finds its state on disk.
 
-    `rules`: what a coordinator may ask of this device. `will` is known before there is a link. `before_report` is awaited between the work and its report, and
-    `dies` asked at the start of a work: a fleet's faults live there.
+    `rules`: what a coordinator may ask of this device. `will` is known before there is a link. `before_report` is
+    awaited between the work and its report, and `dies` asked at the start of a work: a fleet's faults live there.
     """
 
     def __init__(
@@ -229,6 +229,8 @@ class Agent:
                 self._work = self._spawn(self._perform(order))
             case e.CancelWork():
                 _cancel(self._work)
+            case e.OrderRefused(step, why):
+                self.tell({"event": "failed", "step": step, "why": why})
             case e.ReportFailure(order, why):
                 self._put_failure(order, why)
             case e.SendReport(step):

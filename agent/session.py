@@ -282,7 +282,7 @@ class Session:
         """Answer an order that breaks a rule of this device, and do nothing of what it says."""
         self._count_refusal()
         self._phase, self._work, self._stall_at = Phase.WORKING, order, None
-        return [e.ReportFailure(order, why)]
+        return [e.OrderRefused(order.step, why), e.ReportFailure(order, why)]
 
     def _count_refusal(self) -> None:
         self.dropped[REFUSED] = self.dropped.get(REFUSED, 0) + 1

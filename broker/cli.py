@@ -28,7 +28,7 @@ from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import installed
 from shared.broker_url import PORTS, BrokerUrl, Tls
-from shared.credentials import COORDINATOR
+from shared.credentials import COORDINATOR, FLEET
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 from shared.topics import is_name
@@ -64,6 +64,12 @@ def up(
     log: Annotated[Path | None, typer.Option(help="log file")] = None,
     user: Annotated[str | None, typer.Option(help="with --password: the one user who may connect")] = None,
     password: Annotated[str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="with --user")] = None,
+    fleet_password: Annotated[
+        str | None,
+        typer.Option(
+            envvar="COVEY_FLEET_PASSWORD", help="with --user: of a second user, fleet, who may do what agents may"
+        ),
+    ] = None,
     password_file: Annotated[
         Path | None, typer.Option(help="users as mosquitto_passwd writes them: coordinator, and one per agent id")
     ] = None,
@@ -91,7 +97,7 @@ def up(
     until_stdin_closes: Annotated[bool, typer.Option(help="also stop when standard input ends")] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
-    with _told(), _single_user(user, password, password_file) as (users, members):
+    with _told(), _single_user(user, password, password_file, fleet_password) as (users, members):
         kind = EmbeddedBroker if embedded else installed(_say)
         options = Options(
             host=host or "127.0.0.1",
@@ -231,9 +237,12 @@ def _show(address: BrokerUrl, findings: list[Finding]) -> None:
 
 @contextlib.contextmanager
 def _single_user(
-    user: str | None, password: str | None, file: Path | None
+    user: str | None, password: str | None, file: Path | None, fleet: str | None = None
 ) -> Iterator[tuple[Path | None, Path | None]]:
-    """The password file given (roles go by name), or files that hold the one user, who may use every topic of Covey's."""
+    """The password file given (roles go by name), or files that hold the one user, who may use every topic of Covey's.
+
+    `fleet`: the password of another one, who hosts the agents of a simulation and may do what they may.
+    """
     if (user is None) != (password is None):
         raise UserError("--user and --password belong together: give both or neither")
     if user is None or password is None:
@@ -245,8 +254,12 @@ def _single_user(
         raise UserError(f"--user {user!r}: expected letters, digits, '.', '_' and '-', at most 64")
     with tempfile.TemporaryDirectory(prefix="covey-broker-") as folder:
         users, roles = Path(folder) / "passwords", Path(folder) / "members.json"
-        passwords.write(users, {user: password})
-        members.save(roles, {user: members.Entry(role="coordinator")})
+        known, entries = {user: password}, {user: members.Entry(role="coordinator")}
+        if fleet is not None:
+            known[FLEET] = fleet
+            entries[FLEET] = members.Entry(role="fleet")
+        passwords.write(users, known)
+        members.save(roles, entries)
         yield users, roles
 
 

@@ -162,12 +162,13 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
         if url is None:
             started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
             watch({"event": "broker", "broker": started.name, "url": str(started.url), "note": started.note})
-            url = started.url
+            url, fleet_url = started.url, started.fleet_url
         else:
+            fleet_url = url
             watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
         fleet = None
         if scenario.fleet is not None:  # it gets ready while the model is built
-            start = launch.fleet(folder, url, options.data_root, options.allowed)
+            start = launch.fleet(folder, fleet_url, options.data_root, options.allowed)
             fleet = await stack.enter_async_context(start)
         watch({"event": "model", "model": scenario.task.model.name})
         setup, rules = await launch.initial(folder, scenario, options.allowed), rules_of(scenario)

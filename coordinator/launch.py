@@ -26,7 +26,7 @@ from coordinator.sampling import expected_share
 from coordinator.scenario_file import listed_participants
 from shared.broker_url import BrokerUrl
 from shared.consent import NO_CODE, AllowedCode
-from shared.credentials import COORDINATOR
+from shared.credentials import COORDINATOR, FLEET
 from shared.errors import UserError
 from shared.scenario import Scenario
 from shared.strategy import Setup
@@ -40,9 +40,10 @@ NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class StartedBroker:
-    """A broker of our own. `url` holds the password of this run; shown as text, it leaves it out."""
+    """A broker of our own. The addresses hold passwords of this run; shown as text, they leave them out."""
 
-    url: BrokerUrl
+    url: BrokerUrl  # for the coordinator
+    fleet_url: BrokerUrl  # for a simulated fleet, which may do what agents may
     name: str
     note: str  # a line for the user where there is something to say
 
@@ -51,19 +52,21 @@ class StartedBroker:
 async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker]:
     """A broker of our own on a free port of this machine, for as long as the block lasts.
 
-    Every user of the machine reaches that port, so the broker lets in nobody without the password, which is new for each
-    run and travels through the environment, where only the same user reads it.
+    Every user of the machine reaches that port, so the broker lets in nobody without a password. They are new for each
+    run and travel through the environment, where only the same user reads them.
     """
-    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    password, fleet_password = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes", "--user", COORDINATOR]
     command += ["--embedded"] if embedded else []
-    settings = {"COVEY_BROKER_PASSWORD": password}
+    settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
         line = await _first_line(child, folder / "broker.log")
         told = json.loads(line)
         stands_in = told["broker"].startswith("embedded") and not embedded
-        url = replace(BrokerUrl.parse(told["url"]), user=COORDINATOR, password=password)
-        yield StartedBroker(url, told["broker"], STANDS_IN if stands_in else "")
+        place = BrokerUrl.parse(told["url"])
+        url = replace(place, user=COORDINATOR, password=password)
+        fleet_url = replace(place, user=FLEET, password=fleet_password)
+        yield StartedBroker(url, fleet_url, told["broker"], STANDS_IN if stands_in else "")
 
 
 @asynccontextmanager

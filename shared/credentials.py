@@ -14,6 +14,7 @@ from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
+FLEET = "fleet"  # hosts the agents of a simulation
 COORDINATOR = "coordinator"  # the user that no agent is
 
 

@@ -126,7 +126,7 @@ def attack(
                 async with asyncio.timeout(end - time.monotonic()):
                     async for incoming in link.incoming():
                         if isinstance(incoming, Up):
-                            await link.subscribe([TOPICS.status(name), TOPICS.report(name, 0)])
+                            await link.subscribe([TOPICS.status(name), TOPICS.report(name)])
                             for topic, payload in messages.items():
                                 await link.publish(topic, payload, retain=True)
                         if isinstance(incoming, Message):

@@ -6,6 +6,7 @@ Before, it let in everybody: another user's order reached the fleet 1.5 s after 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import psutil
 import pytest
 
 from shared.errors import UserError
-from shared.link import Down, Up
+from shared.link import Down, Message, Up
 from shared.mqtt_link import MqttLink
 from tests.e2e.conftest import scenario
 from tests.processes import Program, needs_mosquitto, program, until
@@ -38,26 +39,49 @@ def test_without_the_runs_own_password_nobody_is_let_in(tmp_path: Path, options:
         assert url.startswith("mqtt://coordinator@127.0.0.1:")  # without the password
         for stranger in (f"mqtt://{place}", f"mqtt://coordinator:guess@{place}", f"mqtt://fleet:@{place}"):
             assert "password" in answer_to(stranger)
-        secret = password_of(run)
+        secrets = passwords_of(run)
         processes = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
-        assert not any(secret in word for one in processes for word in one.cmdline())
+        shown = " ".join(word for one in processes for word in one.cmdline())
+        as_agent = f"mqtt://fleet:{secrets[1]}@{place}"
+        assert heard_as(as_agent, "covey/default/coordinator/status")
+        assert not heard_as(
+            as_agent, "covey/default/run/roster"
+        )  # the fleet has an agent's rights, not the coordinator's
     kept = [file for file in (tmp_path / "run").rglob("*") if file.is_file()]
     assert kept
-    assert not any(secret.encode() in file.read_bytes() for file in kept)
-    assert secret not in run.output
+    for secret in secrets:
+        assert secret not in shown + run.output
+        assert not any(secret.encode() in file.read_bytes() for file in kept)
 
 
 def events(run: Program) -> list[dict[str, str]]:
     return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
 
 
-def password_of(run: Program) -> str:
-    """The secret, as only this user may read it from the environment of the broker's process."""
+def passwords_of(run: Program) -> tuple[str, str]:
+    """The coordinator's and the fleet's, as only this user may read them in the environment of the broker's process."""
     for child in psutil.Process(run.process.pid).children(recursive=True):
-        secret = child.environ().get("COVEY_BROKER_PASSWORD")
-        if secret:
-            return str(secret)
+        settings = child.environ()
+        if "COVEY_BROKER_PASSWORD" in settings:
+            return settings["COVEY_BROKER_PASSWORD"], settings["COVEY_FLEET_PASSWORD"]
     raise AssertionError("no child process was given a password")
+
+
+def heard_as(url: str, topic: str) -> bool:
+    """Is somebody with this address sent the retained message of the topic?"""
+
+    async def listen() -> bool:
+        async with MqttLink(url, client_id="covey-default-listener") as link:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(3):
+                    async for incoming in link.incoming():
+                        if isinstance(incoming, Up):
+                            await link.subscribe([topic])
+                        if isinstance(incoming, Message):
+                            return True
+        return False
+
+    return asyncio.run(listen())
 
 
 def answer_to(url: str) -> str:
