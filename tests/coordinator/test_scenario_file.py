@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
 from coordinator.scenario_file import dump, load, methods, schema
-from coordinator.scenario_mistakes import fields, members
 from shared.errors import UserError
 from shared.scenario import Dirichlet, Iid, LabelSkew, Scenario
+from shared.scenario_mistakes import fields, members
 from shared.strategies import AnyStrategy
 from shared.strategies.fedavg import FedAvg
 from shared.strategies.fedclust import FedClust
@@ -206,7 +206,7 @@ def test_aliases_cannot_make_a_small_file_grow_without_end(file: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     assert "more than 100000 keys" in mistakes(write(file, "\n".join(lines)))[0]
-    assert "nested too deeply" in mistakes(write(file, "a: &a\n  b: *a\n"))[0]
+    assert "nested deeper than 64 levels, line 1" in mistakes(write(file, "a: &a\n  b: *a\n"))[0]
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """YAML to plain data and the place of every key; plain data to readable YAML. Knows nothing of scenarios.
 
-Safe loader only. A key that stands twice in a mapping is refused: YAML would silently take the second.
+Safe loader only. A key that occurs twice in a mapping is refused: YAML would silently take the second. Length, depth
+and the number of keys are bounded: with aliases a file of a few lines can mean more than any memory holds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ import yaml
 from yaml.reader import ReaderError
 
 Path = tuple[str | int, ...]
-MOST_KEYS = 100_000  # aliases can make a small file grow without end
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 64
+MAX_SCALAR = 20_000  # characters
+MOST_KEYS = 100_000  # with every alias counted as often as it is used
 
 
 class YamlError(Exception):
@@ -35,16 +39,11 @@ class Source:
 
 
 def parse(text: str) -> Source:
-    """Raises YamlError."""
+    """Raises YamlError, and nothing else, whatever the text."""
+    if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+        raise YamlError(f"longer than {MAX_BYTES} bytes")
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        places: dict[Path, str] = {}
-        for path, mark in _walk(loader, node, ()) if node is not None else ():
-            places[path] = f"line {mark.line + 1}"
-            if len(places) > MOST_KEYS:
-                raise YamlError(f"more than {MOST_KEYS} keys, line {mark.line + 1}")
-        return Source(loader.construct_document(node) if node is not None else None, places)
+        return _parsed(_Loader(text))
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise YamlError(f"{error.problem or error.context}{line}") from None
@@ -53,11 +52,44 @@ def parse(text: str) -> Source:
         raise YamlError(f"the character {chr(error.character)!r} has no place in YAML, line {number}") from None
     except RecursionError:
         raise YamlError("nested too deeply") from None
+    except (ValueError, OverflowError):  # of the scanner, for "\UFFFFFFFF" and its like
+        raise YamlError("an escape in quotes is no character") from None
 
 
-def _walk(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Iterator[tuple[Path, yaml.Mark]]:
+class _Loader(yaml.SafeLoader):
+    """A SafeLoader whose every failure has a line: a month of 13, say, is a bare ValueError in PyYAML."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            raise YamlError(f"a value cannot be read as {kind[:20]}, line {node.start_mark.line + 1}") from None
+
+
+def _parsed(loader: _Loader) -> Source:
+    """The places first: walking them finds what is too deep, too long or has too many aliases before it is built."""
+    node = loader.get_single_node()
+    if node is None:
+        return Source(None, {})
+    places: dict[Path, str] = {}
+    for count, (path, mark) in enumerate(_walk(loader, node, ()), start=1):
+        places[path] = f"line {mark.line + 1}"
+        if count > MOST_KEYS:
+            raise YamlError(
+                f"more than {MOST_KEYS} keys, aliases counted as often as they are used, line {mark.line + 1}"
+            )
+    return Source(loader.construct_document(node), places)
+
+
+def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[tuple[Path, yaml.Mark]]:
     """Every key and item with its mark."""
+    line = node.start_mark.line + 1
+    if len(path) > MAX_DEPTH:
+        raise YamlError(f"nested deeper than {MAX_DEPTH} levels, line {line}")
     match node:
+        case yaml.ScalarNode():
+            _check_scalar(node.value, line)
         case yaml.MappingNode():
             first: dict[Any, yaml.Mark] = {}
             for key_node, value in node.value:
@@ -74,9 +106,21 @@ def _walk(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Iterator[tupl
                 yield from _walk(loader, item, (*path, index))
 
 
-def _key(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+def _check_scalar(text: str, line: int) -> None:
+    if len(text) > MAX_SCALAR:  # a number of such length takes minutes to read
+        raise YamlError(f"a value of {len(text)} characters, at most {MAX_SCALAR} are read, line {line}")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise YamlError(f"half of a character (a lone surrogate), line {line}") from None
+
+
+def _key(loader: _Loader, node: yaml.Node) -> Any:
+    line = node.start_mark.line + 1
     if not isinstance(node, yaml.ScalarNode):
-        raise YamlError(f"a key must be a plain word, line {node.start_mark.line + 1}")
+        raise YamlError(f"a key must be a plain word, line {line}")
+    _check_scalar(node.value, line)
     return "<<" if node.tag == "tag:yaml.org,2002:merge" else loader.construct_object(node)
 
 

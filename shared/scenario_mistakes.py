@@ -14,7 +14,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from coordinator.scenario_yaml import Path, Source
+from shared.scenario_yaml import Path, Source
 
 LONGEST_SEEN = 60
 
@@ -66,6 +66,11 @@ def members(annotation: Any) -> list[Any]:
     if get_origin(annotation) in (Union, UnionType):
         return [member for argument in get_args(annotation) for member in members(argument)]
     return [annotation]
+
+
+def name_of(kind: type[BaseModel]) -> str:
+    """The `name` that chooses this member of a union."""
+    return str(kind.model_fields["name"].default)
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
