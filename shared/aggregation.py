@@ -24,6 +24,7 @@ import numpy.typing as npt
 from shared.vectors import Vector, blocks, combine, mean, release
 
 Rule = Literal["mean", "trimmed_mean", "median", "krum", "multi_krum", "geometric_median"]
+PICKING: tuple[Rule, ...] = ("krum", "multi_krum")  # rules that pick whole reports
 Pairs = Sequence[tuple[Vector, float]]
 Matrix = npt.NDArray[np.float64]
 

@@ -9,7 +9,7 @@ there; `fold` takes what came back. The life of a run:
         phase  = strategy.plan(state, view)                     # server
         order  = strategy.order(state, phase, client)           # server, per invited client
         report, memory = strategy.work(job, local, memory)      # client
-        state  = strategy.fold(state, phase, reports)           # server, reports in client-id order
+        state  = strategy.fold(state, phase, reports, average)           # server, reports in client-id order
 
 A state is a frozen dataclass of arrays, numbers, strings, None, tuples of these, and str-keyed dicts of
 these: that is what a checkpoint can hold. Its arrays are never changed in place.
@@ -26,12 +26,14 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
+from shared.aggregation import MEAN, Average, Rule
 from shared.vectors import Layout, Vector
 
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
 Rows = npt.NDArray[np.int64]  # which training samples, in data order
 Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
+MODEL, GRADIENT = "model", "gradient"  # usual names of a report's vectors
 HELD = "held"  # memory: the client's whole model (d,) after its last own training, which mode E-last reads
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
 Split = Literal["train", "test"]
@@ -282,9 +284,28 @@ class Strategy(BaseModel, Generic[S]):
         """The client half. The returned memory replaces the old one once the report is accepted."""
         raise NotImplementedError
 
-    def fold(self, state: S, phase: Phase, reports: Reports) -> S:
-        """The state after a phase. `reports` come in ascending client id, never below quorum."""
+    def fold(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
+        """The state after a phase. `reports` come in ascending client id, never below quorum.
+
+        `average` stands in for the weighted mean wherever reported vectors become a model. Vectors that are only
+        compared with each other (signatures, features) do not go through it.
+        """
         raise NotImplementedError
+
+    def base(self, state: S, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+        """The key of the model that a reported vector started from: its step is what clipping shortens.
+
+        "" for a gradient, which is a step itself; None for a vector that is only compared with others and never
+        averaged, which is not clipped.
+        """
+        if name == GRADIENT:
+            return ""
+        keys = self.order(state, phase, client).models if name == MODEL else ()
+        return keys[0] if keys else None
+
+    def refuses(self, rule: Rule) -> str:
+        """Why a rule of the aggregation section makes no sense with this method; empty where it does."""
+        return ""
 
     def serve(self, state: S, client: ClientId) -> Order:
         """What a client needs in order to be evaluated on the current state (mode E-server)."""

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.clustering import Labels, Matrix, across, agglomerative, bipartition_min_cross, gram
 from shared.strategies.hard import Clustered, Features, ManyModels, feature_span, invited, joined, sizes, strangers
 from shared.strategies.single import averaged
@@ -118,7 +119,7 @@ class Cfl(ManyModels[CflState]):
         done = local.descend(job.models[0])
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
 
-    def fold(self, state: CflState, phase: Phase, reports: Reports) -> CflState:
+    def fold(self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN) -> CflState:
         if not state.divided:
             state = joined(state, {client: 0 for client, _ in reports})
         members = [(client, report) for client, report in reports if client in state.assign]
@@ -126,7 +127,7 @@ class Cfl(ManyModels[CflState]):
         if phase.name == "entry":
             in_vain = {*state.asked, *invited(phase)} - {client for client, _ in reports}
             return replace(self._descend(state, walkers), asked=tuple(sorted(in_vain)))
-        state = self._round(self._descend(state, walkers), phase, members)
+        state = self._round(self._descend(state, walkers), phase, members, average)
         return replace(state, asked=(), round=state.round + 1)
 
     def notes(self, state: CflState) -> dict[str, Any]:
@@ -141,18 +142,21 @@ class Cfl(ManyModels[CflState]):
 
     # -- rounds and splits -----------------------------------------------------------------------------
 
-    def _round(self, state: CflState, phase: Phase, reports: Reports) -> CflState:
+    def _round(self, state: CflState, phase: Phase, reports: Reports, average: Average) -> CflState:
         before, asked_all = state, state.due
         state = replace(state, due=(), norms={}, across={})
         for k in range(len(before.models)):
             own = [(client, report) for client, report in reports if before.assign[client] == k and report.examples > 0]
             if own:
-                state = self._cluster(state, k, own, phase, full=before.everybody or k in asked_all)
+                full = before.everybody or k in asked_all
+                state = self._cluster(state, k, own, phase, average, full=full)
             elif k in asked_all:  # none of its members was there
                 state = replace(state, due=(*state.due, k))
         return state
 
-    def _cluster(self, state: CflState, k: int, reports: Reports, phase: Phase, *, full: bool) -> CflState:
+    def _cluster(
+        self, state: CflState, k: int, reports: Reports, phase: Phase, average: Average, *, full: bool
+    ) -> CflState:
         products = gram([report.vectors["model"][: state.parameters] for _, report in reports], state.models[k])
         state = self._watched(state, k, reports, products)
         wanted = self._wants_split(state, k, full=full)
@@ -163,8 +167,9 @@ class Cfl(ManyModels[CflState]):
             labels, cross = self._halves(state, k, reports, products)
             state = replace(state, across={**state.across, str(k): cross})
             if math.sqrt(max((1 - cross) / 2, 0.0)) > self.gamma or self.gamma == 0:
-                return self._split(state, k, reports, labels)
-        model = averaged(reports, otherwise=state.models[k], uniform=self.weights == "uniform")
+                return self._split(state, k, reports, labels, average)
+        uniform = self.weights == "uniform"
+        model = averaged(reports, otherwise=state.models[k], uniform=uniform, average=average)
         state = replace(state, models=_put(state.models, k, model))
         if full and not state.everybody:  # refused: the next attempt costs another round of all members
             return replace(state, tried={**state.tried, str(k): state.round + 1})
@@ -206,11 +211,12 @@ class Cfl(ManyModels[CflState]):
         labels = agglomerative(apart, self.linkage, n_clusters=2).labels
         return labels, across(similarity, labels)
 
-    def _split(self, state: CflState, k: int, reports: Reports, labels: Labels) -> CflState:
+    def _split(self, state: CflState, k: int, reports: Reports, labels: Labels, average: Average) -> CflState:
         """The children part ways in this very round; members who did not report have to walk from here."""
         new, node, number = len(state.models), state.models[k], len(state.divided)
         halves = [[pair for pair, label in zip(reports, labels, strict=True) if label == half] for half in (0, 1)]
-        kept, gone = (averaged(half, otherwise=node, uniform=self.weights == "uniform") for half in halves)
+        uniform = self.weights == "uniform"
+        kept, gone = (averaged(half, otherwise=node, uniform=uniform, average=average) for half in halves)
         stays, goes = (self._direction(state, node, half) for half in halves)
         placed = {client: cluster for half, cluster in zip(halves, (k, new), strict=True) for client, _ in half}
         away = {client: number for client, cluster in state.assign.items() if cluster == k and client not in placed}

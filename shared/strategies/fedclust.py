@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
+from shared.aggregation import MEAN, Average
 from shared.choosing import by_silhouette
 from shared.clustering import Linkage, agglomerative, euclidean, nearest
 from shared.strategies.hard import Clustered, HardClustered, folded
@@ -100,7 +101,7 @@ class FedClust(HardClustered[FedClustState]):
         signature = done.end[job.layout.final_layer].copy()
         return Report({"signature": signature}, local.examples, {}, done.steps, done.loss), memory
 
-    def found(self, state: FedClustState, reports: Reports) -> FedClustState:
+    def found(self, state: FedClustState, reports: Reports, average: Average = MEAN) -> FedClustState:
         signatures = {client: _signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
         matrix = euclidean(points)
@@ -135,8 +136,8 @@ class FedClust(HardClustered[FedClustState]):
             signatures=dict(sorted({**state.signatures, **signatures}.items())),
         )
 
-    def improve(self, state: FedClustState, reports: Reports) -> FedClustState:
-        return replace(state, models=folded(state, reports))
+    def improve(self, state: FedClustState, reports: Reports, average: Average = MEAN) -> FedClustState:
+        return replace(state, models=folded(state, reports, average))
 
     def notes(self, state: FedClustState) -> dict[str, Any]:
         low, high = state.cut

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.errors import DataError
 from shared.strategies.single import Single, SingleModel, averaged
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
@@ -80,11 +81,14 @@ class FedDane(SingleModel[DaneState]):
         bases = {"model": 1} if len(job.models) > 1 else {}
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, bases), memory
 
-    def fold(self, state: DaneState, phase: Phase, reports: Reports) -> DaneState:
+    def fold(self, state: DaneState, phase: Phase, reports: Reports, average: Average = MEAN) -> DaneState:
         if phase.name == GRADIENT:
-            mean = averaged(reports, otherwise=np.zeros_like(state.model), of=GRADIENT)
-            return replace(state, gradient=mean, gave=tuple(client for client, _ in reports))
-        return DaneState(averaged(reports, otherwise=state.model))
+            slope = averaged(reports, otherwise=np.zeros_like(state.model), of=GRADIENT, average=average)
+            return replace(state, gradient=slope, gave=tuple(client for client, _ in reports))
+        return DaneState(averaged(reports, otherwise=state.model, average=average))
+
+    def base(self, state: DaneState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+        return "" if name == GRADIENT else "0"
 
     def notes(self, state: DaneState) -> dict[str, Any]:
         """The norm of the mean gradient, after the first phase."""

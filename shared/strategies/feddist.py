@@ -13,6 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.strategies.single import Single, SingleModel, averaged
 from shared.strategy import Phase, Reports, Setup
 from shared.vectors import Vector, combine
@@ -35,16 +36,16 @@ class PartOfTheWay(SingleModel[DistState]):
     )
 
     @abstractmethod
-    def target(self, state: DistState, reports: Reports) -> Vector:
+    def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
         """The mean of the reported models (d,), or the state's own model where nobody counts."""
 
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
 
-    def fold(self, state: DistState, phase: Phase, reports: Reports) -> DistState:
+    def fold(self, state: DistState, phase: Phase, reports: Reports, average: Average = MEAN) -> DistState:
         left = 1.0 - state.round / state.rounds if self.anneal == "linear" else 1.0
         step = self.epsilon * left
-        model = combine([(state.model, 1.0 - step), (self.target(state, reports), step)])
+        model = combine([(state.model, 1.0 - step), (self.target(state, reports, average), step)])
         return replace(state, model=model, round=state.round + 1)
 
 
@@ -56,5 +57,5 @@ class FedDist(PartOfTheWay):
 
     name: Literal["feddist"] = "feddist"
 
-    def target(self, state: DistState, reports: Reports) -> Vector:
-        return averaged(reports, otherwise=state.model, uniform=True)
+    def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
+        return averaged(reports, otherwise=state.model, uniform=True, average=average)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from shared.aggregation import MEAN, Average
 from shared.strategies.feddist import DistState, PartOfTheWay
 from shared.strategies.single import averaged
 from shared.strategy import Reports
@@ -23,5 +24,5 @@ class FedDws(PartOfTheWay):
 
     name: Literal["feddws"] = "feddws"
 
-    def target(self, state: DistState, reports: Reports) -> Vector:
-        return averaged(reports, otherwise=state.model)
+    def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
+        return averaged(reports, otherwise=state.model, average=average)

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.strategies.losses import comparable
 from shared.strategies.single import averaged
 from shared.strategies.soft import merged
@@ -36,7 +37,7 @@ from shared.strategy import (
     Strategy,
     View,
 )
-from shared.vectors import Vector, combine
+from shared.vectors import Vector
 
 PI = "pi"  # in a client's memory: its mixture weights (K,); HELD is its heaviest component after training
 SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost
@@ -109,13 +110,17 @@ class FedEm(Strategy[FedEmState]):
         )
         return report, {**memory, PI: pi, HELD: done[int(np.argmax(pi))].end}
 
-    def fold(self, state: FedEmState, phase: Phase, reports: Reports) -> FedEmState:
+    def fold(self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN) -> FedEmState:
         told = merged(state.samples, {client: report.examples for client, report in reports})
         if phase.name == "count":
             return replace(state, samples=told, counted=True)
         weights = {client: tuple(report.numbers["pi"]) for client, report in reports if "pi" in report.numbers}
         state = replace(state, samples=told, weights=merged(state.weights, weights))
-        return replace(state, components=tuple(self._improved(state, k, reports) for k in range(self.n_clusters)))
+        improved = tuple(self._improved(state, k, reports, average) for k in range(self.n_clusters))
+        return replace(state, components=improved)
+
+    def base(self, state: FedEmState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+        return name.removeprefix("component-")
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
         return Order(models=tuple(str(k) for k in range(self.n_clusters)))
@@ -149,16 +154,17 @@ class FedEm(Strategy[FedEmState]):
     def _own(self, memory: Memory, components: int) -> Shares:
         return np.asarray(memory[PI] if PI in memory else np.full(components, 1 / components), np.float64)
 
-    def _improved(self, state: FedEmState, k: int, reports: Reports) -> Vector:
+    def _improved(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:
         """M-step: by samples and not by weights, for a component that nobody uses has hardly moved anyway."""
         name, before = f"component-{k}", state.components[k]
         if not self.damped:
-            return averaged(reports, otherwise=before, of=name)
+            return averaged(reports, otherwise=before, of=name, average=average)
         everybody = sum(state.samples.values())
         if everybody == 0:
             return before
         moved = [(report.vectors[name], report.examples / everybody) for _, report in reports]
-        return combine([(before, 1 - math.fsum(share for _, share in moved)), *moved])
+        left = 1 - math.fsum(share for _, share in moved)
+        return average.combine([(before, left)], moved)
 
 
 def _expected(pi: Shares, losses: Sequence[npt.NDArray[np.float32]]) -> Shares:

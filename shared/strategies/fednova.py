@@ -16,12 +16,15 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average, lower_median
 from shared.strategies.single import Single, SingleModel
 from shared.strategy import Job, Local, Memory, Phase, Pull, Report, Reports, Setup, Training
-from shared.vectors import Vector, combine, mean
+from shared.vectors import Vector, combine
 
 WORK = "a"  # a_i in a report's numbers
 FAR = 1e4  # an a_i is within this factor of the steps: a momentum of 0.999 makes it a thousand times as much
+ROUNDING = 1e-6  # of an a_i that was summed in floating point
+SLACK = 0.1  # with a pull, an a_i below this share of what the others' says is no honest one
 
 
 @dataclass(frozen=True)
@@ -76,16 +79,36 @@ class FedNova(SingleModel[NovaState]):
         numbers = {WORK: accumulated(done.steps, job.training, self.mu)}
         return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
-    def fold(self, state: NovaState, phase: Phase, reports: Reports) -> NovaState:
-        shares = [share for _, report in reports if (share := _share(report)) is not None]
+    def fold(self, state: NovaState, phase: Phase, reports: Reports, average: Average = MEAN) -> NovaState:
+        shares = self._plausible(state, [share for _, report in reports if (share := _share(report)) is not None])
         if not shares:
             return state
         p = state.parameters
-        moved, velocity = self._step(state, shares)
-        buffers = mean([(share.model[p:], float(share.examples)) for share in shares])
+        moved, velocity = self._step(state, shares, average)
+        buffers = average.mean([(share.model[p:], float(share.examples)) for share in shares])
         return replace(state, model=np.concatenate([moved, buffers]), velocity=velocity)
 
-    def _step(self, state: NovaState, shares: Sequence[Share]) -> tuple[Vector, Vector | None]:
+    def _plausible(self, state: NovaState, shares: Sequence[Share]) -> list[Share]:
+        """The reports whose a_i honest training can have: who understates it multiplies its own weight.
+
+        Momentum only adds: a_i lies between the steps and the steps / (1 - momentum). A pull takes away: then a_i is
+        held against the cohort's median, at as many steps as the report claims.
+        """
+        most = (1 + ROUNDING) / (1 - state.momentum)
+        if not self.mu:
+            return [share for share in shares if share.steps * (1 - ROUNDING) <= share.work <= share.steps * most]
+        if not shares:
+            return []
+        work = lower_median([share.work for share in shares])
+        steps = lower_median([float(share.steps) for share in shares])
+        kept: list[Share] = []
+        for share in shares:
+            least = SLACK * work * min(1.0, share.steps / steps)
+            if least <= share.work <= share.steps * most:
+                kept.append(share)
+        return kept
+
+    def _step(self, state: NovaState, shares: Sequence[Share], average: Average) -> tuple[Vector, Vector | None]:
         """The parameters (P,) after the round, and the velocity that took them there."""
         p, n = state.parameters, math.fsum(share.examples for share in shares)
         # tau_eff leaves the pull out, or it would shrink with mu, but keeps the momentum that a_i contains
@@ -95,7 +118,7 @@ class FedNova(SingleModel[NovaState]):
         weights = [tau * share.examples / n / share.work for share in shares]
         ends = [(share.model[:p], weight) for share, weight in zip(shares, weights, strict=True)]
         here = state.model[:p]
-        moved = combine([(here, 1.0 - math.fsum(weights)), *ends])
+        moved = average.combine([(here, 1.0 - math.fsum(weights))], ends)
         if state.velocity is None:
             return moved, None
         velocity = combine([(state.velocity, self.server_momentum), (here, 1.0), (moved, -1.0)])

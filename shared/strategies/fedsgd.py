@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.strategies.single import Single, SingleModel
 from shared.strategy import Job, Local, Memory, Phase, Report, Reports, Setup, View
 from shared.vectors import Vector, combine
@@ -48,12 +49,12 @@ class FedSgd(SingleModel[SgdState]):
         gradient = decayed(gradient, model, job)
         return Report({"gradient": gradient}, local.examples, {}, 1, local.loss(model)), memory
 
-    def fold(self, state: SgdState, phase: Phase, reports: Reports) -> SgdState:
+    def fold(self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN) -> SgdState:
         total = sum(report.examples for _, report in reports)
         if total == 0:
             return state
         steps = [(report.vectors["gradient"], -state.lr * report.examples / total) for _, report in reports]
-        return SgdState(combine([(state.model, 1.0), *steps]), state.lr)
+        return SgdState(average.combine([(state.model, 1.0)], steps), state.lr)
 
 
 def decayed(gradient: Vector, model: Vector, job: Job) -> Vector:

@@ -17,10 +17,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
+from shared.aggregation import MEAN, PICKING, Average, Rule
 from shared.errors import DataError
 from shared.seeds import generator
 from shared.strategies.losses import comparable
-from shared.strategies.soft import dominant, merged, unknown
+from shared.strategies.soft import SOFT, dominant, merged, unknown
 from shared.strategy import (
     HELD,
     ClientId,
@@ -84,6 +85,9 @@ class FedSoft(Strategy[FedSoftState]):
     def starts(self) -> int:
         return self.n_clusters
 
+    def refuses(self, rule: Rule) -> str:
+        return SOFT if rule in PICKING else ""
+
     def init(self, setup: Setup) -> FedSoftState:
         return FedSoftState(setup.starts[0], setup.starts, setup.seed, setup.participation)
 
@@ -123,13 +127,13 @@ class FedSoft(Strategy[FedSoftState]):
             kept[VELOCITY] = done.velocity
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), kept
 
-    def fold(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
+    def fold(self, state: FedSoftState, phase: Phase, reports: Reports, average: Average = MEAN) -> FedSoftState:
         if phase.name == "estimate":
             return self._learned(state, phase, reports)
         clients = [client for client, _ in reports]
         return replace(
             state,
-            models=self._centres(state, phase, reports),
+            models=self._centres(state, phase, reports, average),
             samples=merged(state.samples, {client: report.examples for client, report in reports}),
             trained=tuple(sorted({*state.trained, *clients})),
             asked=(),
@@ -231,18 +235,20 @@ class FedSoft(Strategy[FedSoftState]):
         known = len(state.importance) or 1
         return self.selected or max(round(state.participation * known / self.n_clusters), 1)
 
-    def _centres(self, state: FedSoftState, phase: Phase, reports: Reports) -> tuple[Vector, ...]:
+    def _centres(self, state: FedSoftState, phase: Phase, reports: Reports, average: Average) -> tuple[Vector, ...]:
         """Uniform means over Sel_k among the reporters, for the draw has weighed them; weighted without a draw."""
         models = {client: report.vectors["model"] for client, report in reports if report.examples > 0}
         invited = phase.cohort if isinstance(phase.cohort, tuple) else tuple(models)
         centres = []
         for k, centre in enumerate(state.models):
             if self._everybody(state):
-                members, weights = list(models), self._weights(state, k, list(models))
+                members = list(models)
+                weights = self._weights(state, k, members)
+                shares = [self._importance(state, client)[k] for client in members]
             else:
                 members = [client for client in self._selection(state, k, invited) if client in models]
                 members.sort()
-                weights = [1.0] * len(members)
+                weights = shares = [1.0] * len(members)
             pairs = [(models[client], weight) for client, weight in zip(members, weights, strict=True)]
-            centres.append(mean(pairs) if sum(weights) > 0 else centre)
+            centres.append(average.mean(pairs, shares) if sum(weights) > 0 else centre)
         return tuple(centres)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from shared.aggregation import MEAN, Average
 from shared.clustering import Distance, kmeans, nearest, refill, sketch
 from shared.strategies.hard import Clustered, HardClustered, feature_span, joined, sizes
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup
@@ -107,7 +108,7 @@ class Fesem(HardClustered[FesemState]):
         done = local.descend(job.models[0], pull, epochs=job.numbers.get("epochs"))
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
 
-    def found(self, state: FesemState, reports: Reports) -> FesemState:
+    def found(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         state = self._keep(state, reports)
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
@@ -122,7 +123,7 @@ class Fesem(HardClustered[FesemState]):
             assign=dict(zip(clients, best.labels.tolist(), strict=True)),
             spread=best.inertia / len(rows),
         )
-        return self._maximise(state, clients)
+        return self._maximise(state, clients, average)
 
     def admit(self, state: FesemState, reports: Reports) -> FesemState:
         """A newcomer joins the centre nearest to its first model; the model counts in the next M-step."""
@@ -133,15 +134,14 @@ class Fesem(HardClustered[FesemState]):
         labels, _ = self._nearest(state, clients)
         return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
 
-    def improve(self, state: FesemState, reports: Reports) -> FesemState:
+    def improve(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         state = self._keep(replace(state, round=state.round + 1), reports)
         moved: tuple[ClientId, ...] = ()
         if state.round % self.update_center_every == 0:
             state, moved = self._expect(state)
         reporters = {client for client, _ in reports}  # who seeds an empty cluster counts with its latest model
-        return self._maximise(
-            state, sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
-        )
+        counted = sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
+        return self._maximise(state, counted, average)
 
     def notes(self, state: FesemState) -> dict[str, Any]:
         if not state.models:
@@ -177,8 +177,8 @@ class Fesem(HardClustered[FesemState]):
         )
         return state, moved
 
-    def _maximise(self, state: FesemState, clients: Collection[ClientId]) -> FesemState:
-        """M: each centre is the mean of its members among `clients`; without any it stays."""
+    def _maximise(self, state: FesemState, clients: Collection[ClientId], average: Average) -> FesemState:
+        """M: each centre is the average of its members among `clients`; without any it stays."""
         models, sketched = list(state.models), list(state.centre_sketches)
         for k in range(self.n_clusters):
             members = [client for client in clients if state.assign[client] == k]
@@ -187,8 +187,12 @@ class Fesem(HardClustered[FesemState]):
             weights = [float(state.samples[client]) if self.weighted_centers else 1.0 for client in members]
             if sum(weights) == 0:
                 continue
-            models[k] = mean([(state.stored[one], weight) for one, weight in zip(members, weights, strict=True)])
-            if sketched:  # a projection of the mean is the mean of the projections
+            models[k] = average.mean(
+                [(state.stored[one], weight) for one, weight in zip(members, weights, strict=True)]
+            )
+            if sketched and average.rule != "mean":
+                sketched[k] = sketch([models[k][slice(*state.span)]], SKETCH, state.seed)[0]
+            elif sketched:  # a projection of the mean is the mean of the projections
                 sketched[k] = mean([(state.sketches[one], w) for one, w in zip(members, weights, strict=True)])
         return replace(state, models=tuple(models), centre_sketches=tuple(sketched))
 

@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average, Rule
 from shared.clustering import kmeans, refill
 from shared.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
 from shared.matching import Permutation, align, layers_of
@@ -87,6 +88,11 @@ class FesemMa(HardClustered[FesemMaState]):
         True, description="fedma: agents tell their samples per class, which weigh the last layer; else all samples do"
     )
 
+    def refuses(self, rule: Rule) -> str:
+        if rule == "mean" or self.matching == "fixed":
+            return ""
+        return "matching: fedma makes global layers out of all members' units; take matching: fixed"
+
     def init(self, setup: Setup) -> FesemMaState:
         """Raises UserError for a model that is no plain chain of layers."""
         layers_of(setup.layout)
@@ -135,7 +141,7 @@ class FesemMa(HardClustered[FesemMaState]):
         numbers = self._class_counts(job, local)
         return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
-    def found(self, state: FesemMaState, reports: Reports) -> FesemMaState:
+    def found(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
         state = _kept(state, reports)
         rows = [align(model, state.start, state.layout) for model in state.stored.values()]
         best = kmeans(rows, min(self.n_clusters, len(rows)), n_init=self.restarts, seed=state.seed)
@@ -146,7 +152,8 @@ class FesemMa(HardClustered[FesemMaState]):
                 models=(*best.centres, *everybody[len(best.centres) :]),
                 assign=dict(zip(state.stored, best.labels.tolist(), strict=True)),
                 spread=best.inertia / len(rows),
-            )
+            ),
+            average,
         )
 
     def admit(self, state: FesemMaState, reports: Reports) -> FesemMaState:
@@ -158,13 +165,13 @@ class FesemMa(HardClustered[FesemMaState]):
         joined = {client: int(label) for (client, _), label in zip(reports, labels, strict=True)}
         return replace(state, assign=merged(state.assign, joined))
 
-    def improve(self, state: FesemMaState, reports: Reports) -> FesemMaState:
+    def improve(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
         state = _kept(state, reports)
         if self.matching == "fixed":
-            return self._maximise(self._expect(state))
+            return self._maximise(self._expect(state), average)
         if not state.frozen:
             state = replace(self._expect(state), cohort=tuple(client for client, _ in reports))
-        return self._one_layer(state)
+        return self._one_layer(state, average)
 
     def notes(self, state: FesemMaState) -> dict[str, Any]:
         if not state.models:
@@ -183,13 +190,13 @@ class FesemMa(HardClustered[FesemMaState]):
             reseeded=int(np.count_nonzero(filled != labels)),
         )
 
-    def _maximise(self, state: FesemMaState) -> FesemMaState:
-        """M: the unweighted mean of the members' latest models in the centre's order of units."""
+    def _maximise(self, state: FesemMaState, average: Average) -> FesemMaState:
+        """M: the unweighted average of the members' latest models in the centre's order of units."""
         models = list(state.models)
         for k in range(self.n_clusters):
             members = [state.stored[client] for client in state.stored if state.assign[client] == k]
             for _ in range(1 + self.sweeps if members else 0):
-                models[k] = _matched_mean(members, models[k], state.layout)
+                models[k] = _matched_mean(members, models[k], state.layout, average)
         return replace(state, models=tuple(models))
 
     # -- fedma ---------------------------------------------------------------------------------------
@@ -200,7 +207,7 @@ class FesemMa(HardClustered[FesemMaState]):
             return {}
         return {"classes": np.bincount(targets, minlength=layers_of(job.layout)[-1].units).tolist()}
 
-    def _one_layer(self, state: FesemMaState) -> FesemMaState:
+    def _one_layer(self, state: FesemMaState, average: Average) -> FesemMaState:
         """The next layer of every cluster that has work in it; behind the last hidden one the pass ends."""
         last = state.frozen == len(layers_of(state.layout)) - 1
         stored, widths = dict(state.stored), dict(state.widths)
@@ -220,7 +227,8 @@ class FesemMa(HardClustered[FesemMaState]):
         state = replace(state, stored=stored, widths=widths)
         if not last:
             return replace(state, frozen=state.frozen + 1, places=merged({}, places))
-        return self._maximise(replace(state, frozen=0, cohort=(), places={}, passes=state.passes + 1))
+        rested = replace(state, frozen=0, cohort=(), places={}, passes=state.passes + 1)
+        return self._maximise(rested, average)
 
     @property
     def _prior(self) -> Prior:
@@ -259,8 +267,10 @@ def _counts(report: Report, outputs: int) -> tuple[int, ...]:
     return (max(report.examples, 1),) * outputs
 
 
-def _matched_mean(members: Sequence[Vector], anchor: Vector, layout: Layout) -> Vector:
-    """One ordered copy exists at a time, and a sum in float64."""
+def _matched_mean(members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average) -> Vector:
+    """One ordered copy exists at a time, and a sum in float64; a rule needs all copies at once."""
+    if average.rule != "mean":
+        return average.mean([(align(model, anchor, layout), 1.0) for model in members])
     total = np.zeros(anchor.size, np.float64)
     for model in members:
         total += align(model, anchor, layout)

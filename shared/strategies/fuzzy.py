@@ -9,6 +9,7 @@ The head is part of the model and needs task.model.options.head = n_clusters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
@@ -16,8 +17,9 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from shared.aggregation import MEAN, PICKING, Average, Rule
 from shared.strategies.single import averaged
-from shared.strategies.soft import dominant, merged, unknown
+from shared.strategies.soft import SOFT, dominant, merged, unknown
 from shared.strategy import (
     ClientId,
     Contrast,
@@ -81,6 +83,9 @@ class Fuzzy(Strategy[FuzzyState]):
     def head(self) -> int:
         return 0 if self.n_clusters == 1 or self.variant == "fedavg+clusteredFL" else self.n_clusters
 
+    def refuses(self, rule: Rule) -> str:
+        return SOFT if rule in PICKING and self.n_clusters > 1 and self.variant != "fedavg+clu" else ""
+
     def init(self, setup: Setup) -> FuzzyState:
         single = self.variant == "fedavg+clu"
         return FuzzyState((setup.starts[0],) * (1 if single else self.n_clusters))
@@ -115,16 +120,16 @@ class Fuzzy(Strategy[FuzzyState]):
         numbers = {"counts": self._count(job, done.end, local)}
         return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
-    def fold(self, state: FuzzyState, phase: Phase, reports: Reports) -> FuzzyState:
+    def fold(self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN) -> FuzzyState:
         told = {client: tuple(report.numbers["counts"]) for client, report in reports}
         counts = merged(state.counts, {client: own for client, own in told.items() if sum(own) > 0})
         if phase.name == "entry":
             invited = phase.cohort if isinstance(phase.cohort, tuple) else ()
             return replace(state, counts=counts, asked=tuple(sorted({*state.asked, *invited} - set(counts))))
         if len(state.models) == 1:
-            models: tuple[Vector, ...] = (averaged(reports, otherwise=state.models[0]),)
+            models: tuple[Vector, ...] = (averaged(reports, otherwise=state.models[0], average=average),)
         else:
-            models = tuple(_gathered(model, k, reports) for k, model in enumerate(state.models))
+            models = tuple(_gathered(model, k, reports, average) for k, model in enumerate(state.models))
         return FuzzyState(models, counts, begun=True)
 
     def clusters(self, state: FuzzyState) -> tuple[Vector, ...]:
@@ -171,8 +176,15 @@ class Fuzzy(Strategy[FuzzyState]):
         return [float(count) for count in local.memberships(model, self.n_clusters)]
 
 
-def _gathered(before: Vector, k: int, reports: Reports) -> Vector:
+def _gathered(before: Vector, k: int, reports: Reports, average: Average) -> Vector:
     """Equation 3: the mean of the reported models weighted by their counts in cluster k; without any it stays."""
-    counts = [float(report.numbers["counts"][k]) for _, report in reports]
+    counts: list[float] = []
+    shares: list[float] = []
+    for _, report in reports:
+        own = report.numbers["counts"]
+        total = math.fsum(own)
+        fair = min(1.0, report.examples / total) if total > report.examples * (1 + 1e-9) else 1.0
+        counts.append(float(own[k]) * fair)  # claimed samples are capped, and counts are samples
+        shares.append(own[k] / total if total > 0 else 0.0)
     pairs = [(report.vectors["model"], count) for (_, report), count in zip(reports, counts, strict=True)]
-    return mean(pairs) if sum(counts) > 0 else before
+    return average.mean(pairs, shares) if sum(counts) > 0 else before

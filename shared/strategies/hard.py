@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
+from shared.aggregation import MEAN, Average
 from shared.strategies.losses import lowest
 from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
@@ -48,12 +49,13 @@ def strangers(state: Clustered, view: View) -> tuple[ClientId, ...]:
     return tuple(sorted(set(view.present) - set(state.assign) - set(state.asked)))
 
 
-def folded(state: Clustered, reports: Reports) -> tuple[Vector, ...]:
-    """Each cluster's sample-weighted mean of its own reporters; a cluster without any keeps its model."""
-    return tuple(
-        averaged([(client, report) for client, report in reports if state.assign.get(client) == k], otherwise=model)
-        for k, model in enumerate(state.models)
-    )
+def folded(state: Clustered, reports: Reports, average: Average = MEAN) -> tuple[Vector, ...]:
+    """Each cluster's average of its own reporters; a cluster without any keeps its model."""
+    models: list[Vector] = []
+    for k, model in enumerate(state.models):
+        own = [(client, report) for client, report in reports if state.assign.get(client) == k]
+        models.append(averaged(own, otherwise=model, average=average))
+    return tuple(models)
 
 
 def sizes(state: Clustered) -> list[int]:
@@ -120,7 +122,7 @@ class HardClustered(ManyModels[H], Generic[H]):
         """What somebody without a cluster is told, in whichever phase."""
 
     @abstractmethod
-    def found(self, state: H, reports: Reports) -> H:
+    def found(self, state: H, reports: Reports, average: Average = MEAN) -> H:
         """Clusters from the first phase's reports, of which there is at least one."""
 
     @abstractmethod
@@ -128,7 +130,7 @@ class HardClustered(ManyModels[H], Generic[H]):
         """Give newcomers their clusters. A report is an entry's, or a "train" report of the entry's order."""
 
     @abstractmethod
-    def improve(self, state: H, reports: Reports) -> H:
+    def improve(self, state: H, reports: Reports, average: Average = MEAN) -> H:
         """The state after a round, from the reports of members."""
 
     def plan(self, state: H, view: View) -> Phase:
@@ -143,16 +145,16 @@ class HardClustered(ManyModels[H], Generic[H]):
             return self.member_order(state, client)
         return self.entry_order(state)
 
-    def fold(self, state: H, phase: Phase, reports: Reports) -> H:
+    def fold(self, state: H, phase: Phase, reports: Reports, average: Average = MEAN) -> H:
         if not state.models:
-            return self.found(state, reports) if reports else state
+            return self.found(state, reports, average) if reports else state
         newcomers = [(client, report) for client, report in reports if client not in state.assign]
         if phase.name == "entry":
             admitted = self.admit(state, newcomers)
             in_vain = {*state.asked, *invited(phase)} - set(admitted.assign)
             return replace(admitted, asked=tuple(sorted(in_vain)))
         members = [(client, report) for client, report in reports if client in state.assign]
-        return replace(self.admit(self.improve(state, members), newcomers), asked=())
+        return replace(self.admit(self.improve(state, members, average), newcomers), asked=())
 
 
 def invited(phase: Phase) -> tuple[ClientId, ...]:

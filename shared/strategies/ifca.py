@@ -17,13 +17,14 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
+from shared.aggregation import MEAN, Average
 from shared.seeds import generator
 from shared.strategies.fedsgd import decayed
 from shared.strategies.hard import Clustered, ManyModels, joined
 from shared.strategies.losses import comparable, lowest
 from shared.strategies.single import averaged
-from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Report, Reports, Setup, View
-from shared.vectors import Vector, combine
+from shared.strategy import GRADIENT, ClientId, Job, Local, Memory, Mixture, Order, Phase, Report, Reports, Setup, View
+from shared.vectors import Vector
 
 RESTART = "restart"  # phase of a short run, with the number of its round
 HEAD, TRUNK = "head", "trunk"  # keys of a model's parts, where the trunk is shared
@@ -183,7 +184,7 @@ class Ifca(ManyModels[IfcaState]):
 
     # -- the server ------------------------------------------------------------------------------------
 
-    def fold(self, state: IfcaState, phase: Phase, reports: Reports) -> IfcaState:
+    def fold(self, state: IfcaState, phase: Phase, reports: Reports, average: Average = MEAN) -> IfcaState:
         match phase.name:
             case "seed":
                 return self._first_centre(state, reports)
@@ -192,7 +193,7 @@ class Ifca(ManyModels[IfcaState]):
             case "rate":
                 return self._rated(state, reports)
         valid = [(client, report) for client, report in reports if _choice(report, self.n_clusters) is not None]
-        state = self._improve(state, valid)
+        state = self._improve(state, valid, average)
         if phase.name.startswith(RESTART):
             return replace(state, trial_round=state.trial_round + 1)
         chosen = {client: int(report.numbers["choice"]) for client, report in valid}
@@ -200,6 +201,13 @@ class Ifca(ManyModels[IfcaState]):
         idle = tuple(0 if k in used else rounds + bool(used) for k, rounds in enumerate(state.idle))
         state = joined(replace(state, idle=idle, round=state.round + 1), chosen)
         return self._reseeded(state, valid) if self.reseed_dead else state
+
+    def base(self, state: IfcaState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+        """The hypothesis that the client says it trained; a whole model, also where the trunk travels apart."""
+        if name == GRADIENT:
+            return ""
+        choice = _choice(report, len(state.models))
+        return "start" if choice is None else str(choice)
 
     def notes(self, state: IfcaState) -> dict[str, Any]:
         dead = [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
@@ -211,22 +219,24 @@ class Ifca(ManyModels[IfcaState]):
             )
         return facts
 
-    def _improve(self, state: IfcaState, reports: Reports) -> IfcaState:
+    def _improve(self, state: IfcaState, reports: Reports, average: Average) -> IfcaState:
         models = []
         for k, model in enumerate(state.models):
             own = [(client, report) for client, report in reports if report.numbers["choice"] == k]
-            models.append(self._moved(state, model, own, len(reports)))
+            models.append(self._moved(state, model, own, len(reports), average))
         if not self.shared_trunk or not reports:
             return replace(state, models=tuple(models))
-        trunk = self._moved(state, state.models[0], reports, len(reports))
+        trunk = self._moved(state, state.models[0], reports, len(reports), average)
         return replace(state, models=self._one_trunk(state, (trunk, *models))[1:])
 
-    def _moved(self, state: IfcaState, model: Vector, reports: Reports, reporters: int) -> Vector:
+    def _moved(
+        self, state: IfcaState, model: Vector, reports: Reports, reporters: int, average: Average = MEAN
+    ) -> Vector:
         """A hypothesis after its reports: without any it stays."""
         if self.averaging == "model":
-            return averaged(reports, otherwise=model, uniform=self.weights == "uniform")
+            return averaged(reports, otherwise=model, uniform=self.weights == "uniform", average=average)
         steps = [(report.vectors["gradient"], -state.lr / reporters) for _, report in reports]
-        return combine([(model, 1.0), *steps]) if steps else model
+        return average.combine([(model, 1.0)], steps) if steps else model
 
     def _one_trunk(self, state: IfcaState, models: Sequence[Vector]) -> tuple[Vector, ...]:
         """The models, all with the first one's trunk where it is shared."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.errors import DataError, PublicError
 from shared.strategies.single import averaged
 from shared.strategy import (
@@ -82,12 +83,16 @@ class LgFedAvg(Strategy[LgState]):
         vectors, bases = ({"shared": shared}, {"shared": 0}) if shared.size else ({}, {})
         return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {**memory, HELD: done.end}
 
-    def fold(self, state: LgState, phase: Phase, reports: Reports) -> LgState:
+    def fold(self, state: LgState, phase: Phase, reports: Reports, average: Average = MEAN) -> LgState:
         trained = tuple(sorted({*state.trained, *(client for client, _ in reports)}))
         if not state.shared.size:
             return replace(state, trained=trained)
-        shared = averaged(reports, otherwise=state.shared, of="shared", uniform=self.weights == "uniform")
+        uniform = self.weights == "uniform"
+        shared = averaged(reports, otherwise=state.shared, of="shared", uniform=uniform, average=average)
         return replace(state, shared=shared, trained=trained)
+
+    def base(self, state: LgState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+        return SHARED
 
     def serve(self, state: LgState, client: ClientId) -> Order:
         new = client not in state.trained and state.start.size

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.errors import DataError
 from shared.strategy import (
     HELD,
@@ -72,7 +73,7 @@ class LocalOnly(Strategy[LocalState]):
         done = local.descend(job.models[0], epochs=int(job.numbers["epochs"]))
         return Report({}, local.examples, {}, done.steps, done.loss), {**memory, HELD: done.end}
 
-    def fold(self, state: LocalState, phase: Phase, reports: Reports) -> LocalState:
+    def fold(self, state: LocalState, phase: Phase, reports: Reports, average: Average = MEAN) -> LocalState:
         trained = {*state.trained, *(client for client, _ in reports)}
         return replace(state, opened=True, trained=tuple(sorted(trained)))
 

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 
+from shared.aggregation import MEAN, Average
 from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, orthonormal
 from shared.strategies.hard import Clustered, HardClustered, folded, joined
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup
@@ -100,7 +101,7 @@ class Pacfl(HardClustered[PacflState]):
         vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
         return Report({"signature": vectors.ravel()}, local.examples, {"labels": labels}), memory
 
-    def found(self, state: PacflState, reports: Reports) -> PacflState:
+    def found(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
         state, clients = self._keep(state, reports)
         if not clients:
             return state
@@ -119,8 +120,8 @@ class Pacfl(HardClustered[PacflState]):
             return state
         return self._again(state) if self.newcomers == "recluster" else self._placed(state, clients)
 
-    def improve(self, state: PacflState, reports: Reports) -> PacflState:
-        return replace(state, models=folded(state, reports))
+    def improve(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
+        return replace(state, models=folded(state, reports, average))
 
     def notes(self, state: PacflState) -> dict[str, Any]:
         low, high = state.cut

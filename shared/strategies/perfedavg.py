@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average
 from shared.strategies.single import PlainSingle, Single, averaged
 from shared.strategy import Job, Local, Memory, Mixture, Phase, Report, Reports, Rows
 from shared.vectors import Vector, combine
@@ -47,8 +48,9 @@ class PerFedAvg(PlainSingle):
                 model, steps = self._step(local, model, group), steps + 1
         return Report({"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}), memory
 
-    def fold(self, state: Single, phase: Phase, reports: Reports) -> Single:
-        return Single(averaged(reports, otherwise=state.model, uniform=self.weights == "uniform"))
+    def fold(self, state: Single, phase: Phase, reports: Reports, average: Average = MEAN) -> Single:
+        uniform = self.weights == "uniform"
+        return Single(averaged(reports, otherwise=state.model, uniform=uniform, average=average))
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
         model = job.models[0]

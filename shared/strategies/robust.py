@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from shared.aggregation import MEAN, Average, Rule
 from shared.clustering import nearest
 from shared.errors import PublicError
 from shared.strategies.fedsgd import decayed
@@ -73,6 +74,9 @@ class Robust(HardClustered[RobustState]):
     )
     most_values: int = Field(1 << 22, ge=1, description="logreg: refuse coefficients of more values than this")
 
+    def refuses(self, rule: Rule) -> str:
+        return "" if rule == "mean" else "it has robust means of its own: strategy.trim, beta and round_beta"
+
     def init(self, setup: Setup) -> RobustState:
         span = feature_span("full" if self.features == "logreg" else self.features, setup.layout)
         return RobustState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed, lr=setup.training.lr)
@@ -104,7 +108,7 @@ class Robust(HardClustered[RobustState]):
             vectors["logreg"] = logistic(local, job.models[0])
         return Report(vectors, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
 
-    def found(self, state: RobustState, reports: Reports) -> RobustState:
+    def found(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
         reports = self._comparable(state, reports)
         if not reports:
             return state
@@ -131,7 +135,7 @@ class Robust(HardClustered[RobustState]):
         labels, _ = nearest([self._features(state, report.vectors) for _, report in reports], state.centres)
         return joined(state, dict(zip((client for client, _ in reports), labels.tolist(), strict=True)))
 
-    def improve(self, state: RobustState, reports: Reports) -> RobustState:
+    def improve(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
         models = list(state.models)
         for k, model in enumerate(state.models):
             own = [report.vectors[self.averaging] for client, report in reports if state.assign[client] == k]

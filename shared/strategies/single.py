@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
+from shared.aggregation import MEAN, Average
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup, Strategy, View
-from shared.vectors import Vector, mean
+from shared.vectors import Vector
 
 
 @dataclass(frozen=True)
@@ -19,14 +20,16 @@ class Single:
 M = TypeVar("M", bound=Single)
 
 
-def averaged(reports: Reports, otherwise: Vector, *, of: str = "model", uniform: bool = False) -> Vector:
-    """Mean of the reported vectors `of` that name, weighted by samples or all alike.
+def averaged(
+    reports: Reports, otherwise: Vector, *, of: str = "model", uniform: bool = False, average: Average = MEAN
+) -> Vector:
+    """Average of the reported vectors `of` that name, weighted by samples or all alike.
 
     A report without samples does not count; `otherwise` where none counts.
     """
     counted = [report for _, report in reports if report.examples > 0]
     pairs = [(report.vectors[of], 1.0 if uniform else float(report.examples)) for report in counted]
-    return mean(pairs) if pairs else otherwise
+    return average.mean(pairs) if pairs else otherwise
 
 
 class SingleModel(Strategy[M], Generic[M]):
@@ -48,8 +51,8 @@ class SingleModel(Strategy[M], Generic[M]):
         done = local.descend(job.models[0])
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
 
-    def fold(self, state: M, phase: Phase, reports: Reports) -> M:
-        return replace(state, model=averaged(reports, otherwise=state.model))
+    def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
+        return replace(state, model=averaged(reports, otherwise=state.model, average=average))
 
     def serve(self, state: M, client: ClientId) -> Order:
         return Order(models=("0",))

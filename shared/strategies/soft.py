@@ -10,6 +10,7 @@ import numpy as np
 from shared.strategy import ClientId, View
 
 T = TypeVar("T")
+SOFT = "it picks whole reports, and here each report counts in part in every cluster"  # why a rule is refused
 
 
 def merged(before: Mapping[ClientId, T], news: Mapping[ClientId, T]) -> dict[ClientId, T]:
