@@ -45,7 +45,7 @@ class Checkpoint:
         self._arrays.mkdir(parents=True, exist_ok=True)
         names = {id(array): name for name, array in self._mapped.items()}
         tree = {field.name: self._pack(getattr(state, field.name), names) for field in fields(_dataclass(state))}
-        body = json.dumps({"facts": facts, "state": tree})
+        body = json.dumps({"facts": facts, "state": tree}, allow_nan=False)
         digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
         write_atomically(self._manifest, f"{digest}\n{body}\n".encode())
         before, self._mapped = self._mapped, {}

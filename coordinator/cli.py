@@ -344,6 +344,25 @@ def audit(
 
 @main.command()
 @mended
+def release(
+    agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],
+    broker: Broker = None,
+    ca: Ca = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    credentials: Credentials = None,
+    federation: Annotated[str, typer.Option(help="the federation of the agent")] = "default",
+) -> None:
+    """Invite an agent again that is in quarantine because its reports were refused."""
+    from coordinator.release import release as released
+
+    asyncio.run(released(broker, federation, Tls(ca, cert, key, insecure), agent))
+    out.print(f"{agent} is out of quarantine; it is invited again", highlight=False, soft_wrap=True)
+
+
+@main.command()
+@mended
 def report(
     folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")],
     html: Annotated[

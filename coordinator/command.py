@@ -72,6 +72,7 @@ def rules_of(scenario: Scenario) -> Rules:
         void_limit=rounds.void_limit,
         participants=listed_participants(scenario),
         newcomers=newcomers(scenario),
+        quarantine_after=scenario.aggregation.quarantine_after,
     )
 
 

@@ -209,7 +209,7 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     found = summaries(scenario, rows)
     document = {"name": scenario.name, "scenario": scenario.model_dump(mode="json"), "methods": found, "cells": rows}
-    write_atomically(out / "compare.json", json.dumps(document, indent=1).encode())
+    write_atomically(out / "compare.json", json.dumps(document, indent=1, allow_nan=False).encode())
     write_atomically(out / "compare.csv", _csv(rows).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
     with replacing(out / "compare.parquet") as beside:

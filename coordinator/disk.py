@@ -37,7 +37,7 @@ def save_arrays(path: Path, arrays: Mapping[str, Array], facts: Any = None, *, d
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     with replacing(path, durable=durable) as beside:
-        save_file(contiguous, beside, metadata={"facts": json.dumps(facts)})
+        save_file(contiguous, beside, metadata={"facts": json.dumps(facts, allow_nan=False)})
 
 
 def open_arrays(path: Path) -> tuple[dict[str, Array], Any]:

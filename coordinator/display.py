@@ -65,6 +65,15 @@ class Progressing:
                 self._warn(f"{row['agent']} could not do its work: {row['why']}")
             case "refused":
                 self._warn(f"a report of {row['agent']} was refused: {row['why']}")
+            case "set_aside":
+                self._warn(f"a report of {row['agent']} was set aside, the round is folded without it: {row['why']}")
+            case "quarantined":
+                self._warn(
+                    f"{row['agent']} is in quarantine after {row['refused']} refused reports: {row['why']}. "
+                    f"To invite it again: coordinator release {row['agent']}"
+                )
+            case "released":
+                self._say(f"{row['agent']} is out of quarantine")
             case "waiting":
                 self._warn(f"waiting: {row['why']}")
             case "control" if row["command"] == "pause":
@@ -226,9 +235,15 @@ def _state(row: Mapping[str, Any]) -> Text:
         return Text("gone", "red")
     if row["problem"]:
         return Text("out", "yellow")
+    if row.get("quarantined"):
+        return Text("in quarantine", "red")
     if not row["takes_part"]:
         return Text("checking its data")
     return Text("busy" if row["busy"] else "idle")
+
+
+def _why_out(row: Mapping[str, Any]) -> str:
+    return str(row["problem"] or row.get("quarantined") or "")
 
 
 def _moment(seconds: float) -> str:
@@ -261,7 +276,7 @@ def roster_table(roster: Mapping[str, Any]) -> Table:
         refusals = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
         cluster = NONE if row["cluster"] is None else str(row["cluster"])
         counts = f"{row['samples']} / {row['test_samples']}"
-        table.add_row(agent, state, cluster, seen, counts, str(row["labels"]), refusals, row["problem"] or "")
+        table.add_row(agent, state, cluster, seen, counts, str(row["labels"]), refusals, _why_out(row))
     return table
 
 
@@ -292,4 +307,4 @@ def audit_table(found: Mapping[str, Any]) -> Table:
 
 def json_line(row: Mapping[str, Any]) -> None:
     """For programs: one JSON object per line on standard output."""
-    print(json.dumps(row), flush=True)
+    print(json.dumps(row, allow_nan=False), flush=True)

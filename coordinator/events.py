@@ -35,6 +35,35 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """A report of this client was refused: it has no vote in the open step unless a right one follows."""
+
+    client: ClientId
+    why: str
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Reports that had been accepted make the fold fail, each for a reason; the step goes on without them."""
+
+    reasons: dict[ClientId, str]
+
+
+@dataclass(frozen=True)
+class FoldFailed:
+    """The reports of the closed step make no sound state, and no one of them is to blame."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """The operator trusts a client again that is in quarantine."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
 class Planned:
     """The strategy's answer to `Plan`; None: the run is complete."""
 
@@ -71,7 +100,23 @@ class Resumed:
     """The operator lets the run go on."""
 
 
-Event = Joined | Left | Reported | Failed | Planned | Folded | Tick | LinkLost | LinkBack | Paused | Resumed
+Event = (
+    Joined
+    | Left
+    | Reported
+    | Failed
+    | Refused
+    | SetAside
+    | FoldFailed
+    | Release
+    | Planned
+    | Folded
+    | Tick
+    | LinkLost
+    | LinkBack
+    | Paused
+    | Resumed
+)
 
 
 @dataclass(frozen=True)
@@ -119,6 +164,22 @@ class Void:
 
 
 @dataclass(frozen=True)
+class Quarantined:
+    """From now on this client is not invited, for its reports were refused in so many steps."""
+
+    client: ClientId
+    refused: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Released:
+    """This client is invited again."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
 class Ignored:
     event: Event
     why: str
@@ -131,4 +192,4 @@ class Finished:
     why: str = ""
 
 
-Action = Plan | Open | Invite | Close | Void | Ignored | Finished
+Action = Plan | Open | Invite | Close | Void | Quarantined | Released | Ignored | Finished

@@ -38,7 +38,7 @@ class Lines:
 
     def append(self, row: Mapping[str, Any]) -> None:
         with self.path.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, allow_nan=False) + "\n")
         self.count += 1
 
 
@@ -207,7 +207,7 @@ def write_all(
     """
     summary = {**result(run, truth), **mixed}
     _write_table(run.folder / "agents.parquet", run, truth)
-    write_atomically(run.folder / "result.json", json.dumps(summary, indent=1).encode())
+    write_atomically(run.folder / "result.json", json.dumps(summary, indent=1, allow_nan=False).encode())
     return summary
 
 

@@ -7,12 +7,15 @@ It counts only if it answers the present roll call; a live status always counts.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.events import Joined, Left
 from shared.messages import AgentStatus
 from shared.strategy import ClientId
+
+NOBODY: Mapping[ClientId, str] = {}
 
 
 @dataclass
@@ -62,12 +65,14 @@ class Roster:
         if agent is not None and agent in self.entries:
             self.entries[agent].refusals[reason] += 1
 
-    def rows(self, clusters: dict[ClientId, int]) -> dict[ClientId, dict[str, Any]]:
+    def rows(
+        self, clusters: Mapping[ClientId, int], quarantined: Mapping[ClientId, str] = NOBODY
+    ) -> dict[ClientId, dict[str, Any]]:
         """The roster for `coordinator status`, by agent."""
         return {
             agent: {
                 "online": entry.status.online,
-                "takes_part": entry.here,
+                "takes_part": entry.here and agent not in quarantined,
                 "cluster": clusters.get(agent),
                 "seen": round(entry.seen, 3),
                 "samples": entry.status.samples,
@@ -75,6 +80,7 @@ class Roster:
                 "labels": len(entry.status.labels),
                 "busy": entry.status.busy,
                 "problem": entry.status.problem,
+                "quarantined": quarantined.get(agent),
                 "version": entry.status.version,
                 "refusals": dict(entry.refusals),
             }

@@ -14,6 +14,8 @@ The rules:
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer; until then those who were there count as present. A fleet that starts
   again with the coordinator has `start_wait_s`, as at its first start.
+- A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released; while a
+  step is open, a refused report leaves its slot vacant as a failed one does.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
@@ -33,6 +35,7 @@ from coordinator.events import (
     Failed,
     Finished,
     Folded,
+    FoldFailed,
     Ignored,
     Invite,
     Joined,
@@ -43,14 +46,19 @@ from coordinator.events import (
     Paused,
     Plan,
     Planned,
+    Quarantined,
+    Refused,
+    Release,
+    Released,
     Reported,
     Resumed,
+    SetAside,
     Tick,
     Void,
 )
 from coordinator.sampling import cohort_size, walk
 from shared.errors import UserError
-from shared.strategy import ClientId, Phase, View
+from shared.strategy import ClientId, Expected, Phase, View
 
 
 @dataclass(frozen=True)
@@ -73,6 +81,7 @@ class Rules:
     void_limit: int = 20
     participants: tuple[tuple[ClientId, ...], ...] | None = None
     newcomers: frozenset[ClientId] = frozenset()
+    quarantine_after: int | None = None  # steps with a refused report; None: never
 
     def __post_init__(self) -> None:
         if self.participants is not None and len(self.participants) < self.rounds:
@@ -121,6 +130,8 @@ class RoundEngine:
         self.present: set[ClientId] = set()
         self.leaving: dict[ClientId, float] = {}  # present, but gone for good at this time
         self.unconfirmed: set[ClientId] = set()  # present before the lights went out, not yet seen again
+        self.refused: dict[ClientId, tuple[int, int]] = {}  # steps with a refused report, and the last of these
+        self.quarantined: dict[ClientId, str] = {}  # why each of these is not invited any more
         self.paused = False
         self.started = False
         self._link_lost_at: float | None = None
@@ -153,6 +164,14 @@ class RoundEngine:
                 return self._reported(event, client, step, now)
             case Failed(client, step, _):
                 return self._failed(event, client, step, now)
+            case Refused(client, why):
+                return self._refused(client, why, now)
+            case SetAside(reasons):
+                return self._set_aside(reasons, now)
+            case FoldFailed(why):
+                return self._void(self._folding_step(), now, why)
+            case Release(client):
+                return self._release(event, client, now)
             case Planned(phase):
                 return self._planned(phase, now)
             case Folded():
@@ -238,26 +257,33 @@ class RoundEngine:
         return [Plan(View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self._admitted(self.present)))))]
 
     def _enough_to_start(self) -> bool:
-        if len(self.present) < self.rules.quorum:
+        there = len(self._trusted(self.present))
+        if there < self.rules.quorum:
             return False
-        return self.started or self._waited or len(self.present) >= self.rules.start_agents
+        return self.started or self._waited or there >= self.rules.start_agents
 
     @property
     def waits_for(self) -> str | None:
         """Why no phase opens, in words; None while one is open or nothing is missing."""
         if self.stage is not Stage.GATHERING or self.paused or self._link_lost_at is not None:
             return None
-        there, rules = len(self.present), self.rules
+        there, rules = len(self._trusted(self.present)), self.rules
+        apart = len(self.present) - there
+        others = f" ({apart} more are in quarantine)" if apart else ""
         if there < rules.quorum:
-            return f"{there} agents are there, rounds.quorum wants {rules.quorum}"
+            return f"{there} agents are there{others}, rounds.quorum wants {rules.quorum}"
         if not self._enough_to_start():
-            return f"{there} of {rules.start_agents} agents are there"
+            return f"{there} of {rules.start_agents} agents are there{others}"
         # a plan found too few of them, or an attempt was void
         return "agents that the next phase needs are away or do not report" if self._not_before is not None else None
 
     def _admitted(self, clients: set[ClientId]) -> set[ClientId]:
         """Those of them who may be invited yet."""
-        return clients if self.round >= self.rules.rounds else clients - self.rules.newcomers
+        trusted = self._trusted(clients)
+        return trusted if self.round >= self.rules.rounds else trusted - self.rules.newcomers
+
+    def _trusted(self, clients: set[ClientId]) -> set[ClientId]:
+        return clients - self.quarantined.keys()
 
     def _planned(self, phase: Phase | None, now: float) -> list[Action]:
         if self.stage is not Stage.PLANNING:
@@ -307,7 +333,7 @@ class RoundEngine:
         if phase.cohort == "sample":
             assert self.rules.participants is not None  # noqa: S101 - the caller has seen to it
             return self._admitted(set(self.rules.participants[self.round]))
-        return set(phase.cohort)
+        return self._trusted(set(phase.cohort))
 
     # -- while a phase is open -----------------------------------------------------------------------
 
@@ -329,12 +355,53 @@ class RoundEngine:
         self._open_step().failed.add(client)
         return self._settle(now)
 
+    def _refused(self, client: ClientId, why: str, now: float) -> list[Action]:
+        """Count it against the client, once per step, and let another take its slot."""
+        step = self.step if self.stage is Stage.OPEN else None
+        if step is not None and client in step.cohort and client not in step.reported:
+            step.failed.add(client)
+        return [*self._blame(client, why), *self._settle(now)]
+
+    def _blame(self, client: ClientId, why: str) -> list[Action]:
+        count, last = self.refused.get(client, (0, 0))
+        if client in self.quarantined or (count and last == self.number):
+            return []
+        self.refused[client] = (count + 1, self.number)
+        limit = self.rules.quarantine_after
+        if limit is None or count + 1 < limit:
+            return []
+        self.quarantined[client] = why
+        return [Quarantined(client, count + 1, why)]
+
+    def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> list[Action]:
+        """The step is open again without these reports: it closes, takes spare clients, or is void."""
+        step = self._folding_step()
+        step.reported.difference_update(reasons)
+        step.failed.update(reasons)
+        blame = [action for client, why in reasons.items() for action in self._blame(client, why)]
+        self.stage = Stage.OPEN
+        return [*blame, *self._settle(now)]
+
+    def _folding_step(self) -> Step:
+        if self.stage is not Stage.FOLDING or self.step is None:
+            raise RuntimeError(f"nothing was to be folded while {self.stage.value}")
+        return self.step
+
+    def _release(self, event: Event, client: ClientId, now: float) -> list[Action]:
+        if client not in self.quarantined:
+            return [Ignored(event, f"{client} is not in quarantine")]
+        del self.quarantined[client]
+        self.refused.pop(client, None)
+        return [Released(client), *self._settle(now)]
+
     def refusal(self, client: ClientId, number: int) -> str:
         """Why a report cannot count; empty where it can."""
         if self.stage is not Stage.OPEN or self.step is None:
             return f"report is for step {number}, none is open"
         if number != self.step.number:
             return f"report is for step {number}, open is {self.step.number}"
+        if client in self.quarantined:
+            return f"{client} is in quarantine"
         if client not in self.step.cohort:
             return f"{client} was not invited to step {number}"
         if client in self.step.reported:
@@ -374,7 +441,8 @@ class RoundEngine:
         in_time = now < step.opened + (step.deadline - step.opened) / 2
         if not self.rules.refill or not in_time:
             return []
-        return [client for client in step.spare if client in self.present and client not in step.cohort]
+        free = self._trusted(self.present)
+        return [client for client in step.spare if client in free and client not in step.cohort]
 
     def _refill(self, step: Step, now: float) -> list[Action]:
         alive = [client for client in step.cohort if client in self.present or client in step.reported]
@@ -389,12 +457,13 @@ class RoundEngine:
         missing = sorted(set(step.cohort) - step.reported)
         return Close(step.number, tuple(sorted(step.reported)), tuple(missing))
 
-    def _void(self, step: Step, now: float) -> list[Action]:
+    def _void(self, step: Step, now: float, failure: str = "") -> list[Action]:
         self.step, self.stage = None, Stage.GATHERING
         self.attempt += 1
         self._voids += 1
         self._not_before = now + min(0.5 * 2 ** min(self._voids - 1, 6), 30.0)
-        why = f"{len(step.reported)} reports of {len(step.cohort)} invited, the quorum is {step.quorum}"
+        few = f"{len(step.reported)} reports of {len(step.cohort)} invited, the quorum is {step.quorum}"
+        why = failure or few
         void = Void(step.number, why, tuple(sorted(step.cohort)))
         if self._voids >= self.rules.void_limit:
             self.stage = Stage.DONE
@@ -432,8 +501,9 @@ class RoundEngine:
                 "quorum": self.step.quorum,
                 "failed": sorted(self.step.failed),
             }
-        people = {"known": sorted(self.known), "present": sorted(self.present)}
+        people: dict[str, Any] = {"known": sorted(self.known), "present": sorted(self.present)}
         flags = {"started": self.started, "paused": self.paused}
+        people |= {"refused": dict(self.refused), "quarantined": dict(self.quarantined)}
         return {"round": self.round, "number": self.number, "attempt": self.attempt, "step": step, **people, **flags}
 
     @classmethod
@@ -444,6 +514,8 @@ class RoundEngine:
         engine = cls(rules, now)
         engine.round, engine.number, engine.attempt = snapshot["round"], snapshot["number"], snapshot["attempt"]
         engine.known, engine.present = set(snapshot["known"]), set(snapshot["present"])
+        engine.refused = {client: (count, last) for client, (count, last) in snapshot.get("refused", {}).items()}
+        engine.quarantined = dict(snapshot.get("quarantined", {}))
         engine.started, engine.paused = snapshot["started"], snapshot["paused"]
         if snapshot["step"] is not None:
             engine.step = _restored_step(snapshot["step"], reported, now, now + rules.deadline_s)
@@ -455,6 +527,7 @@ class RoundEngine:
 def _restored_step(saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float) -> Step:
     cohort: Sequence[ClientId] = saved["cohort"]
     phase = dict(saved["phase"])
+    phase["numbers"] = {name: Expected(**one) for name, one in phase["numbers"].items()}
     if not isinstance(phase["cohort"], str):
         phase["cohort"] = tuple(phase["cohort"])
     step = Step(

@@ -10,7 +10,6 @@ told that it was accepted; a fold is in the checkpoint before its reports leave 
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from coordinator import records
+from coordinator import folding, records
 from coordinator.checkpoint import Checkpoint
 from coordinator.events import (
     Action,
@@ -29,17 +26,22 @@ from coordinator.events import (
     Failed,
     Finished,
     Folded,
+    FoldFailed,
     Ignored,
     Invite,
     Open,
     Plan,
     Planned,
+    Quarantined,
+    Refused,
+    Released,
     Reported,
+    SetAside,
     Void,
 )
+from coordinator.report_checks import EVALUATE, MOMENTS, check_vector, checked_numbers
 from coordinator.rounds import RoundEngine, Rules, Stage, Step
 from coordinator.spool import Spool
-from coordinator.told import EVALUATE, MOMENTS, mistake
 from coordinator.trail import FILE as AUDIT_FILE
 from coordinator.trail import Trail, head_of
 from shared.client import decode_model, encode_model
@@ -50,12 +52,12 @@ from shared.messages import ModelRef, OrderMessage, ReportContent, Work, digest
 from shared.parts import count_of
 from shared.scenario import Scenario
 from shared.seeds import generator
-from shared.strategy import ClientId, Order, Phase, Report, Setup, Training, View
+from shared.strategy import ClientId, Order, Phase, Report, Reports, Setup, Training, View
 from shared.vectors import Vector
 
 MOST_PER_VALUE = 8  # bytes: topk sends an index and a value
-ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding of sums
 BESIDE_VECTORS = 2 << 20  # bytes of a report for everything else in it
+NOBODYS_LIE = frozenset({"other run"})  # an honest agent may send these: they count against nobody
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,16 @@ class Facts:
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
     audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a fold leads to, before anything has taken notice of it."""
+
+    state: Any
+    means: Mapping[str, Any]  # averages of the reporters, for the record
+    scaling: dict[str, list[float]] | None = None
+    evaluation: Mapping[ClientId, dict[str, Any]] = field(default_factory=dict)
 
 
 class Run:
@@ -217,6 +229,20 @@ class Run:
         effects = self.handle(Reported(client, report.step), now)
         return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
 
+    def receive(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
+        """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
+        try:
+            return self.accept(client, content, now)
+        except DecodeError as error:
+            return self.refused(client, error, now)
+
+    def refused(self, client: ClientId, error: DecodeError, now: float) -> list[Effect]:
+        """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
+        shown: list[Effect] = [Announce({"event": "refused", "agent": client, "why": str(error)})]
+        if error.reason in NOBODYS_LIE:
+            return shown
+        return [*shown, *self.handle(Refused(client, str(error)), now), self.order_of(client)]
+
     @property
     def largest_report(self) -> int:
         """Bytes that no report of the open step can exceed, in any codec."""
@@ -254,6 +280,16 @@ class Run:
                     self.spool.drop(step)
                     row = {"event": "void", "round": self.engine.round, "step": step, "why": why}
                     effects += [self._write(row), *map(self.order_of, cohort)]
+                case Quarantined(client, count, why):
+                    self.audit.note("quarantine", agent=client, refused=count, why=why)
+                    row = {"event": "quarantined", "agent": client, "refused": count, "why": why}
+                    effects += [self._write({**row, "round": self.engine.round}), self.order_of(client)]
+                    self._save()
+                case Released(client):
+                    self.audit.note("release", agent=client)
+                    row = {"event": "released", "agent": client, "round": self.engine.round}
+                    effects += [self._write(row), self.order_of(client)]
+                    self._save()
                 case Ignored(event, why):
                     effects.append(Announce({"event": "ignored", "agent": getattr(event, "client", None), "why": why}))
                 case Finished(why):
@@ -317,14 +353,28 @@ class Run:
         self.traffic["up_vectors"] += sum(vector.size for _, report in reports for vector in report.vectors.values())
 
     def _close(self, close: Close, now: float) -> list[Effect]:
+        """Fold a closed step, or set the reports aside that make its fold fail."""
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
-        reports = self.spool.reports(close.step, close.reporters)
-        self._count_up(reports)
-        before = dict(self.strategy.assignment(self.state))
+        phase = replace_cohort(step)
         began = time.monotonic()
-        self._fold(replace_cohort(step), reports)
-        row = self._row(step, close, reports, before, time.monotonic() - began)
+        reports = self.spool.reports(close.step, close.reporters)
+        if refused := self._too_far(phase, reports):
+            return self._set_aside(close.step, refused, now)
+        try:
+            outcome = self._outcome(phase, reports)
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            guilty = folding.guilty(lambda some: self._outcome(phase, some), reports)
+            if guilty:
+                return self._set_aside(close.step, guilty, now)
+            why = f"the fold failed: {type(error).__name__}: {error}"[:300]
+            return self._carry_out(self.engine.handle(FoldFailed(why), now), now)
+        before = dict(self.strategy.assignment(self.state))
+        self._count_up(reports)
+        self._take(phase, reports, outcome)
+        row = self._row(step, close, outcome, before, time.monotonic() - began)
         self.audit.note(
             "fold",
             step=close.step,
@@ -340,19 +390,67 @@ class Run:
         self.spool.drop(close.step)
         return [line, *map(self.order_of, close.missing), *self._carry_out(actions, now)]
 
-    def _fold(self, phase: Phase, reports: list[tuple[ClientId, Report]]) -> None:
+    def _too_far(self, phase: Phase, reports: Reports) -> dict[ClientId, str]:
+        """Reports whose steps no training makes. One of which not even this can be said is left to the fold."""
+        if phase.name in (EVALUATE, MOMENTS):
+            return {}
+        try:
+            steps = folding.steps_of(self.strategy, self.state, phase, reports)
+        except (OSError, MemoryError):
+            raise
+        except Exception:  # the fold will fail as well, and finds whose fault it is
+            return {}
+        return folding.too_far(steps, self.scenario.aggregation)
+
+    def _set_aside(self, step: int, guilty: Mapping[ClientId, str], now: float) -> list[Effect]:
+        """Take these reports out of the step, name their senders, and go on with what is left."""
+        effects: list[Effect] = []
+        for client, why in guilty.items():
+            self._count_up(self.spool.reports(step, [client]))
+            self.spool.discard(step, client)
+            self.audit.blame("set_aside", client, f"step {step}: {why}")
+            row = {"event": "set_aside", "agent": client, "round": self.engine.round, "step": step, "why": why}
+            effects.append(self._write(row))
+        effects += map(self.order_of, guilty)
+        actions = self.engine.handle(SetAside(dict(guilty)), now)
+        self._save()
+        return [*effects, *self._carry_out(actions, now)]
+
+    def _outcome(self, phase: Phase, reports: Reports) -> Outcome:
+        """The fold, tried: nothing of the run changes. Raises whatever a report makes it raise."""
+        settings = self.scenario.aggregation
+        fair = folding.capped(reports, settings)
+        weight, newcomers = self.scenario.evaluation.weight, self.engine.rules.newcomers
+        state, scaling = self.state, None
+        evaluation: dict[ClientId, dict[str, Any]] = {}
         match phase.name:
             case "moments":
-                self.facts.scaling = pooled([report.numbers for _, report in reports])
+                scaling = folding.pooled([report.numbers for _, report in fair], settings)
+                folding.check_json(scaling, "the scaling")
             case "evaluate":
-                self.facts.evaluated = self.engine.round
-                self.facts.evaluation |= {client: dict(report.numbers) for client, report in reports}
+                told = {client: report.numbers for client, report in fair}
+                evaluation = folding.fair_figures(told, settings)
+                fair = [(client, replace(report, numbers=evaluation[client])) for client, report in fair]
             case _:
-                self.state = self.strategy.fold(self.state, phase, reports)
-                for client, report in reports if phase.name == "train" else []:
-                    self.facts.trained[client] = self.engine.round
-                    if "track" in report.numbers:
-                        self.facts.tracked[client] = records.better(self.facts.tracked.get(client), report.numbers)
+                steps = folding.steps_of(self.strategy, state, phase, fair) if settings.clips else []
+                clipped = folding.clip(self.strategy, state, fair, steps, settings)
+                state = self.strategy.fold(state, phase, clipped, settings.average)
+                folding.check_sound(self.strategy, state)
+        means = records.means(fair, phase.name, weight, newcomers)
+        folding.check_json(means, "its averages")
+        return Outcome(state, means, scaling, evaluation)
+
+    def _take(self, phase: Phase, reports: Reports, outcome: Outcome) -> None:
+        """Make a fold the run's own."""
+        self.state = outcome.state
+        self.facts.scaling = outcome.scaling or self.facts.scaling
+        if phase.name == EVALUATE:
+            self.facts.evaluated = self.engine.round
+            self.facts.evaluation |= outcome.evaluation
+        for client, report in reports if phase.name == "train" else []:
+            self.facts.trained[client] = self.engine.round
+            if "track" in report.numbers:
+                self.facts.tracked[client] = records.better(self.facts.tracked.get(client), report.numbers)
 
     # -- orders and models -------------------------------------------------------------------------
 
@@ -435,12 +533,13 @@ class Run:
         vectors = {
             name: decode(encoded, length=sizes[name], bases=self._base) for name, encoded in content.vectors.items()
         }
-        if wrong := mistake(step.phase, content, self.scenario.task):
-            raise DecodeError("wrong numbers", wrong)
+        for name, vector in vectors.items():
+            check_vector(name, vector)
+        numbers = checked_numbers(step.phase, content, self.scenario)
         told = self.samples.get(content.client)
         if told is not None and content.examples > told[0]:
             raise DecodeError("too many examples", f"{content.examples}, the agent has told of {told[0]}")
-        return Report(vectors, content.examples, content.numbers, content.steps, content.loss)
+        return Report(vectors, content.examples, numbers, content.steps, content.loss)
 
     def content_of(self, key: str) -> bytes:
         """The encoded model behind a key that an order of the open step names."""
@@ -463,7 +562,7 @@ class Run:
         self,
         step: Step,
         close: Close,
-        reports: Sequence[tuple[ClientId, Report]],
+        outcome: Outcome,
         before: Mapping[ClientId, int],
         fold_s: float,
     ) -> dict[str, Any]:
@@ -480,7 +579,7 @@ class Run:
             "missing": list(close.missing),
             "cluster_sizes": records.sizes(after),
             "moved": sum(after[client] != cluster for client, cluster in before.items() if client in after),
-            **records.means(reports, step.phase.name, self.scenario.evaluation.weight, self.engine.rules.newcomers),
+            **outcome.means,
             "seconds": round(time.monotonic() - self._opened_at, 6),
             "train_seconds": round(sum(seconds.values()), 6),
             "fold_seconds": round(fold_s, 6),
@@ -512,18 +611,3 @@ class Run:
 def replace_cohort(step: Step) -> Phase:
     """The phase with the names of those who were invited."""
     return replace(step.phase, cohort=tuple(sorted(step.cohort)))
-
-
-def pooled(moments: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Means and deviations per channel from counts, sums and sums of squares (each a list per channel).
-
-    A channel without any spread gets deviation 1, so that it becomes 0 and not infinity.
-    """
-    count, total, square = (
-        np.array([math.fsum(values) for values in zip(*(np.ravel(one[name]) for one in moments), strict=True)])
-        for name in ("count", "sum", "square")
-    )
-    mean, size = total / count, square / count
-    spread = size - mean**2  # what is left of a difference of nearly equal numbers is rounding
-    std = np.sqrt(np.where(spread > ROUNDING * size, spread, 1.0))
-    return {"mean": mean.tolist(), "std": std.tolist()}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from coordinator.alone import two_at_once
-from coordinator.events import LinkBack, LinkLost, Paused, Resumed, Tick
+from coordinator.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
 from coordinator.roster import Roster
 from coordinator.rounds import Stage
 from coordinator.run import Announce, Done, Effect, Run, SendModel, SendOrder
@@ -258,6 +258,9 @@ class Service:
                 self.stop()
             case Control(command="tell"):
                 pass  # the reader has told
+            case Control(command="release", agent=agent):
+                self._roster_due = time_of_loop()
+                return await self._handle(Release(agent)) if agent is not None else []
             case Control(command=command):
                 self._tell_control(command)
                 return await self._handle(Paused() if command == "pause" else Resumed())
@@ -310,8 +313,8 @@ class Service:
         except DecodeError as error:
             self.roster.refuse(error.reason, client)
             self.run.audit.blame("refuse", client, str(error))
-            self.watch({"event": "refused", "agent": client, "why": str(error)})
-            return []
+            self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+            return await asyncio.to_thread(self.run.refused, client, error, now)
         return effects
 
     # -- what goes out -----------------------------------------------------------------------------
@@ -332,7 +335,9 @@ class Service:
                     if row["event"] == "phase":
                         self.last_phase = row
                         self.last_evaluation = row.get("evaluation", self.last_evaluation)
-                        await self.link.publish(self.topics.metrics, json.dumps(row).encode(), retain=True)
+                        await self.link.publish(
+                            self.topics.metrics, json.dumps(row, allow_nan=False).encode(), retain=True
+                        )
                     told = True
                 case Done(why):
                     over = why
@@ -383,7 +388,7 @@ class Service:
             return
         self._roster_due = 0.0
         clusters = dict(self.run.strategy.assignment(self.run.state))
-        rows = self.roster.rows(clusters)
+        rows = self.roster.rows(clusters, self.run.engine.quarantined)
         message = RosterMessage(run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)).to_bytes()
         if message != self._roster_shown:
             self._roster_shown = message

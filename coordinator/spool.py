@@ -66,6 +66,10 @@ class Spool:
         """How long each of these clients trained."""
         return {client: self._read(step, client)[1] for client in clients}
 
+    def discard(self, step: int, client: ClientId) -> None:
+        """Forget one report. A map that is still open stays readable."""
+        (self.folder / str(step) / (client + _SUFFIX)).unlink(missing_ok=True)
+
     def drop(self, newest: int) -> None:
         """Forget every step up to `newest`. Maps that are still open stay readable."""
         for folder in self.folder.iterdir():

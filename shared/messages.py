@@ -305,8 +305,12 @@ class RosterMessage(Document):
 
 
 class Control(Document):
-    """What an operator wants: pause, resume, stop; or a coordinator that begins: whoever is there shall tell."""
+    """An operator's command. `release` trusts `agent` again after a quarantine; `tell` makes a running coordinator answer."""
 
     checked: ClassVar[bool] = False
 
-    command: Literal["pause", "resume", "stop", "tell"]
+    command: Literal["pause", "resume", "stop", "release", "tell"]
+    agent: Name | None = None
+
+    def to_bytes(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()

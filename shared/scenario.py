@@ -251,6 +251,11 @@ class Aggregation(Section):
     )
 
     @property
+    def clips(self) -> bool:
+        """Are steps shortened at all?"""
+        return self.clip.norm is not None or self.clip.times_median is not None
+
+    @property
     def average(self) -> Average:
         """What folds call in place of the weighted mean."""
         return Average(self.rule, self.trim, self.liars, self.keep, self.iterations, self.eps)
@@ -524,6 +529,14 @@ class Scenario(Section):
     aggregation: Aggregation = Aggregation()
     fleet: Fleet | None = None
     compare: Compare | None = Field(None, description="methods and seeds of `coordinator compare`")
+
+    @model_validator(mode="after")
+    def _the_rule_suits_the_method(self) -> Self:
+        methods = self.compare.methods if self.compare is not None else ()
+        for strategy in (self.strategy, *(method.strategy for method in methods)):
+            if why := strategy.refuses(self.aggregation.rule):
+                raise ValueError(f"aggregation.rule {self.aggregation.rule} is not for {strategy.name}: {why}")
+        return self
 
     @model_validator(mode="after")
     def _partitions_are_of_a_fleet(self) -> Self:

@@ -34,6 +34,7 @@ Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the
 Rows = npt.NDArray[np.int64]  # which training samples, in data order
 Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
 MODEL, GRADIENT = "model", "gradient"  # usual names of a report's vectors
+LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 HELD = "held"  # memory: the client's whole model (d,) after its last own training, which mode E-last reads
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
 Split = Literal["train", "test"]
@@ -83,14 +84,29 @@ class View:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """A number, or a list of numbers, that a report carries for a fold. All are finite.
+
+    `length` None: one number; n: a list of n; -n: a list of 1 to n. `least` and `most` are bounds of every number;
+    without `most` it is the report's examples, or 1 if there are none. `whole`: integers only. A report without a
+    `required` number is refused; one that is not required may be missing.
+    """
+
+    length: int | None = None
+    least: float = 0.0
+    most: float | None = None
+    whole: bool = False
+    required: bool = True
+
+
+@dataclass(frozen=True)
 class Phase:
     """One exchange: an order to each of a cohort, a report from each that manages.
 
     `cohort` is "sample" (the engine draws m of those present), "all" (everyone present), or names.
     When the phase is folded, `cohort` holds the names of those who were invited.
     `sizes` gives the vectors that a report must carry and their lengths; a negative length -n allows
-    any length up to n. `numbers` gives the lists that it must carry, and their lengths: of numbers from 0 to its
-    examples, or to 1 if there are none. What else it tells may be anything, or be missing. `quorum` is the share of
+    any length up to n. `numbers` gives the numbers that it carries; no other ones reach the fold. `quorum` is the share of
     the cohort without which the phase is void (the run's own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
     """
 
@@ -100,7 +116,7 @@ class Phase:
     ends_round: bool = True
     quorum: float = 0.0
     may_be_empty: bool = False
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, Expected] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

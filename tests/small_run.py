@@ -88,6 +88,7 @@ def setup(scene: Scenario) -> Setup:
 def rules(scene: Scenario, **changes: Any) -> Rules:
     r = scene.rounds
     base = Rules(seed=scene.seed, rounds=r.count, participation=r.participation, start_agents=r.start_agents or 1)
+    base = replace(base, quarantine_after=scene.aggregation.quarantine_after)
     return replace(base, **changes)
 
 

@@ -25,6 +25,7 @@ from shared.strategy import (
     HELD,
     ClientId,
     Descent,
+    Expected,
     Job,
     Local,
     Memory,
@@ -81,7 +82,7 @@ class FedEm(Strategy[FedEmState]):
         if self.damped and not state.counted:  # the weight of those who do not report
             return Phase("count", "all", ends_round=False, may_be_empty=True)
         sizes = {f"component-{k}": len(one) for k, one in enumerate(state.components)}
-        return Phase(sizes=sizes, numbers={"pi": self.n_clusters} if self.share_memberships else {})
+        return Phase(sizes=sizes, numbers={"pi": Expected(self.n_clusters, most=1.0)} if self.share_memberships else {})
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
         return Order() if phase.name == "count" else self.serve(state, client)

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from shared.aggregation import MEAN, Average, lower_median
 from shared.strategies.single import Single, SingleModel
-from shared.strategy import Job, Local, Memory, Phase, Pull, Report, Reports, Setup, Training
+from shared.strategy import LARGEST, Expected, Job, Local, Memory, Phase, Pull, Report, Reports, Setup, Training, View
 from shared.vectors import Vector, combine
 
 WORK = "a"  # a_i in a report's numbers
@@ -73,6 +73,9 @@ class FedNova(SingleModel[NovaState]):
         parameters = setup.layout.parameters
         at_rest = np.zeros(parameters, np.float32) if self.server_momentum else None
         return NovaState(setup.starts[0], parameters, at_rest, setup.training.momentum)
+
+    def plan(self, state: NovaState, view: View) -> Phase:
+        return replace(super().plan(state, view), numbers={WORK: Expected(most=LARGEST)})
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         done = local.descend(job.models[0], Pull(job.models[0], self.mu))

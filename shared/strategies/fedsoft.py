@@ -25,6 +25,7 @@ from shared.strategies.soft import SOFT, dominant, merged, unknown
 from shared.strategy import (
     HELD,
     ClientId,
+    Expected,
     Job,
     Local,
     Memory,
@@ -92,7 +93,7 @@ class FedSoft(Strategy[FedSoftState]):
         return FedSoftState(setup.starts[0], setup.starts, setup.seed, setup.participation)
 
     def plan(self, state: FedSoftState, view: View) -> Phase:
-        importance = {"importance": self.n_clusters}
+        importance = {"importance": Expected(self.n_clusters, most=1.0)}
         due = view.round < view.rounds and state.round % self.estimate_every == 0
         if due and state.estimated < state.round:
             return Phase("estimate", "all", ends_round=False, may_be_empty=True, numbers=importance)

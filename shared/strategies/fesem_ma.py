@@ -33,7 +33,7 @@ from shared.matching import Permutation, align, layers_of
 from shared.seeds import generator
 from shared.strategies.hard import Clustered, HardClustered
 from shared.strategies.soft import merged
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
+from shared.strategy import ClientId, Expected, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
 from shared.vectors import Layout, Vector, mean, release, squared_distance
 
 
@@ -111,12 +111,27 @@ class FesemMa(HardClustered[FesemMaState]):
 
     def plan(self, state: FesemMaState, view: View) -> Phase:
         last = state.frozen == len(layers_of(state.layout)) - 1 or self.matching == "fixed"
+        numbers = self._told_numbers(state)
         if not state.frozen:
-            phase = super().plan(state, view)
+            phase = replace(super().plan(state, view), numbers=numbers)
             return replace(phase, ends_round=last) if phase.name == "train" else phase
         cohort = tuple(client for client in state.cohort if client in view.present)
         in_vain = not cohort or view.attempt > 0  # stored models do
-        return Phase(f"layer{state.frozen}", cohort, self.entry_sizes(state), ends_round=last, may_be_empty=in_vain)
+        return Phase(
+            f"layer{state.frozen}",
+            cohort,
+            self.entry_sizes(state),
+            ends_round=last,
+            may_be_empty=in_vain,
+            numbers=numbers,
+        )
+
+    def _told_numbers(self, state: FesemMaState) -> dict[str, Expected]:
+        """Samples per class, from agents whose task has classes."""
+        if self.matching == "fixed" or not self.class_counts:
+            return {}
+        outputs = layers_of(state.layout)[-1].units
+        return {"classes": Expected(outputs, whole=True, required=False)}
 
     def member_order(self, state: FesemMaState, client: ClientId) -> Order:
         order = self.serve(state, client)

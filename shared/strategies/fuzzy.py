@@ -23,6 +23,7 @@ from shared.strategies.soft import SOFT, dominant, merged, unknown
 from shared.strategy import (
     ClientId,
     Contrast,
+    Expected,
     Job,
     Local,
     Memory,
@@ -91,7 +92,7 @@ class Fuzzy(Strategy[FuzzyState]):
         return FuzzyState((setup.starts[0],) * (1 if single else self.n_clusters))
 
     def plan(self, state: FuzzyState, view: View) -> Phase:
-        counts = {"counts": self.n_clusters}
+        counts = {"counts": Expected(self.n_clusters)}
         if state.begun and len(state.models) > 1 and (newcomers := unknown(state.counts, state.asked, view)):
             return Phase("entry", newcomers, ends_round=False, may_be_empty=True, numbers=counts)
         return Phase(sizes={"model": state.models[0].size}, numbers=counts)

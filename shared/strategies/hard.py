@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeVar
 from shared.aggregation import MEAN, Average
 from shared.strategies.losses import lowest
 from shared.strategies.single import averaged
-from shared.strategy import ClientId, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
+from shared.strategy import ClientId, Expected, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
 from shared.vectors import Layout, Vector
 
 Features = Literal["full", "last_kernel", "last_layer"]
@@ -117,6 +117,11 @@ class HardClustered(ManyModels[H], Generic[H]):
     def entry_sizes(self, state: H) -> Mapping[str, int]:
         """What a newcomer's entry report carries."""
 
+    @property
+    def entry_numbers(self) -> Mapping[str, Expected]:
+        """Numbers that a newcomer's entry report carries."""
+        return {}
+
     @abstractmethod
     def entry_order(self, state: H) -> Order:
         """What somebody without a cluster is told, in whichever phase."""
@@ -137,7 +142,14 @@ class HardClustered(ManyModels[H], Generic[H]):
         if not state.models:
             return self.first(state)
         if newcomers := strangers(state, view):
-            return Phase("entry", newcomers, self.entry_sizes(state), ends_round=False, may_be_empty=True)
+            return Phase(
+                "entry",
+                newcomers,
+                self.entry_sizes(state),
+                ends_round=False,
+                may_be_empty=True,
+                numbers=self.entry_numbers,
+            )
         return Phase(sizes={"model": state.start.size})
 
     def order(self, state: H, phase: Phase, client: ClientId) -> Order:

@@ -23,7 +23,22 @@ from shared.strategies.fedsgd import decayed
 from shared.strategies.hard import Clustered, ManyModels, joined
 from shared.strategies.losses import comparable, lowest
 from shared.strategies.single import averaged
-from shared.strategy import GRADIENT, ClientId, Job, Local, Memory, Mixture, Order, Phase, Report, Reports, Setup, View
+from shared.strategy import (
+    GRADIENT,
+    LARGEST,
+    ClientId,
+    Expected,
+    Job,
+    Local,
+    Memory,
+    Mixture,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Setup,
+    View,
+)
 from shared.vectors import Vector
 
 RESTART = "restart"  # phase of a short run, with the number of its round
@@ -105,19 +120,21 @@ class Ifca(ManyModels[IfcaState]):
     # -- phases ----------------------------------------------------------------------------------------
 
     def plan(self, state: IfcaState, view: View) -> Phase:
+        losses = {"losses": Expected(-self.n_clusters, least=-LARGEST, most=LARGEST)}
+        choice = {"choice": Expected(most=self.n_clusters - 1, whole=True), **losses}
         if len(state.models) < self.n_clusters:
             if state.candidates:
                 names = tuple(client for client, _ in state.candidates)
-                return Phase("score", names, ends_round=False, may_be_empty=True)
+                return Phase("score", names, ends_round=False, may_be_empty=True, numbers=losses)
             order = generator(state.seed, "candidates", view.attempt).permutation(sorted(view.present)).tolist()
             names = tuple(sorted(order[: self.candidates]))
             return Phase("seed", names, {"model": state.start.size}, ends_round=False)
         sizes: dict[str, int] = {self.averaging: state.start.size}
         if self._trying(state):  # names of their own: each of these rounds has its own draws, in all restarts the same
             if state.trial_round == self.restart_rounds:
-                return Phase("rate", ends_round=False, may_be_empty=True)
-            return Phase(f"{RESTART}{state.trial_round}", sizes=sizes, ends_round=False)
-        return Phase(sizes=sizes)
+                return Phase("rate", ends_round=False, may_be_empty=True, numbers=losses)
+            return Phase(f"{RESTART}{state.trial_round}", sizes=sizes, ends_round=False, numbers=choice)
+        return Phase(sizes=sizes, numbers=choice)
 
     def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
         if phase.name == "seed":

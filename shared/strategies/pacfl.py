@@ -23,7 +23,7 @@ from pydantic import ConfigDict, Field, model_validator
 from shared.aggregation import MEAN, Average
 from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, orthonormal
 from shared.strategies.hard import Clustered, HardClustered, folded, joined
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup
+from shared.strategy import LARGEST, ClientId, Expected, Job, Local, Memory, Order, Phase, Report, Reports, Setup
 from shared.vectors import Vector
 
 SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean, "weighted": np.mean}
@@ -81,7 +81,18 @@ class Pacfl(HardClustered[PacflState]):
         return PacflState(setup.starts[0])
 
     def first(self, state: PacflState) -> Phase:
-        return Phase("signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
+        return Phase(
+            "signature",
+            "all",
+            self.entry_sizes(state),
+            ends_round=False,
+            quorum=self.first_quorum,
+            numbers=self.entry_numbers,
+        )
+
+    @property
+    def entry_numbers(self) -> Mapping[str, Expected]:
+        return {"labels": Expected(-self.most_values, most=LARGEST, whole=True)}
 
     def entry_sizes(self, state: PacflState) -> Mapping[str, int]:
         return {"signature": -self.most_values}

@@ -11,8 +11,9 @@ import pytest
 
 from coordinator import records
 from coordinator.events import Joined
+from coordinator.folding import pooled
 from coordinator.inprocess import GivenUpError, InProcess
-from coordinator.run import Effect, Run, SendOrder, pooled
+from coordinator.run import Effect, Run, SendOrder
 from shared.client import decode_model, perform
 from shared.errors import DecodeError
 from shared.messages import ReportContent

@@ -11,17 +11,25 @@ import pytest
 
 from coordinator import records
 from coordinator.events import Joined
+from coordinator.report_checks import checked_numbers
 from coordinator.run import Run, SendOrder
-from coordinator.told import mistake
 from shared.client import decode_model, perform
 from shared.errors import DecodeError
 from shared.messages import ReportContent
-from shared.scenario import Task
+from shared.scenario import Scenario
 from shared.seeds import generator
-from shared.strategy import ClientId, Memory, Phase
+from shared.strategy import ClientId, Expected, Memory, Phase
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
-TASK = Task(features=(3,), classes=2)
+SCENE = Scenario.model_validate(
+    {
+        "name": "checks",
+        "task": {"features": [3], "classes": 2},
+        "strategy": {"name": "fedavg"},
+        "evaluation": {"track": True},
+    }
+)
+COUNTS = {"counts": Expected(2)}
 GOOD = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
 JUNK: list[Any] = [None, True, -1, 0, 5, 2**62, -1e300, 1e300, 1e-300, "text", [], {}, [1], [-1.0, 2.0], [1e300, 1e300]]
 JUNK += [[0, 0], ["a", "b"], {"n": 3}, {"n": -1}, {"n": 0}, {"accuracy": 1.0}, [[1], [2]], {**GOOD, "loss": -1.0}]
@@ -87,6 +95,12 @@ def moments(count: int) -> dict[str, Any]:
     return {"count": [count] * 5, "sum": [0.0] * 5, "square": [1.0 * count] * 5}
 
 
+def channels(**changed: float) -> dict[str, Any]:
+    """Moments of four values in each of three channels."""
+    plain = {"count": 4, "sum": 2.0, "square": 4.0, **changed}
+    return {name: [value] * 3 for name, value in plain.items()}
+
+
 def report(**numbers: Any) -> ReportContent:
     told: dict[str, Any] = {"examples": 10, "steps": 1, "loss": 0.0, "seconds": 0.0, "vectors": {}, "numbers": numbers}
     return ReportContent.model_validate({"run": "r", "step": 1, "client": "c", **told})
@@ -95,27 +109,60 @@ def report(**numbers: Any) -> ReportContent:
 @pytest.mark.parametrize(
     ("phase", "numbers", "said"),
     [
-        (Phase(numbers={"counts": 2}), {}, "counts is None; 2 numbers from 0 to 10 are wanted"),
-        (Phase(numbers={"counts": 2}), {"counts": [1, 11]}, "counts is [1, 11]; 2 numbers from 0 to 10 are wanted"),
-        (Phase(numbers={"counts": 2}), {"counts": [4, True]}, "counts is [4, True]; 2 numbers from 0 to 10 are wanted"),
-        (Phase(), {"track": 3}, "track is 3; figures with a number of samples n are wanted"),
+        (Phase(numbers=COUNTS), {}, "counts is None; expected 2 numbers from 0 to 10"),
+        (Phase(numbers=COUNTS), {"counts": [1, 11]}, "counts is [1, 11]; expected 2 numbers from 0 to 10"),
+        (Phase(numbers=COUNTS), {"counts": [4, True]}, "counts is [4, True]; expected 2 numbers from 0 to 10"),
+        (Phase(numbers={"a": Expected(most=3.0)}), {"a": [1]}, "a is [1]; expected a number from 0 to 3"),
+        (Phase(numbers={"k": Expected(most=3.0, whole=True)}), {"k": 1.0}, "k is 1.0; expected a number from 0 to 3"),
+        (Phase(numbers={"l": Expected(-2)}), {"l": []}, "l is []; expected 1 to 2 numbers from 0 to 10"),
+        (Phase(), {"track": 3}, "track is 3; expected figures with a number of samples n"),
         (Phase("evaluate"), {}, "server is missing"),
-        (Phase("evaluate"), {"server": {"n": 2.5}}, "server is {'n': 2.5}; figures with a number of samples n"),
-        (Phase("evaluate"), {"server": GOOD, "last": {**GOOD, "f1": 2}}, "accuracy and f1 from 0 to 1 are wanted"),
-        (Phase("moments"), moments(1) | {"count": [0]}, "count is [0]; 3 numbers 1 or more are wanted"),
+        (
+            Phase("evaluate"),
+            {"server": {"n": 2.5}},
+            "server is {'n': 2.5}; expected figures with a number of samples n",
+        ),
+        (Phase("evaluate"), {"server": GOOD, "last": {**GOOD, "f1": 2}}, "expected accuracy and f1 from 0 to 1"),
+        (Phase("evaluate"), {"server": {**GOOD, "loss": 1.7e308}}, "expected loss from 0 to 1e+100"),
+        (Phase("evaluate"), {"server": {**GOOD, "correct": 5}}, "expected correct from 0 to n"),
+        (Phase("moments"), moments(1) | {"count": [0] * 3}, "count is [0, 0, 0]; expected 3 numbers from 1 to 1e+100"),
+        (Phase("moments"), channels(square=5e305), "square is [5e+305"),
+        (Phase("moments"), channels(square=1e90), "expected values up to 1e+18"),
+        (Phase("moments"), channels(sum=100.0), "no 4 values have both"),
     ],
 )
-def test_wrong_numbers_are_named_with_what_is_wanted(phase: Phase, numbers: dict[str, Any], said: str) -> None:
-    assert said in mistake(phase, report(**numbers), TASK)
+def test_wrong_numbers_are_named_with_what_is_expected(phase: Phase, numbers: dict[str, Any], said: str) -> None:
+    with pytest.raises(DecodeError, match=r"^wrong numbers") as refused:
+        checked_numbers(phase, report(**numbers), SCENE)
+    assert said in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("phase", "numbers"),
+    ("phase", "numbers", "kept"),
     [
-        (Phase(numbers={"counts": 2}), {"counts": [0, 10.0], "track": GOOD}),
-        (Phase("evaluate"), {"server": GOOD, "tuned": {"n": 0}}),
-        (Phase("train"), {"anything": "else"}),
+        (
+            Phase(numbers=COUNTS),
+            {"counts": [0, 10.0], "track": {**GOOD, "mse": "boom"}},
+            {"counts": [0, 10.0], "track": GOOD},
+        ),
+        (
+            Phase("evaluate"),
+            {"server": {**GOOD, "mse": "boom"}, "tuned": {"n": 0, "loss": "x"}, "best": 3, "track": GOOD},
+            {"server": GOOD, "tuned": {"n": 0}},
+        ),
+        (Phase("train"), {"anything": "else", "pi": [1.0]}, {}),
+        (Phase(numbers={"few": Expected(2, required=False)}), {}, {}),
+        (Phase("moments"), {**channels(), "pi": 1}, channels()),
     ],
 )
-def test_numbers_as_wanted_are_in_order(phase: Phase, numbers: dict[str, Any]) -> None:
-    assert mistake(phase, report(**numbers), TASK) == ""
+def test_only_numbers_that_the_phase_declares_are_kept(
+    phase: Phase, numbers: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    assert checked_numbers(phase, report(**numbers), SCENE) == kept
+
+
+def test_unasked_figures_are_dropped() -> None:
+    tuned = SCENE.evaluation.model_copy(update={"tune_epochs": 0, "track": False})
+    scene = SCENE.model_copy(update={"evaluation": tuned})
+    assert checked_numbers(Phase("evaluate"), report(server=GOOD, tuned="boom"), scene) == {"server": GOOD}
+    assert checked_numbers(Phase(), report(track="boom"), scene) == {}
