@@ -205,7 +205,7 @@ class FesemMa(HardClustered[FesemMaState]):
             reseeded=int(np.count_nonzero(filled != labels)),
         )
 
-    def _maximise(self, state: FesemMaState, average: Average) -> FesemMaState:
+    def _maximise(self, state: FesemMaState, average: Average = MEAN) -> FesemMaState:
         """M: the unweighted average of the members' latest models in the centre's order of units."""
         models = list(state.models)
         for k in range(self.n_clusters):
@@ -222,7 +222,7 @@ class FesemMa(HardClustered[FesemMaState]):
             return {}
         return {"classes": np.bincount(targets, minlength=layers_of(job.layout)[-1].units).tolist()}
 
-    def _one_layer(self, state: FesemMaState, average: Average) -> FesemMaState:
+    def _one_layer(self, state: FesemMaState, average: Average = MEAN) -> FesemMaState:
         """The next layer of every cluster that has work in it; behind the last hidden one the pass ends."""
         last = state.frozen == len(layers_of(state.layout)) - 1
         stored, widths = dict(state.stored), dict(state.widths)
@@ -282,7 +282,7 @@ def _counts(report: Report, outputs: int) -> tuple[int, ...]:
     return (max(report.examples, 1),) * outputs
 
 
-def _matched_mean(members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average) -> Vector:
+def _matched_mean(members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average = MEAN) -> Vector:
     """One ordered copy exists at a time, and a sum in float64; a rule needs all copies at once."""
     if average.rule != "mean":
         return average.mean([(align(model, anchor, layout), 1.0) for model in members])
