@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shared.aggregation import Average
 from shared.errors import UserError
 from shared.matching import permute
 from shared.strategies import fesem_ma
@@ -102,9 +103,9 @@ def warmed_up(strategy: FesemMa, models: list[Vector], start: Vector) -> FesemMa
 def test_fesem_ma_matches_its_members_once_more_for_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
-    def watched(members: Sequence[Vector], anchor: Vector, layout: Layout) -> Vector:
+    def watched(members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average) -> Vector:
         calls.append(len(members))
-        return matched_mean(members, anchor, layout)
+        return matched_mean(members, anchor, layout, average)
 
     start, models = mlp_models(4)
     matched_mean = fesem_ma._matched_mean

@@ -1,0 +1,250 @@
+"""What hostile agents do to clustered training, and what each rule of the aggregation section saves.
+
+    python -m benchmarks.poisoning --data-root ../shared/data [--seeds 1 2 3]
+
+Fashion-MNIST with a label skew of 20 % (two labels an agent), 30 agents of whom 6 are hostile, a small MLP, every
+method with three clusters. The hostile agents belong to this file alone: they train honestly and bend what they
+report. Only vectors that become models are bent; signatures stay honest, so that liars get into clusters.
+
+- `sign_flip`: ten times the honest step, backwards; `random`: a random step ten times as long as the honest one;
+  `scaled`: ten times the honest step; `label_flip`: training on labels 9 - y, reported as it is
+
+E-server and E-tuned are means over the honest agents. Every cell is written to --out as soon as it is done, and a
+second start goes on where the first one ended. `--table` prints what there is as Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from agent.data import Dataset, fit
+from agent.learner import TorchLocal
+from agent.models import initial
+from agent.partition import client_dataset, fleet_data
+from coordinator.command import rules_of
+from coordinator.inprocess import InProcess
+from coordinator.launch import setup_of
+from coordinator.run import Effect
+from shared.client import decode_model, perform, shuffle
+from shared.codec import Codec, decode, encode
+from shared.files import write_atomically
+from shared.messages import OrderMessage, ReportContent
+from shared.scenario import Scenario, agent_name
+from shared.seeds import generator
+from shared.strategy import ClientId, Setup, Training
+from shared.vectors import Vector
+
+AGENTS, HOSTILE, CLUSTERS, ROUNDS = 30, 6, 3, 10
+TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
+METHODS = ("fedavg", "fedclust", "pacfl", "ifca")
+ATTACKS = ("none", "sign_flip", "random", "scaled", "label_flip")
+RULES: dict[str, dict[str, Any]] = {
+    "mean": {"rule": "mean"},
+    "mean+clip": {"rule": "mean", "clip": {"times_median": 1.0}},
+    "trimmed_mean": {"rule": "trimmed_mean", "trim": 0.2},
+    "median": {"rule": "median"},
+    "krum": {"rule": "krum", "liars": 0.2},
+    "multi_krum": {"rule": "multi_krum", "liars": 0.2},
+    "geometric_median": {"rule": "geometric_median"},
+}
+OUT = Path(__file__).parent / "results" / "poisoning.json"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    method: str
+    rule: str
+    attack: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        return f"{self.method} {self.rule} {self.attack} {self.seed}"
+
+
+def scenario(cell: Cell) -> Scenario:
+    clusters = {} if cell.method == "fedavg" else {"n_clusters": CLUSTERS}
+    return Scenario.model_validate(
+        {
+            "name": "poisoning",
+            "seed": cell.seed,
+            "task": {
+                "features": [1, 28, 28],
+                "classes": 10,
+                "scale": 1 / 255,
+                "model": {"name": "mlp", "options": {"hidden": 64}},
+            },
+            "training": {"epochs": 2, "batch": 20, "lr": 0.1},
+            "strategy": {"name": cell.method, **clusters},
+            "rounds": {"count": ROUNDS},
+            "evaluation": {"tune_epochs": 1},
+            "aggregation": RULES[cell.rule],
+            "fleet": {
+                "agents": AGENTS,
+                "data": "fashion-mnist",
+                "limit": 3000,
+                "partition": {"name": "label_skew", "share": 0.2},
+            },
+        }
+    )
+
+
+def hostile(seed: int) -> frozenset[ClientId]:
+    """The same agents in every cell of a seed."""
+    drawn = generator(seed, "hostile").choice(AGENTS, HOSTILE, replace=False)
+    return frozenset(agent_name(int(index), AGENTS) for index in drawn)
+
+
+@cache
+def fleet(seed: int, data_root: str) -> dict[ClientId, Dataset]:
+    """Everybody's data, the same for all cells of a seed."""
+    scene = scenario(Cell("fedavg", "mean", "none", seed))
+    data, split = fleet_data(scene, data_root)
+    return {agent_name(i, AGENTS): fit(client_dataset(data, split, i), scene.task) for i in range(AGENTS)}
+
+
+def flipped(data: Dataset) -> Dataset:
+    """The same samples with labels 9 - y."""
+    return replace(data, targets=9 - data.targets)
+
+
+def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -> Vector:
+    """What a hostile agent reports instead of an honest model."""
+    step = honest.astype(np.float64) - base
+    if attack == "random":
+        noise = draw.normal(0, 1, step.size)
+        step = noise / np.linalg.norm(noise) * np.linalg.norm(step)
+    return np.asarray(base + step * (-TIMES if attack == "sign_flip" else TIMES), np.float32)
+
+
+class Poisoned(InProcess):
+    """The in-process driver with liars among the clients."""
+
+    def __init__(self, folder: Path, cell: Cell, setup: Setup, people: dict[ClientId, Dataset]) -> None:
+        self.cell, self.people, self.liars = cell, people, hostile(cell.seed)
+        scene = scenario(cell)
+        super().__init__(folder, scene, setup, rules_of(scene), self._local)
+        self.run.spool.durable = False
+
+    def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
+        work = order.work
+        assert work is not None
+        data = self.people[client]
+        if self.cell.attack == "label_flip" and client in self.liars and work.phase != "evaluate":
+            data = flipped(data)
+        training = Training.model_validate(work.training)
+        return TorchLocal(data, self.run.scenario.task, self.run.setup.layout, training, shuffle(work, client))
+
+    def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
+        work = order.work
+        assert work is not None
+        layout = self.run.setup.layout
+        models = [decode_model(self.run.content_of(ref.key), layout) for ref in work.models]
+        memory = self._memories.get(client, {})
+        report, kept = perform(order, models, self._local(client, order), memory, client=client)
+        if client in self.liars and self.cell.attack not in ("none", "label_flip") and "model" in report.vectors:
+            report = self._lie(report, models)
+        effects = self.run.receive(client, report.to_bytes(), self._now)
+        if self.run.facts.accepted.get(client) == order.step:
+            self._memories[client] = kept
+        return effects
+
+    def _lie(self, report: ReportContent, models: Sequence[Vector]) -> ReportContent:
+        base = models[int(report.numbers.get("choice", 0))]
+        honest = decode(report.vectors["model"], length=base.size)
+        draw = generator(self.cell.seed, "lie", report.client, report.step)
+        vector = bent(honest, base, self.cell.attack, draw)
+        encoded, _ = encode(vector, Codec(), base=None, base_digest=b"", error=None, rng=draw)
+        return report.model_copy(update={"vectors": {"model": encoded}})
+
+
+def measured(cell: Cell, data_root: str) -> dict[str, Any]:
+    """E-server and E-tuned of the honest agents, and what happened to the liars."""
+    people = fleet(cell.seed, data_root)
+    scene = scenario(cell)
+    starts = [initial(scene.task, cell.seed, place) for place in range(scene.strategy.starts)]
+    setup = setup_of(scene, [start for start, _ in starts], starts[0][1])
+    began = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        driver = Poisoned(Path(folder), cell, setup, people)
+        run = driver.complete({name: (len(one.targets), len(one.test_targets)) for name, one in people.items()})
+        figures = {
+            mode: float(
+                np.mean(
+                    [
+                        one[mode]["accuracy"]
+                        for name, one in run.facts.evaluation.items()
+                        if counts(name, one, mode, driver)
+                    ]
+                )
+            )
+            for mode in ("server", "tuned")
+        }
+        finite = all(bool(np.isfinite(model).all()) for model in run.strategy.clusters(run.state))
+        clusters = len(run.strategy.clusters(run.state))
+        quarantined = sorted(run.engine.quarantined)
+    seconds = time.process_time() - began
+    return {**figures, "finite": finite, "clusters": clusters, "quarantined": quarantined, "seconds": round(seconds, 2)}
+
+
+def counts(name: ClientId, told: dict[str, Any], mode: str, driver: Poisoned) -> bool:
+    return name not in driver.liars and bool(told[mode]["n"])
+
+
+def cells(seeds: Sequence[int]) -> Iterator[Cell]:
+    """All cells of the first seed come before any of the second."""
+    for seed, method, attack, rule in itertools.product(seeds, METHODS, ATTACKS, RULES):
+        yield Cell(method, rule, attack, seed)
+
+
+def table(found: dict[str, dict[str, Any]], mode: str, seeds: Sequence[int]) -> str:
+    """Markdown: a block per method, a row per rule, a column per attack; percent, mean over the seeds that are there."""
+    lines = [f"| method | rule | {' | '.join(ATTACKS)} |", "|---|---|" + "---:|" * len(ATTACKS)]
+    for method, rule in itertools.product(METHODS, RULES):
+        row: list[str] = []
+        for attack in ATTACKS:
+            keys = [Cell(method, rule, attack, seed).key for seed in seeds]
+            values = [100 * found[key][mode] for key in keys if key in found]
+            spread = f" ± {np.std(values):.1f}" if len(values) > 1 else ""
+            row.append(f"{np.mean(values):.1f}{spread}" if values else "")
+        lines.append(f"| {method} | {rule} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data-root", default="../shared/data")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    found: dict[str, dict[str, Any]] = json.loads(given.out.read_text())["cells"] if given.out.exists() else {}
+    for cell in [] if given.table else cells(given.seeds):
+        if cell.key in found:
+            continue
+        found[cell.key] = measured(cell, given.data_root)
+        print(cell.key, found[cell.key], flush=True)
+        facts = {"agents": AGENTS, "hostile": HOSTILE, "clusters": CLUSTERS, "rounds": ROUNDS, "times": TIMES}
+        write_atomically(given.out, json.dumps({"settings": facts, "cells": found}, indent=1).encode())
+    for mode in ("server", "tuned"):
+        print(f"\nE-{mode} of the honest agents, percent\n\n{table(found, mode, given.seeds)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""No lie that a report tells ends a run, spoils a model, or is blamed on somebody else.
+
+The short form of `python -m tests.attacks.lies`, which tries every method with every lie (22 x 80 runs).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import records
+from coordinator.events import Joined, Release
+from coordinator.run import Announce, Effect, Run, SendOrder
+from shared.client import decode_model, perform
+from shared.messages import Encoded, ReportContent
+from shared.seeds import generator
+from shared.strategy import ClientId
+from tests.attacks.lies import LIES, outcome
+from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+
+CAUGHT = sorted(name for name, lie in LIES.items() if lie.caught)
+TAMED = sorted(name for name, lie in LIES.items() if not lie.caught)
+GOOD = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
+
+
+def dealt(names: list[str], hands: int) -> list[list[str]]:
+    """The names in hands of four at most."""
+    return [names[place : place + hands] for place in range(0, len(names), hands)]
+
+
+def others(names: list[str], count: int) -> list[str]:
+    """Methods that a group of lies is tried with, besides FedAvg."""
+    rest = sorted(METHODS.keys() - {"fedavg"})
+    return [str(name) for name in generator(1, "methods", *names).choice(rest, count, replace=False)]
+
+
+GROUPS = [*dealt(CAUGHT, 4), *dealt(TAMED, 2)]
+EVERY_LIE = [(method, names) for names in GROUPS for method in ("fedavg", *others(names, 2))]
+
+
+@pytest.mark.parametrize(("method", "names"), EVERY_LIE, ids=[f"{m}-{'-'.join(names)}" for m, names in EVERY_LIE])
+def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(tmp_path: Path, method: str, names: list[str]) -> None:
+    verdict = outcome(method, names, tmp_path)
+    assert verdict.wrong == ""
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_ends_well_among_liars(tmp_path: Path, method: str) -> None:
+    names = generator(2, "lies", method).choice(CAUGHT, 3, replace=False).tolist()
+    verdict = outcome(method, names, tmp_path)
+    assert verdict.wrong == ""
+
+
+def test_there_are_lies_about_everything() -> None:
+    assert len(LIES) >= 30
+    assert len({name for _, names in EVERY_LIE for name in names}) == len(LIES)
+
+
+# -- reports that already lie accepted in the spool ----------------------------------------------------------------
+
+
+def begun(folder: Path, scene: Any) -> tuple[Run, dict[ClientId, Any]]:
+    """A run with everybody there, and who they are."""
+    people = clients(scene=scene)
+    run = Run.start(folder, scene, setup(scene), rules(scene), "r", 0.0)
+    run.samples |= dict.fromkeys(people, (24, 24))
+    for client in people:
+        run.handle(Joined(client), 0.0)
+    return run, people
+
+
+def asked(run: Run) -> list[SendOrder]:
+    """Orders that ask for work now."""
+    return [one for one in run.desired() if isinstance(one, SendOrder) and one.order.work is not None]
+
+
+def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportContent:
+    assert order.order.work is not None
+    models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.order.work.models]
+    local = local_for(people)(order.client, order.order)
+    return perform(order.order, models, local, {}, client=order.client)[0]
+
+
+def announced(effects: list[Effect], event: str) -> list[str]:
+    rows = [one.row for one in effects if isinstance(one, Announce)]
+    return [row["agent"] for row in rows if row["event"] == event]
+
+
+def spoil(path: Path, change: dict[str, Any]) -> None:
+    """Change the facts of a spooled report, as an older coordinator would have accepted them."""
+    from coordinator.disk import open_arrays, save_arrays
+
+    arrays, facts = open_arrays(path)
+    copies = {name: np.array(array) for name, array in arrays.items()}
+    save_arrays(path, copies, {**facts, **change})
+
+
+def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(tmp_path: Path) -> None:
+    """Before: TypeError in records.means at the fold, and again at every --resume."""
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, evaluation={"track": True})
+    run, people = begun(tmp_path, scene)
+    orders = asked(run)
+    for order in orders[:-1]:
+        run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
+    step, liar = run.engine.number, orders[0].client
+    spoil(tmp_path / "spool" / str(step) / f"{liar}.safetensors", {"numbers": {"track": {"n": 3, "accuracy": "boom"}}})
+    run, effects = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    run.samples |= dict.fromkeys(people, (24, 24))
+    last = next(order for order in asked(run) if order.client == orders[-1].client)
+    effects += run.receive(last.client, honest(run, people, last).to_bytes(), 0.0)
+    assert announced(effects, "set_aside") == [liar]
+    assert run.engine.round == 1
+    assert run.engine.refused == {liar: (1, step)}
+    rows = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [row["agent"] for row in rows if row["event"] == "set_aside"] == [liar]
+    assert liar not in next(row for row in rows if row["event"] == "phase")["reported"]
+    Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+
+
+def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(tmp_path: Path, monkeypatch: Any) -> None:
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0})
+    run, people = begun(tmp_path, scene)
+
+    def broken(*_: Any) -> Any:
+        raise ArithmeticError("nothing goes")
+
+    monkeypatch.setattr(type(run.strategy), "fold", broken)
+    effects: list[Effect] = []
+    for order in asked(run):
+        effects += run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
+    voids = [one.row for one in effects if isinstance(one, Announce) and one.row["event"] == "void"]
+    assert run.engine.round == 0
+    assert len(voids) == 1
+
+
+def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any) -> None:
+    """A sound fold of sound reports whose sum overflows: without its largest report it is a model again."""
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None})
+    run, people = begun(tmp_path, scene)
+    monkeypatch.setattr("coordinator.run.check_vector", lambda name, vector: None)
+    effects: list[Effect] = []
+    for order in asked(run):
+        report = honest(run, people, order)
+        if order.client == "agent-3":
+            vector = np.full(run.setup.layout.size, 3e38, "<f4")
+            encoded = Encoded(codec="float32", length=vector.size, data=vector.tobytes())
+            report = report.model_copy(update={"vectors": {"model": encoded}})
+        effects += run.receive(order.client, report.to_bytes(), 0.0)
+    assert announced(effects, "set_aside") == ["agent-3"]
+    assert run.engine.round == 1
+    assert float(np.abs(run.state.model).max()) < 100
+
+
+# -- nobody owns the mean ------------------------------------------------------------------------------------------
+
+
+def final(folder: Path, aggregation: dict[str, Any], claim: int, push: float) -> float:
+    """Where one round of FedAvg ends when agent-3 claims so many samples and pushes every value."""
+    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, aggregation=aggregation)
+    run, people = begun(folder, scene)
+    run.samples["agent-3"] = (10**15, 24)
+    for order in asked(run):
+        report = honest(run, people, order)
+        if order.client == "agent-3":
+            vector = np.frombuffer(report.vectors["model"].data, "<f4") + np.float32(push)
+            encoded = report.vectors["model"].model_copy(update={"data": vector.astype("<f4").tobytes()})
+            report = report.model_copy(update={"vectors": {"model": encoded}, "examples": claim})
+        run.receive(order.client, report.to_bytes(), 0.0)
+    assert run.engine.round == 1
+    return float(np.abs(run.state.model).mean())
+
+
+def test_nobody_owns_the_mean_by_claiming_samples(tmp_path: Path) -> None:
+    """Before: 10^12 samples made the model the liar's own (mean |w| 10.0 after a push of 10)."""
+    honest_end = final(tmp_path / "a", {}, 24, 0.0)
+    owned = final(tmp_path / "b", {"max_samples": {"times_median": None}}, 10**12, 10.0)
+    capped = final(tmp_path / "c", {"max_samples": {"times_median": 1}}, 10**12, 10.0)
+    ruled = final(tmp_path / "d", {"rule": "median"}, 10**12, 10.0)
+    clipped = final(tmp_path / "e", {"max_samples": {"times_median": 1}, "clip": {"times_median": 1}}, 10**12, 10.0)
+    assert owned > 9
+    assert capped < honest_end + 10 / 8 + 0.2
+    assert ruled < honest_end + 0.2
+    assert clipped < honest_end + 0.2
+
+
+# -- quarantine ----------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_is_released(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={"count": 5, "participation": 1.0})
+    run, people = begun(tmp_path, scene)
+    effects: list[Effect] = []
+    for _ in range(3):
+        for order in asked(run):
+            report = honest(run, people, order)
+            if order.client == "agent-3":
+                report = report.model_copy(update={"loss": 1.7e308})
+            effects += run.receive(order.client, report.to_bytes(), 0.0)
+    assert announced(effects, "quarantined") == ["agent-3"]
+    assert "agent-3" not in {order.client for order in asked(run)}
+    run, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
+    assert "1.7e+308" in run.engine.quarantined["agent-3"]
+    assert "agent-3" not in {order.client for order in asked(run)}
+    assert announced(run.handle(Release("agent-3"), 0.0), "released") == ["agent-3"]
+    for order in asked(run):
+        run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
+    assert "agent-3" in {order.client for order in asked(run)}
+    assert run.engine.refused == {}
+    records.write_all(run, None)
