@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from agent.events import Outboxed
-from shared.files import held, write_atomically
+from shared.files import held, private_folder, write_atomically
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Outbox:
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self._folder = folder
         self._durable = durable
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._lock = ExitStack()
         self._lock.enter_context(
             held(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shared.errors import UserError
+
 UNIT = """\
 [Unit]
 Description=Covey agent {name}
@@ -38,4 +40,9 @@ def quoted(word: str) -> str:
 
 
 def _plain(text: str) -> str:
+    """The text where systemd expands nothing in it. Raises UserError for one that would end its line."""
+    if any(not letter.isprintable() for letter in text):
+        raise UserError(
+            f"{text!r}: a unit file cannot hold line breaks or control characters; choose another name or path"
+        )
     return text.replace("%", "%%")

@@ -2,6 +2,9 @@
 
 Keys are EC on P-256: small, and quick on a device. Clients compare the host that they dial with the names and addresses
 in the certificate (subjectAltName, RFC 6125), so these must be the ones that devices use.
+
+The authority lives for years, because every device trusts it by its file. The broker's own certificate lives for months and
+is renewed under the same authority: devices notice nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+CLOCK_SLACK = datetime.timedelta(days=1)  # a device without a clock of its own may be behind when it boots
+
 
 @dataclass(frozen=True)
 class Signed:
@@ -27,12 +32,17 @@ class Signed:
 
 
 class Authority:
-    """Made anew, good for `days`. `own.certificate` is what clients trust; whoever has `own.key` can pass for any broker."""
+    """`own.certificate` is what clients trust. Anyone who obtains `own.key` can impersonate any broker."""
 
-    def __init__(self, name: str, days: int) -> None:
-        self._until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._key = ec.generate_private_key(ec.SECP256R1())
+    def __init__(self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+        self._certificate = certificate
+        self._key = key
+
+    @classmethod
+    def create(cls, name: str, days: int) -> Authority:
+        """A new authority, good for `days`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(
             digital_signature=False,
             content_commitment=False,
@@ -44,42 +54,92 @@ class Authority:
             encipher_only=False,
             decipher_only=False,
         )
-        builder = self._about(self._name, self._key.public_key()).add_extension(usage, critical=True)
-        self.own = self._signed(builder.add_extension(x509.BasicConstraints(True, 0), critical=True), self._key)
+        builder = _about(subject, key.public_key(), subject, key.public_key(), _in_days(days))
+        builder = builder.add_extension(usage, critical=True)
+        builder = builder.add_extension(x509.BasicConstraints(True, 0), critical=True)
+        return cls(builder.sign(key, hashes.SHA256()), key)
 
-    def sign(self, hosts: Sequence[str]) -> Signed:
-        """A certificate for a server at these names and addresses, and a new key for it."""
+    @classmethod
+    def load(cls, certificate: bytes, key: bytes) -> Authority:
+        """The authority of these PEM texts. Raises ValueError where they are not one, or do not belong together."""
+        read = x509.load_pem_x509_certificate(certificate)
+        secret = serialization.load_pem_private_key(key, password=None)
+        if not isinstance(secret, ec.EllipticCurvePrivateKey) or secret.public_key() != read.public_key():
+            raise ValueError("the certificate and the key do not belong together")
+        return cls(read, secret)
+
+    @property
+    def own(self) -> Signed:
+        """The authority's certificate and key."""
+        return Signed(self._certificate.public_bytes(serialization.Encoding.PEM), _pem(self._key))
+
+    @property
+    def until(self) -> datetime.datetime:
+        """The moment from which on nobody trusts it, in UTC."""
+        return expiry(self.own.certificate)
+
+    def sign(self, hosts: Sequence[str], days: int) -> Signed:
+        """A certificate for a server at these names and addresses, and a new key for it.
+
+        It is good for `days`, but never longer than the authority. Raises ValueError for a host that no certificate can name.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
+        names = x509.SubjectAlternativeName([_general(host) for host in hosts])
+        purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        until = min(_in_days(days), self.until)
         builder = (
-            self._about(name, key.public_key())
-            .add_extension(x509.SubjectAlternativeName([_general(host) for host in hosts]), critical=False)
+            _about(name, key.public_key(), self._certificate.subject, self._key.public_key(), until)
+            .add_extension(names, critical=False)
             .add_extension(x509.BasicConstraints(False, None), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(purpose, critical=False)
         )
-        return self._signed(builder, key)
+        signed = builder.sign(self._key, hashes.SHA256())
+        return Signed(signed.public_bytes(serialization.Encoding.PEM), _pem(key))
 
-    def _about(self, name: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        return (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(key)
-            .serial_number(x509.random_serial_number())
-            # a device without a clock of its own may be behind when it boots
-            .not_valid_before(datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1))
-            .not_valid_after(self._until)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(identifier, critical=False)
-        )
 
-    def _signed(self, builder: x509.CertificateBuilder, key: ec.EllipticCurvePrivateKey) -> Signed:
-        secret = key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        made = builder.sign(self._key, hashes.SHA256())
-        return Signed(made.public_bytes(serialization.Encoding.PEM), secret)
+def expiry(certificate: bytes) -> datetime.datetime:
+    """When a PEM certificate ends, in UTC. Raises ValueError for what is none."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """The names and addresses in a PEM certificate, in their order. Raises ValueError for what is none."""
+    read = x509.load_pem_x509_certificate(certificate)
+    names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
+def _in_days(days: int) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+
+
+def _about(
+    subject: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer: x509.Name,
+    issuer_key: ec.EllipticCurvePublicKey,
+    until: datetime.datetime,
+) -> x509.CertificateBuilder:
+    """What the certificates of authority and server have in common."""
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.datetime.now(datetime.UTC) - CLOCK_SLACK)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def _general(host: str) -> x509.GeneralName:

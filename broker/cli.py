@@ -10,26 +10,30 @@ import json
 import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from broker import members, passwords
+from broker import farewell, members, passwords
+from broker.acl import ANY
 from broker.doctor import Doctor, Finding
 from broker.embedded import EmbeddedBroker, until_closed
-from broker.home import Home
+from broker.home import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, Home
 from broker.limits import DEFAULT_AGENTS, Limits
+from broker.members import Entry
 from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import installed
 from shared.broker_url import PORTS, BrokerUrl, Tls
 from shared.credentials import COORDINATOR, FLEET
+from shared.credentials import read as read_credentials
 from shared.errors import UserError, files_named
+from shared.messages import EXPELLED, ROTATED
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
 from shared.topics import is_name
 
@@ -41,7 +45,8 @@ app = typer.Typer(
 )
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
-Names = Annotated[list[str], typer.Argument(help="the agents' ids")]
+Names = Annotated[list[str], typer.Argument(help="the users' names; an agent's id")]
+EnrolledRole = Literal["agent", "coordinator", "observer"]
 RELOAD_S = 1.0
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
@@ -115,6 +120,8 @@ def up(
             if users or tls_cert or tls_ca:
                 raise UserError("--home has users and certificates of its own: leave the others out")
             options = Home(home).options(options, host=host, port=port, keeps=kind.keeps)
+            for warning in Home(home).warnings():
+                _say(warning)
         if data and not kind.keeps:
             raise UserError("the embedded broker keeps nothing on disk: leave --data out, or install mosquitto")
         for warning in warnings(options):
@@ -176,31 +183,96 @@ def init(
     host: Annotated[list[str], typer.Option(help="how devices reach this machine, a name or an address; repeatable")],
     home: HomeFolder = HOME,
     port: Annotated[int, typer.Option(min=1, max=65535)] = PORTS["mqtts"],
-    days: Annotated[int, typer.Option(min=1, help="how long the certificate is good for")] = 3650,
+    days: Annotated[int, typer.Option(min=1, help="how long the broker's certificate is good for")] = SERVER_DAYS,
+    ca_days: Annotated[int, typer.Option(min=1, help="how long the authority is good for")] = AUTHORITY_DAYS,
 ) -> None:
     """Make a folder for a broker with TLS, passwords and access rules: certificates, and the coordinator's credentials."""
     with _told():
-        made = Home.create(home, host, port, days)
+        made = Home.create(home, host, port, days, ca_days)
     print(f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in")
     print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
 
 
 @app.command()
-def enroll(names: Names, home: HomeFolder = HOME) -> None:
-    """Let agents in: one file each, with all that `agent start --credentials` needs. A broker that runs takes them in."""
+def enroll(
+    names: Names,
+    home: HomeFolder = HOME,
+    role: Annotated[
+        EnrolledRole, typer.Option(help="observer: may read statuses, roster and metrics, and write nothing")
+    ] = "agent",
+    federation: Annotated[
+        str, typer.Option(help=f"the federation that they may take part in, or {ANY} for any")
+    ] = DEFAULT_FEDERATION,
+) -> None:
+    """Let users in: one file each, with all that `--credentials` needs. A broker that runs takes them in."""
     with _told():
-        own = Home(home)
-        for name in names:
-            print(own.enroll(name))
+        for file in Home(home).enroll_all(names, role, federation):
+            print(file)
 
 
 @app.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
-    """Make agents' credentials void. A broker that runs ends their connections."""
+    """Revoke credentials. A broker that runs ends their connections, and the coordinator hears that they are gone."""
     with _told():
         own = Home(home)
+        gone = own.expel_all(names)
+        _say_gone(own, gone, EXPELLED)
+
+
+@app.command()
+def rotate(names: Names, home: HomeFolder = HOME) -> None:
+    """Replace credentials, also the coordinator's: a new password in a new file; the old file is void at once."""
+    with _told():
+        own = Home(home)
+        known = own.entries()
         for name in names:
-            own.expel(name)
+            print(own.rotate(name))
+        _say_gone(own, {name: known[name] for name in names}, ROTATED)
+
+
+@app.command()
+def renew(
+    home: HomeFolder = HOME,
+    days: Annotated[int, typer.Option(min=1, help="how long the new certificate is good for")] = SERVER_DAYS,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="names and addresses in it; repeatable  [default: as before]", show_default=False),
+    ] = None,
+) -> None:
+    """A new certificate for the broker from the same authority: every device's credentials stay good."""
+    with _told():
+        until = Home(home).renew(days, host or [])
+    print(f"{home / 'server.pem'} is good until {until:%Y-%m-%d}; a broker that runs shows it to new connections")
+
+
+@app.command("list")
+def list_users(
+    home: HomeFolder = HOME, as_json: Annotated[bool, typer.Option("--json", help="users as JSON")] = False
+) -> None:
+    """List the users with role, federation and the age of their credentials, and when the certificates expire."""
+    with _told():
+        own = Home(home)
+        entries, certificates = own.entries(), own.certificates()
+    if as_json:
+        users = {name: entry.model_dump() for name, entry in sorted(entries.items())}
+        print(json.dumps({"users": users, "certificates": certificates}, indent=1))
+        return
+    table = Table("user", "role", "federation", "credentials of")
+    for name, entry in sorted(entries.items()):
+        table.add_row(name, entry.role, "any" if entry.federation == ANY else entry.federation, entry.since or "–")
+    Console(markup=False, emoji=False).print(table)
+    for name, until in certificates.items():
+        print(f"{name} is good until {until}")
+
+
+def _say_gone(home: Home, users: Mapping[str, Entry], why: str) -> None:
+    """Publish that agents are offline; a line where that could not be done."""
+    agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
+    if not agents:
+        return
+    missed = asyncio.run(farewell.publish(home, agents, why))
+    if missed:
+        _say(f"note: {missed}")
 
 
 @app.command()
@@ -219,7 +291,9 @@ def doctor(
         if broker is None:
             raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
         address = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
-        findings = asyncio.run(Doctor(address, patience_s=patience_s).examine())
+        told = read_credentials(credentials) if credentials is not None else {"role": "", "federation": ""}
+        doctor = Doctor(address, patience_s=patience_s, role=told["role"], federation=told["federation"])
+        findings = asyncio.run(doctor.examine())
     if as_json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:

@@ -21,7 +21,7 @@ from broker.limits import IN_FLIGHT, SESSION_HOURS, Limits
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
-from shared.files import write_private
+from shared.files import private_folder, write_private
 
 READY_S = 15.0
 HELLO = bytes.fromhex("100c00044d5154540402000a0000")  # CONNECT: MQTT 3.1.1, clean session, no name, 10 s
@@ -125,7 +125,7 @@ class Mosquitto(Child):
         rules = self._write_rules()
         if self.options.data:
             try:
-                self.options.data.mkdir(parents=True, exist_ok=True)
+                private_folder(self.options.data)
             except OSError as error:
                 raise UserError(f"--data {self.options.data}: {error.strerror}; a folder is wanted") from None
         config = folder / "mosquitto.conf"

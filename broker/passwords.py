@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from shared.errors import UserError
-from shared.files import replacing
+from shared.files import write_private
 
 ITERATIONS = 101  # Mosquitto's own number: its broker computes the hash at each connection
 
@@ -39,9 +39,8 @@ def save(path: Path, users: Mapping[str, str]) -> None:
     for user in users:
         if not user or ":" in user or any(letter.isspace() for letter in user):
             raise UserError(f"user {user!r}: a name without ':' and without blanks is wanted")
-    with replacing(path, mark=str(os.getpid())) as beside:
-        beside.touch(mode=0o600)
-        beside.write_text("".join(f"{user}:{made}\n" for user, made in users.items()))
+    lines = [f"{user}:{made}\n" for user, made in users.items()]
+    write_private(path, "".join(lines).encode())
 
 
 def read(path: Path) -> dict[str, str]:

@@ -27,7 +27,7 @@ from shared.audit import read_key
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
-from shared.files import held, write_atomically
+from shared.files import held, private_folder, write_atomically
 from shared.mqtt_link import MqttLink
 from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
 from shared.topics import Topics
@@ -65,6 +65,7 @@ def rules_of(scenario: Scenario) -> Rules:
         quorum=rounds.quorum,
         deadline_s=rounds.deadline_s,
         grace_s=rounds.grace_s,
+        patience_s=rounds.deadline_s / 2 if rounds.grace_s is None else None,
         start_agents=max(start, 1),
         start_wait_s=None if fleet is None else rounds.start_wait_s,
         rollcall_s=rounds.rollcall_s,
@@ -88,7 +89,7 @@ def prepared(scenario: Scenario, options: Options, *, in_process: bool = False) 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Hold a folder, made where it is not there, against other coordinators: UserError where one is at work in it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     with held(
         folder, f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out"
     ):
@@ -116,7 +117,7 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
         what = "a run folder is already there" if is_run else "there are files in it that are no run's"
         can = "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
         raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written
     write_atomically(begun, text)
     return False

@@ -29,7 +29,7 @@ from coordinator.scenario_file import load
 from coordinator.simulate import simulate
 from coordinator.workers import Crew
 from shared.errors import UserError
-from shared.files import replacing, write_atomically
+from shared.files import private_folder, replacing, write_atomically
 from shared.scenario import Scenario
 
 Watching = Callable[[Cell], AbstractContextManager[command.Watch]]
@@ -206,7 +206,7 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
     """compare.json, .csv, .parquet (a row per finished cell) and .md below `out`, which is made where it is not there."""
     from pyarrow import Table, parquet
 
-    out.mkdir(parents=True, exist_ok=True)
+    private_folder(out)
     found = summaries(scenario, rows)
     document = {"name": scenario.name, "scenario": scenario.model_dump(mode="json"), "methods": found, "cells": rows}
     write_atomically(out / "compare.json", json.dumps(document, indent=1, allow_nan=False).encode())

@@ -180,6 +180,13 @@ class Released:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """Call the roll of these agents alone: they let the time of a step pass."""
+
+    clients: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
 class Ignored:
     event: Event
     why: str
@@ -192,4 +199,4 @@ class Finished:
     why: str = ""
 
 
-Action = Plan | Open | Invite | Close | Void | Quarantined | Released | Ignored | Finished
+Action = Plan | Open | Invite | Close | Void | Ask | Quarantined | Released | Ignored | Finished

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coordinator.events import Joined, Left
-from shared.messages import AgentStatus
+from shared.messages import EXPELLED, AgentStatus
 from shared.strategy import ClientId
 
 NOBODY: Mapping[ClientId, str] = {}
@@ -47,14 +47,20 @@ class Roster:
             return []
         if entry is None:
             entry = self.entries[status.agent] = Entry(status, now)
-        if not status.online:  # a last will knows nothing but that
-            status = entry.status.model_copy(update={"online": False, "busy": False})
+        if not status.online:  # a last will knows nothing but that; who revokes credentials says so
+            gone = {"online": False, "busy": False, "problem": status.problem or entry.status.problem}
+            status = entry.status.model_copy(update=gone)
         entry.status, entry.seen = status, now
         fits = status.online and status.problem is None and status.task == self.task_digest
         was, entry.here = entry.here, fits
         if fits:
             return [Joined(status.agent)]
         return [Left(status.agent)] if was else []
+
+    def is_expelled(self, agent: ClientId) -> bool:
+        """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""
+        entry = self.entries.get(agent)
+        return entry is not None and not entry.status.online and entry.status.problem == EXPELLED
 
     def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
         return status.session == known.session and status.serial < known.serial

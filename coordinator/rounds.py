@@ -10,6 +10,8 @@ The rules:
 - A phase closes when its target of reports is reached, when everybody alive has reported, when the
   grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn anew.
 - A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
+- An agent that let the time of a step pass is asked whether it is there, and has left where it does not answer within
+  `rollcall_s`: an agent that can no longer say goodbye costs one deadline, not one per round.
 - An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing.
 - While the link is down nobody leaves and no time passes. After it came back, and after a restart,
   agents have `rollcall_s` to answer; until then those who were there count as present. A fleet that starts
@@ -30,6 +32,7 @@ from typing import Any
 
 from coordinator.events import (
     Action,
+    Ask,
     Close,
     Event,
     Failed,
@@ -73,7 +76,8 @@ class Rules:
     refill: bool = True
     quorum: int = 1
     deadline_s: float = 600.0
-    grace_s: float | None = None
+    grace_s: float | None = None  # after the quorum is there
+    patience_s: float | None = None  # after the newest report, once the quorum is there
     start_agents: int = 1
     start_wait_s: float | None = None  # None: wait for ever
     rollcall_s: float = 10.0
@@ -112,6 +116,7 @@ class Step:
     opened: float = 0.0
     deadline: float = math.inf
     quorum_at: float | None = None
+    latest: float | None = None  # when the newest report came
     reported: set[ClientId] = field(default_factory=set)
     failed: set[ClientId] = field(default_factory=set)
 
@@ -228,6 +233,7 @@ class RoundEngine:
             self.step.opened += away
             self.step.deadline += away
             self.step.quorum_at = None if self.step.quorum_at is None else self.step.quorum_at + away
+            self.step.latest = None if self.step.latest is None else self.step.latest + away
 
     def _tick(self, now: float) -> list[Action]:
         if self._link_lost_at is not None:
@@ -344,6 +350,7 @@ class RoundEngine:
         step = self._open_step()
         step.reported.add(client)
         step.failed.discard(client)
+        step.latest = now
         if step.quorum_at is None and len(step.reported) >= step.quorum:
             step.quorum_at = now
         return self._settle(now)
@@ -416,25 +423,39 @@ class RoundEngine:
         invites: list[Action] = [] if self._is_over(step, now) else self._refill(step, now)
         if not self._is_over(step, now):
             return invites
+        asked = self._ask(step, now)
         if len(step.reported) >= step.quorum:
-            return [*invites, self._close(step)]
-        return [*invites, *self._void(step, now)]
+            return [*invites, *asked, self._close(step)]
+        return [*invites, *asked, *self._void(step, now)]
+
+    def _ask(self, step: Step, now: float) -> list[Action]:
+        """Those who let the time of the step pass leave, unless they answer within `rollcall_s`."""
+        if not self._is_late(step, now) or len(step.reported) >= step.target:
+            return []
+        silent = sorted((set(step.cohort) & self.present) - step.reported - step.failed)
+        for client in silent:
+            self.leaving.setdefault(client, now + self.rules.rollcall_s)
+        return [Ask(tuple(silent))] if silent else []
 
     def _is_over(self, step: Step, now: float) -> bool:
         waiting = (set(step.cohort) & self.present) - step.reported - step.failed
-        grace = self._grace_end(step)
         enough = len(step.reported) >= step.target
-        return (
-            enough
-            or now >= step.deadline
-            or (grace is not None and now >= grace)
-            or not (waiting or self._candidates(step, now))
-        )
+        return enough or self._is_late(step, now) or not (waiting or self._candidates(step, now))
+
+    def _is_late(self, step: Step, now: float) -> bool:
+        grace = self._grace_end(step)
+        return now >= step.deadline or (grace is not None and now >= grace)
 
     def _grace_end(self, step: Step) -> float | None:
-        if self.rules.grace_s is None or step.quorum_at is None:
+        """When the rest is waited for no longer; None before the quorum is there, or without such a rule."""
+        if step.quorum_at is None:
             return None
-        return step.quorum_at + self.rules.grace_s
+        ends = []
+        if self.rules.grace_s is not None:
+            ends.append(step.quorum_at + self.rules.grace_s)
+        if self.rules.patience_s is not None and step.latest is not None:
+            ends.append(step.latest + self.rules.patience_s)
+        return min(ends, default=None)
 
     def _candidates(self, step: Step, now: float) -> list[ClientId]:
         """Who could take a vacant slot now: a late invitation that cannot end in time helps nobody."""
@@ -543,4 +564,5 @@ def _restored_step(saved: Mapping[str, Any], reported: Collection[ClientId], now
     )
     step.failed = set(saved["failed"]) - step.reported
     step.quorum_at = now if step.reported and len(step.reported) >= step.quorum else None
+    step.latest = now if step.reported else None
     return step

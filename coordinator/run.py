@@ -21,6 +21,7 @@ from coordinator import folding, records
 from coordinator.checkpoint import Checkpoint
 from coordinator.events import (
     Action,
+    Ask,
     Close,
     Event,
     Failed,
@@ -79,6 +80,13 @@ class SendOrder:
 
 
 @dataclass(frozen=True)
+class Question:
+    """Ask an agent whether it is there."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
 class Announce:
     """A line for the record was written; tell whoever watches."""
 
@@ -92,7 +100,7 @@ class Done:
     why: str
 
 
-Effect = SendModel | SendOrder | Announce | Done
+Effect = SendModel | SendOrder | Question | Announce | Done
 
 
 @dataclass
@@ -290,6 +298,8 @@ class Run:
                     row = {"event": "released", "agent": client, "round": self.engine.round}
                     effects += [self._write(row), self.order_of(client)]
                     self._save()
+                case Ask(clients):
+                    effects += map(Question, clients)
                 case Ignored(event, why):
                     effects.append(Announce({"event": "ignored", "agent": getattr(event, "client", None), "why": why}))
                 case Finished(why):
@@ -451,6 +461,11 @@ class Run:
             self.facts.trained[client] = self.engine.round
             if "track" in report.numbers:
                 self.facts.tracked[client] = records.better(self.facts.tracked.get(client), report.numbers)
+
+    def parts_of_own_model(self, client: ClientId) -> int:
+        """How many parts of a model for this agent alone are published now."""
+        sent = self._models.get(f"@{client}")
+        return 0 if sent is None else sent.ref.parts
 
     # -- orders and models -------------------------------------------------------------------------
 

@@ -20,10 +20,10 @@ from coordinator.alone import two_at_once
 from coordinator.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
 from coordinator.roster import Roster
 from coordinator.rounds import Stage
-from coordinator.run import Announce, Done, Effect, Run, SendModel, SendOrder
+from coordinator.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
 from shared.errors import DecodeError
 from shared.link import Down, Incoming, Link, Message, Up, Will
-from shared.messages import AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
+from shared.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
 from shared.namesakes import Answer, Namesakes, session_id
 from shared.parts import Assembler, FileSink, split
 from shared.topics import AgentTopic, PlainTopic, Topics
@@ -184,11 +184,15 @@ class Service:
         match topic:
             case AgentTopic(agent, "status"):
                 status = AgentStatus.from_bytes(incoming.payload)
+                if status.problem == ASKED and not status.online:  # our own question
+                    return None
                 if status.agent != agent:
                     raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
                 if agent not in self.roster.entries and len(self.roster.entries) >= MOST_AGENTS:
                     raise DecodeError("too many agents", f"{agent} would be one more than {MOST_AGENTS}")
                 return status, incoming.retained
+            case AgentTopic(_, "report") if not incoming.payload:  # the topic was cleared
+                return None
             case AgentTopic(agent, "report"):
                 return self._part(agent, incoming.payload)
             case PlainTopic("control"):
@@ -292,6 +296,8 @@ class Service:
             if status.online:
                 self.run.samples[status.agent] = (status.samples, status.test_samples)
             effects += await self._handle(event)
+        if self.roster.is_expelled(status.agent):
+            await self._clear(status.agent)
         if status.agent in self.run.engine.known and not known:
             effects.append(self.run.order_of(status.agent))
         if status.problem and status.online:
@@ -328,8 +334,11 @@ class Service:
             match effect:
                 case SendModel():
                     await self._publish_model(effect)
-                case SendOrder():
-                    orders[effect.client] = effect  # only the newest state of an agent matters
+                case SendOrder(client):
+                    if not self.roster.is_expelled(client):
+                        orders[client] = effect  # only the newest state of an agent matters
+                case Question(client):
+                    await self._ask(client)
                 case Announce(row):
                     self.watch(row)
                     if row["event"] == "phase":
@@ -345,6 +354,21 @@ class Service:
             await self._tell(online=True)
         await self._publish_orders(list(orders.values()))
         return over
+
+    async def _ask(self, agent: str) -> None:
+        """An agent that reads that it is offline says at once that it lives; of another one it stays written."""
+        entry = self.roster.entries.get(agent)
+        if entry is None or not entry.status.online:
+            return
+        question = AgentStatus(agent=agent, session=entry.status.session, online=False, problem=ASKED)
+        await self.link.publish(self.topics.status(agent), question.to_bytes(), retain=True)
+
+    async def _clear(self, agent: str) -> None:
+        """Take back all that is retained for an expelled agent, and what it may have retained itself."""
+        own_model = self.topics.model(f"@{agent}")
+        parts = [f"{own_model}/{part}" for part in range(self.run.parts_of_own_model(agent))]
+        for topic in (self.topics.order(agent), self.topics.report(agent), *parts):
+            await self.link.publish(topic, b"", retain=True)
 
     async def _publish_model(self, send: SendModel) -> None:
         base, part_bytes, ref = self.topics.model(send.ref.key), self.scenario.wire.part_bytes, send.ref

@@ -27,6 +27,11 @@ LONGEST = (
 DEEPEST = 16  # levels of lists and maps in `Numbers`
 CHECKSUM_BYTES = 8
 
+# `AgentStatus.problem` of statuses that others publish in an agent's name, offline
+EXPELLED = "expelled: its credentials were revoked"
+ROTATED = "its credentials were replaced: the agent needs the new file"
+ASKED = "missed a deadline: asked whether it is there"
+
 
 def digest(content: bytes | bytearray | memoryview) -> bytes:
     """The name of a content: blake2b, 16 bytes."""

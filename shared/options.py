@@ -48,7 +48,10 @@ def _known_by(context: typer.Context, file: Path | None) -> Path | None:
         told = read(file)
     except (UserError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    context.default_map = {"broker": told["broker"], "ca": told["ca"], "name": told["id"]}
+    defaults = {"broker": told["broker"], "ca": told["ca"], "name": told["id"]}
+    if told["federation"]:
+        defaults["federation"] = told["federation"]
+    context.default_map = defaults
     return file
 
 

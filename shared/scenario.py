@@ -139,7 +139,10 @@ class Rounds(Section):
     quorum: int = Field(1, ge=1, description="a round with fewer reports is void and drawn again")
     deadline_s: float = Field(600.0, gt=0, description="a round closes at the latest this long after it opened")
     grace_s: float | None = Field(
-        None, ge=0, description="once the quorum is there, wait at most this long for the rest"
+        None,
+        ge=0,
+        description="once the quorum is there, wait at most this long for the rest; null: until no report has come for "
+        "half of deadline_s",
     )
     void_limit: int = Field(20, ge=1, description="give up (resumable) after so many void attempts in a row")
     start_agents: int | None = Field(

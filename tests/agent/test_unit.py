@@ -92,8 +92,8 @@ def test_nothing_in_an_argument_is_expanded(word: str, wanted: str) -> None:
     ("user", "options", "said"),
     [
         ("pi-7", ["--id", "pi-8"], "are pi-7's, not pi-8's; leave --id out, or give pi-8's file"),
-        ("coordinator", [], "are the coordinator's; an agent's are wanted"),
-        ("coordinator", ["--id", "pi-7"], "are the coordinator's; an agent's are wanted"),
+        ("coordinator", [], "are the coordinator's; expected an agent's"),
+        ("coordinator", ["--id", "pi-7"], "are the coordinator's; expected an agent's"),
     ],
 )
 def test_credentials_of_somebody_else_are_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import json
 import ssl
 import subprocess
@@ -17,10 +18,14 @@ from typer.testing import CliRunner, Result
 from agent.cli import app as agent
 from agent.service import Identity
 from broker import passwords
+from broker.acl import allows
+from broker.authority import expiry, hosts_of
 from broker.cli import app
-from broker.home import Home
+from broker.home import AUDIT_OWNER, Home
+from broker.options import Options
 from coordinator.cli import main as coordinator
 from shared import credentials
+from shared.audit import verify
 from shared.broker_url import BrokerUrl, Tls
 from shared.errors import UserError
 from shared.link import Down, Message
@@ -28,6 +33,7 @@ from shared.mqtt_link import MqttLink
 from tests.conformance.test_links import down, message, up
 from tests.processes import ROOT, free_port, needs_mosquitto
 
+EVIL = b'{"id": "pi\\nExecStartPre=/bin/sh", "broker": "mqtts://h"}\n-----BEGIN CERTIFICATE-----'
 ORDER = "covey/f/agents/pi-7/order"
 WAYS = [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
 
@@ -66,7 +72,7 @@ def running(home: Home, *options: str) -> Iterator[None]:
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(way: list[str], home: Home) -> None:
     with running(home, *way):
-        file = home.enroll("pi-7")
+        file = home.enroll("pi-7", federation="f")
         async with (
             MqttLink(url_of(home.file("coordinator")), client_id="c") as owner,
             MqttLink(url_of(file), client_id="p") as pi,
@@ -136,9 +142,10 @@ def shakes_hands(home: Home, host: str) -> bool:
 def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: Home) -> None:
     home.enroll("pi-7")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.folder.rglob("*")}
-    secret = ("ca.key", "server.key", "passwords", "coordinator.pem", "pi-7.pem")
+    secret = ("ca.key", "server.key", "passwords", "members.json", "coordinator.pem", "pi-7.pem", "audit.jsonl")
     assert {modes[name] for name in secret} == {"0o600"}
     assert modes["users"] == "0o700"
+    assert home.folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_password_stands_in_its_owners_file_alone(home: Home) -> None:
@@ -152,7 +159,7 @@ def test_a_password_stands_in_its_owners_file_alone(home: Home) -> None:
     ("line", "words"),
     [
         ("enroll pi-7", "pi-7 is enrolled"),
-        ("enroll pi/8", "'pi/8': an agent's id is wanted"),
+        ("enroll pi/8", "'pi/8': invalid id"),
         ("enroll coordinator", "not coordinator"),
         ("expel pi-8", "pi-8: no such agent; enrolled are pi-7"),
         ("expel coordinator", "no such agent"),
@@ -201,11 +208,11 @@ def test_a_host_that_nobody_could_dial_is_refused(host: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"rubbish", b"\xff\xfe", b'{"id": "a", "broker": "http://x"}\n-----BEGIN']
+    "text", [b"", b"{}", b"rubbish", b"\xff\xfe", b'{"id": "a", "broker": "http://x"}\n-----BEGIN', EVIL]
 )
 def test_a_file_that_holds_no_credentials_is_named(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.pem").write_bytes(text)
-    with pytest.raises(UserError, match=r"x\.pem: a file is wanted that `broker enroll` wrote"):
+    with pytest.raises(UserError, match=r"x\.pem: expected a file that `broker enroll` wrote"):
         credentials.read(tmp_path / "x.pem")
 
 
@@ -240,3 +247,79 @@ def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(file: str, tm
     assert done.exit_code == 2
     assert str(tmp_path) in done.stderr.replace("\n", "")
     assert "Traceback" not in done.output
+
+
+def test_a_role_and_a_federation_are_kept_and_bound_what_a_user_may(home: Home) -> None:
+    done = typed("enroll", "watch", "--role", "observer", "--federation", "g", "--home", home.folder)
+    assert done.exit_code == 0, done.output
+    typed("enroll", "pi-7", "--home", home.folder)
+    members = home.options(Options(), host=None, port=None, keeps=False).roles()
+    assert members is not None
+    assert allows("watch", "read", "covey/g/run/metrics", members)
+    assert not allows("watch", "read", "covey/default/run/metrics", members)
+    assert not allows("watch", "write", "covey/g/agents/watch/status", members)
+    assert allows("pi-7", "write", "covey/default/agents/pi-7/status", members)
+    assert not allows("pi-7", "write", "covey/g/agents/pi-7/status", members)
+    assert credentials.read(home.file("watch"))["federation"] == "g"
+
+
+def test_list_shows_roles_and_when_certificates_expire(home: Home) -> None:
+    typed("enroll", "watch", "--role", "observer", "--home", home.folder)
+    listed = json.loads(typed("list", "--json", "--home", home.folder).stdout)
+    assert listed["users"]["watch"]["role"] == "observer"
+    assert listed["users"]["coordinator"]["federation"] == "+"
+    assert set(listed["certificates"]) == {"server.pem", "ca.pem"}
+    assert "observer" in typed("list", "--home", home.folder).stdout
+
+
+@pytest.mark.parametrize("user", ["pi-7", "coordinator"])
+def test_rotate_makes_the_old_password_void(home: Home, user: str) -> None:
+    if user == "pi-7":
+        home.enroll(user)
+    before = url_of(home.file(user)).password or ""
+    done = typed("rotate", user, "--home", home.folder)
+    assert done.exit_code == 0, done.output
+    after = url_of(home.file(user)).password or ""
+    made = passwords.read(home.passwords)[user]
+    assert passwords.fits(made, after)
+    assert not passwords.fits(made, before)
+
+
+def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: Home) -> None:
+    before = (home.folder / "server.pem").read_bytes()
+    done = typed("renew", "--home", home.folder, "--days", "30")
+    assert done.exit_code == 0, done.output
+    assert (home.folder / "server.pem").read_bytes() != before
+    assert shakes_hands(home, "localhost")
+    assert hosts_of((home.folder / "server.pem").read_bytes()) == ["localhost"]
+
+
+def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourteen(tmp_path: Path) -> None:
+    made = Home.create(tmp_path / "home", ["localhost"], 8883)
+    until = expiry((made.folder / "server.pem").read_bytes())
+    days_left = (until - datetime.datetime.now(datetime.UTC)).days
+    assert days_left in (89, 90)
+    assert made.warnings() == []
+    made.renew(days=13)
+    (warning,) = made.warnings()
+    assert "expires in 12 days" in warning
+    assert "broker renew" in warning
+
+
+def test_the_audit_log_of_the_folder_holds_every_change(home: Home) -> None:
+    home.enroll("pi-7")
+    home.rotate("pi-7")
+    home.expel("pi-7")
+    verdict = verify(home.folder / "audit.jsonl", owner=AUDIT_OWNER)
+    assert verdict.whole
+    assert {event: verdict.events[event] for event in ("init", "enrol", "rotate", "expel")} == dict.fromkeys(
+        ("init", "enrol", "rotate", "expel"), 1
+    )
+
+
+def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(home: Home) -> None:
+    home.enroll("pi-7", federation="+")
+    home.members.unlink()
+    home.enroll("pi-8")
+    assert set(home.entries()) == {"coordinator", "pi-7", "pi-8"}
+    assert home.entries()["coordinator"].role == "coordinator"

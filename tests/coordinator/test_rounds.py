@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from coordinator.events import (
+    Ask,
     Close,
     Failed,
     Finished,
@@ -171,7 +172,7 @@ def test_a_late_agent_is_left_behind_at_the_deadline() -> None:
     engine = opened("a", "b", rounds=2)
     assert engine.handle(Reported("a", 1), 5.0) == []
     assert engine.handle(Tick(), 29.9) == []
-    assert engine.handle(Tick(), 30.0) == [Close(1, ("a",), ("b",))]
+    assert engine.handle(Tick(), 30.0) == [Ask(("b",)), Close(1, ("a",), ("b",))]
     assert feed(engine, 30.0, Folded(), Planned(TRAIN))[1:] == [Open(2, 1, 0, TRAIN, ("a", "b"))]
     late = Reported("b", 1)
     assert engine.handle(late, 31.0) == [Ignored(late, "report is for step 1, open is 2")]

@@ -2,7 +2,24 @@
 
 import pytest
 
-from coordinator.events import Close, Failed, Finished, Folded, Ignored, Left, Open, Plan, Planned, Reported, Tick, Void
+from coordinator.events import (
+    Ask,
+    Close,
+    Failed,
+    Finished,
+    Folded,
+    Ignored,
+    Joined,
+    Left,
+    LinkBack,
+    LinkLost,
+    Open,
+    Plan,
+    Planned,
+    Reported,
+    Tick,
+    Void,
+)
 from coordinator.rounds import RoundEngine
 from coordinator.sampling import walk
 from shared.strategy import Phase, View
@@ -14,7 +31,10 @@ from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
 def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_anew() -> None:
     engine = opened("a", "b", "c", quorum=2)
     engine.handle(Reported("a", 1), 1.0)
-    assert engine.handle(Tick(), 30.0) == [Void(1, "1 reports of 3 invited, the quorum is 2", ("a", "b", "c"))]
+    assert engine.handle(Tick(), 30.0) == [
+        Ask(("b", "c")),
+        Void(1, "1 reports of 3 invited, the quorum is 2", ("a", "b", "c")),
+    ]
     assert engine.wake_at == 30.5
     assert engine.handle(Tick(), 30.5) == [Plan(View(0, 1, 1, ("a", "b", "c")))]
     assert engine.handle(Planned(TRAIN), 30.5) == [Open(2, 0, 1, TRAIN, ("a", "b", "c"))]
@@ -61,10 +81,10 @@ def test_a_failure_after_the_report_is_ignored() -> None:
 
 
 def test_the_pause_between_void_attempts_doubles_up_to_half_a_minute() -> None:
-    engine, pauses, now = opened("a", deadline_s=1.0, void_limit=2000), [], 0.0
+    engine, pauses, now = opened("a", deadline_s=1.0, void_limit=2000, rollcall_s=1e9), [], 0.0
     for _ in range(1100):  # far beyond the largest exponent of a float
         now += 1.0
-        assert isinstance(engine.handle(Tick(), now)[0], Void)
+        assert isinstance(engine.handle(Tick(), now)[-1], Void)
         assert engine.wake_at is not None
         pauses.append(engine.wake_at - now)
         now = engine.wake_at
@@ -101,20 +121,21 @@ def test_the_grace_period_begins_with_the_quorum() -> None:
     assert engine.handle(Reported("b", 1), 4.0) == []
     assert engine.wake_at == 9.0
     assert feed(engine, 8.9, Tick(), Reported("c", 1)) == []  # a further report does not lengthen it
-    assert engine.handle(Tick(), 9.0) == [Close(1, ("a", "b", "c"), ("d",))]
+    assert engine.handle(Tick(), 9.0) == [Ask(("d",)), Close(1, ("a", "b", "c"), ("d",))]
 
 
 def test_the_grace_period_ends_at_the_deadline_at_the_latest() -> None:
     engine = opened("a", "b", grace_s=5.0)
     engine.handle(Reported("a", 1), 28.0)
     assert engine.wake_at == 30.0
-    assert engine.handle(Tick(), 30.0) == [Close(1, ("a",), ("b",))]
+    assert engine.handle(Tick(), 30.0) == [Ask(("b",)), Close(1, ("a",), ("b",))]
 
 
 def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
     engine = opened(*"abcde", phase=Phase("moments", "all", ends_round=False, quorum=0.6))
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
-    assert engine.handle(Tick(), 30.0) == [Void(1, "2 reports of 5 invited, the quorum is 3", tuple("abcde"))]
+    void = Void(1, "2 reports of 5 invited, the quorum is 3", tuple("abcde"))
+    assert engine.handle(Tick(), 30.0) == [Ask(tuple("cde")), void]
 
 
 @pytest.mark.parametrize(("share", "agents", "quorum"), [(0.5, 5, 3), (0.01, 5, 1), (0.0, 5, 1), (0.55, 100, 55)])
@@ -144,10 +165,54 @@ def test_a_phase_that_may_be_empty_is_folded_without_a_report() -> None:
     phase = Phase("evaluate", "all", ends_round=False, may_be_empty=True)
     engine = opened("a", "b", phase=phase, grace_s=1.0)
     assert engine.wake_at == 30.0  # grace begins with a first report, even though the quorum is nobody
-    assert engine.handle(Tick(), 30.0) == [Close(1, (), ("a", "b"))]
+    assert engine.handle(Tick(), 30.0) == [Ask(("a", "b")), Close(1, (), ("a", "b"))]
 
 
 def test_a_phase_that_may_be_empty_and_needs_absent_agents_closes_as_it_opens() -> None:
     phase = Phase("enter", ("ghost",), ends_round=False, may_be_empty=True)
     engine = gathered("a")
     assert engine.handle(Planned(phase), 0.0) == [Open(1, 0, 0, phase, ()), Close(1, (), ())]
+
+
+def test_an_agent_that_does_not_answer_after_a_missed_deadline_costs_no_second_one() -> None:
+    engine = opened("a", "b", rounds=2)
+    engine.handle(Reported("a", 1), 5.0)
+    assert engine.handle(Tick(), 30.0) == [Ask(("b",)), Close(1, ("a",), ("b",))]
+    feed(engine, 30.0, Folded(), Planned(TRAIN), Reported("a", 2))
+    assert engine.wake_at == 40.0  # rollcall_s after the question, not deadline_s after the second step opened
+    assert engine.handle(Tick(), 40.0) == [Close(2, ("a",), ("b",))]
+    assert engine.present == {"a"}
+
+
+def test_an_agent_that_answers_after_a_missed_deadline_stays() -> None:
+    engine = opened("a", "b", rounds=2)
+    engine.handle(Reported("a", 1), 5.0)
+    feed(engine, 30.0, Tick(), Folded(), Planned(TRAIN))
+    feed(engine, 31.0, Joined("b"), Reported("a", 2))
+    assert engine.handle(Tick(), 40.0) == []
+    assert engine.handle(Reported("b", 2), 41.0) == [Close(2, ("a", "b"), ())]
+
+
+def test_nobody_is_asked_where_enough_have_reported() -> None:
+    engine = opened("a", "b", "c", agents=2, over_select=1.5)
+    engine.handle(Reported("a", 1), 29.0)
+    assert engine.handle(Reported("b", 1), 30.0) == [Close(1, ("a", "b"), ("c",))]
+
+
+def test_patience_counts_from_the_newest_report_and_only_once_the_quorum_is_there() -> None:
+    engine = opened("a", "b", "c", "d", quorum=2, patience_s=6.0)
+    engine.handle(Reported("a", 1), 1.0)
+    assert engine.wake_at == 30.0
+    engine.handle(Reported("b", 1), 4.0)
+    assert engine.wake_at == 10.0
+    engine.handle(Reported("c", 1), 9.0)
+    assert engine.wake_at == 15.0  # a further report lengthens it: a fleet that reports one by one is waited for
+    assert engine.handle(Tick(), 15.0) == [Ask(("d",)), Close(1, ("a", "b", "c"), ("d",))]
+
+
+def test_patience_does_not_run_while_the_link_is_down() -> None:
+    engine = opened("a", "b", patience_s=6.0)
+    engine.handle(Reported("a", 1), 1.0)
+    feed(engine, 2.0, LinkLost())
+    feed(engine, 12.0, LinkBack(), Joined("a"), Joined("b"))
+    assert engine.wake_at == 17.0
