@@ -162,7 +162,7 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
     async with AsyncExitStack() as stack:
         resume = stack.enter_context(prepared(scenario, options))
         if url is None:
-            started = await stack.enter_async_context(launch.broker(folder, embedded=options.embedded))
+            started = await stack.enter_async_context(launch.broker(folder, scenario, embedded=options.embedded))
             watch({"event": "broker", "broker": started.name, "url": str(started.url), "note": started.note})
             url, fleet_url = started.url, started.fleet_url
         else:

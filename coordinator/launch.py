@@ -33,6 +33,11 @@ from shared.strategy import Setup
 from shared.vectors import Layout
 
 READY_WITHIN_S = 60.0
+# what `broker up` allows by default, and what it adds for topics and digests (broker/limits.py)
+USUAL_AGENTS = 1000
+USUAL_PART_BYTES = 512 << 10
+ROSTER_ROW_BYTES = 400
+PACKET_ENVELOPE_BYTES = 16 << 10
 PASSWORD_BYTES = 32
 STANDS_IN = "no mosquitto is installed here: the embedded broker, in pure Python, takes its place"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
@@ -49,7 +54,7 @@ class StartedBroker:
 
 
 @asynccontextmanager
-async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker]:
+async def broker(folder: Path, scenario: Scenario, *, embedded: bool) -> AsyncIterator[StartedBroker]:
     """A broker of our own on a free port of this machine, for as long as the block lasts.
 
     Every user of the machine reaches that port, so the broker lets in nobody without a password. They are new for each
@@ -57,7 +62,7 @@ async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker
     """
     password, fleet_password = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
     command = ["broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes", "--user", COORDINATOR]
-    command += ["--embedded"] if embedded else []
+    command += [*_limits(scenario), *(["--embedded"] if embedded else [])]
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
         line = await _first_line(child, folder / "broker.log")
@@ -67,6 +72,16 @@ async def broker(folder: Path, *, embedded: bool) -> AsyncIterator[StartedBroker
         url = replace(place, user=COORDINATOR, password=password)
         fleet_url = replace(place, user=FLEET, password=fleet_password)
         yield StartedBroker(url, fleet_url, told["broker"], STANDS_IN if stands_in else "")
+
+
+def _limits(scenario: Scenario) -> list[str]:
+    """Options of `broker up` where the scenario needs more than its defaults: a large fleet, or large parts."""
+    agents = scenario.fleet.agents if scenario.fleet is not None else 0
+    options = ["--agents", str(agents)] if agents > USUAL_AGENTS else []
+    if scenario.wire.part_bytes > USUAL_PART_BYTES:
+        largest = max(scenario.wire.part_bytes, ROSTER_ROW_BYTES * agents)
+        options += ["--max-packet", str(largest + PACKET_ENVELOPE_BYTES)]
+    return options
 
 
 @asynccontextmanager
