@@ -113,12 +113,11 @@ def service(
     import getpass
 
     from agent.unit import render
+    from shared.children import python
 
     parsed = get_command(app).commands["start"].make_context("agent start", context.args)  # type: ignore[attr-defined]
     name = _named(*(parsed.params[option] for option in ("name", "credentials", "broker")))
-    print(
-        render(name, [sys.executable, "-m", "agent.cli", "start", *_again(parsed)], user or getpass.getuser()), end=""
-    )
+    print(render(name, [*python("agent.cli", "start"), *_again(parsed)], user or getpass.getuser()), end="")
 
 
 def _again(parsed: typer.Context) -> list[str]:

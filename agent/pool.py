@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import os
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from agent import wire
+from shared.children import environment, python
 
-HOME = str(Path(__file__).resolve().parent.parent)  # the agent may have been started from anywhere
-COMMAND = (sys.executable, "-m", "agent.worker")
+COMMAND = python("agent.worker")
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event in the life of a worker
@@ -127,12 +125,11 @@ class Pool:
         self._done(worker, alive=True)
 
     async def _start(self) -> _Worker:
-        path = os.pathsep.join(part for part in (HOME, os.environ.get("PYTHONPATH", "")) if part)
         process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            env=environment(**ONE_THREAD),
         )
         worker = _Worker(process)
         self._all.add(worker)

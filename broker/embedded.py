@@ -25,6 +25,7 @@ from broker.child import Child
 from broker.limits import Limits
 from broker.options import Options, free_port
 from shared.broker_url import BrokerUrl
+from shared.children import environment, python
 from shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 READY_S = 30.0
 HANDSHAKE_S = 10.0
 FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
-ROOT = Path(__file__).resolve().parent.parent
 
 
 class EmbeddedBroker(Child):
@@ -54,14 +54,11 @@ class EmbeddedBroker(Child):
         log = self.options.log.open("ab") if self.options.log else None
         try:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "broker.embedded",
-                *_arguments(self.options, port),
+                *python("broker.embedded", *_arguments(self.options, port)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
+                env=environment(),
             )
         finally:
             if log:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import shutil
-import sys
 import zipfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,6 +23,7 @@ import numpy as np
 from coordinator.sampling import expected_share
 from coordinator.scenario_file import listed_participants
 from shared.broker_url import BrokerUrl
+from shared.children import environment, python
 from shared.consent import NO_CODE, AllowedCode
 from shared.credentials import COORDINATOR, FLEET
 from shared.errors import UserError
@@ -182,17 +181,15 @@ async def _child(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """`python -m command`; stopped by closing its standard input and SIGTERM when the block ends.
 
-    `settings` go into its environment, which no other user may read.
+    The first word of `command` is a module. `settings` go into its environment, which no other user may read.
     """
     with log.open("ab") as file:
         child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            *command,
+            *python(*command),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE if talks else file,
             stderr=file,
-            env=os.environ | settings,
+            env=environment(**settings),
             start_new_session=True,  # Ctrl-C is for us; we end our children ourselves
         )
     try:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,11 +15,11 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
+from shared.children import environment, python
 from shared.errors import UserError
 from shared.frames import Job, pack, read
 
-HOME = str(Path(__file__).resolve().parent.parent)  # the coordinator may have been started from anywhere
-COMMAND = (sys.executable, "-m", "agent.worker")
+COMMAND = python("agent.worker")
 
 
 class Crew:
@@ -35,8 +34,7 @@ class Crew:
 
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)
-        path = os.pathsep.join(part for part in (HOME, os.environ.get("PYTHONPATH", "")) if part)
-        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        one_thread = environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
         with self._log.open("ab") as log:
             for _ in range(self._size):
                 worker = subprocess.Popen(
@@ -44,7 +42,7 @@ class Crew:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    env=environment,
+                    env=one_thread,
                     start_new_session=True,  # Ctrl-C is for us; we end our workers ourselves
                 )
                 self._all.append(worker)

@@ -30,14 +30,14 @@ def free_port() -> int:
 class Program:
     """`python -m command`, its output in a file."""
 
-    def __init__(self, command: Sequence[str], log: Path, *, module: bool = True) -> None:
+    def __init__(self, command: Sequence[str], log: Path, *, module: bool = True, cwd: Path = ROOT) -> None:
         self.log = log
         arguments = [sys.executable, "-m", *command] if module else list(command)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path}
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=ROOT, env=environment
+                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=cwd, env=environment
             )
 
     @property
@@ -60,9 +60,9 @@ class Program:
 
 
 @contextlib.contextmanager
-def program(*command: str, log: Path, module: bool = True) -> Iterator[Program]:
+def program(*command: str, log: Path, module: bool = True, cwd: Path = ROOT) -> Iterator[Program]:
     """A program for as long as the block lasts."""
-    this = Program(command, log, module=module)
+    this = Program(command, log, module=module, cwd=cwd)
     try:
         yield this
     finally:

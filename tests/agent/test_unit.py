@@ -40,8 +40,8 @@ def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
     found = unit(*options, "--user", "pi", "--id", "pi-7")
     (_, *words) = shlex.split(found["ExecStart"])
     wanted = ["--data", str(tmp_path / "my data"), "--broker", "mqtts://host", "--ca", str(tmp_path / "ca.pem")]
-    assert words[:3] == ["-m", "agent.cli", "start"]
-    assert sorted(words[3:]) == sorted([*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"])
+    assert words[:4] == ["-P", "-m", "agent.cli", "start"]
+    assert sorted(words[4:]) == sorted([*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"])
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 
 

@@ -1,0 +1,83 @@
+"""What lies in the working directory is not imported: neither by a program nor by any process that it starts.
+
+Before, `python -m` put the working directory first on the import path of every child: a planted `torch.py` ran as whoever
+started a coordinator there (as root, in the review).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.children import HOME, environment, python
+from tests.attacks import rogue
+from tests.e2e.conftest import scenario
+from tests.processes import Program, until
+
+pytestmark = pytest.mark.processes
+
+PLANTED = ("torch", "numpy", "yaml", "msgpack", "pydantic", "json", "amqtt", "paho", "agent", "broker", "shared")
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A folder with modules that leave `marker` where they are imported."""
+    folder = tmp_path / "somewhere"
+    folder.mkdir()
+    trap = f"import pathlib, sys\npathlib.Path({str(folder / 'marker')!r}).write_text(__name__)\nraise SystemExit(99)\n"
+    for name in PLANTED:
+        (folder / f"{name}.py").write_text(trap)
+    return folder
+
+
+def start(folder: Path, module: str, *words: str, log: Path) -> Program:
+    """As the installed command would be started there: the interpreter itself does not look into the folder."""
+    return Program([sys.executable, "-P", "-m", module, *words], log, module=False, cwd=folder)
+
+
+@pytest.mark.parametrize("way", ["--embedded", "--in-process"])
+def test_a_run_started_among_planted_modules_imports_none(way: str, planted: Path, tmp_path: Path) -> None:
+    sections = {} if way == "--embedded" else {"faults": {}}
+    path = scenario(tmp_path, simulated=True, rounds={"count": 1})
+    if sections:
+        path.write_text(path.read_text().replace("slow: 1.0", "slow: 0.0").replace("slow_s: 0.3", "slow_s: 2.0"))
+    run = start(planted, "coordinator.cli", "run", str(path), "--out", "run", "--json", way, log=tmp_path / "run.log")
+    try:
+        assert run.process.wait(120) == 0, run.output
+    finally:
+        run.stop()
+    assert not (planted / "marker").exists()
+
+
+def test_an_agent_started_among_planted_modules_imports_none(planted: Path, tmp_path: Path) -> None:
+    order = rogue.order()
+    data = tmp_path / "data.csv"
+    data.write_text("a,b,c,d,label\n" + "1,2,3,4,0\n5,6,7,8,1\n" * 10)
+    with rogue.open_broker(tmp_path) as url:
+        words = ["start", "--data", str(data), "--broker", url, "--id", "victim", "--state", str(tmp_path / "state")]
+        agent = start(planted, "agent.cli", *words, log=tmp_path / "agent.log")
+        try:
+            until(lambda: "connected" in agent.output, of=agent)
+            heard = rogue.attack(
+                url, {rogue.TOPICS.order("victim"): order.to_bytes()}, enough=lambda h: h.reports
+            )  # its worker started, and said why it could not train without a model
+        finally:
+            agent.stop()
+    assert heard.reports
+    assert not (planted / "marker").exists()
+
+
+def test_a_childs_path_has_no_empty_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", ":/opt/mine::")
+    found = environment(KEY="value")
+    assert found["PYTHONPATH"] == f"{HOME}:/opt/mine"
+    assert (found["PYTHONSAFEPATH"], found["KEY"]) == ("1", "value")
+    assert python("agent.worker", "--warm") == (sys.executable, "-P", "-m", "agent.worker", "--warm")
+
+
+def test_no_file_of_ours_starts_python_without_the_safe_path() -> None:
+    files = [file for room in ("agent", "broker", "coordinator", "shared") for file in (HOME / room).rglob("*.py")]
+    starters = [file.name for file in files if "sys.executable" in file.read_text(encoding="utf-8")]
+    assert starters == ["children.py"]
