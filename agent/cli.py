@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
+from shared.printable import printable, printable_lines
 
 app = typer.Typer(
     help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
@@ -53,7 +54,7 @@ def main() -> None:
         with files_named():
             app()
     except UserError as error:
-        sys.stderr.write(f"agent: {error}\n")
+        sys.stderr.write(printable_lines(f"agent: {error}\n"))
         sys.exit(2)
 
 
@@ -331,11 +332,11 @@ def _fleet_lines(event: Mapping[str, Any]) -> None:
     if event["event"] == "fleet":
         print(f"{event['agents']} agents, {event['workers']} workers, at {event['broker']}", flush=True)
     elif event["event"] == "fleet down":
-        print(f"no connection to {event['why']}; trying again until it works", file=sys.stderr, flush=True)
+        print(printable(f"no connection to {event['why']}; trying again until it works"), file=sys.stderr, flush=True)
     elif event["event"] == "fleet up":
         print("connected", flush=True)
     elif event["event"] in ("problem", "failed"):
-        print(f"{event['agent']}: {event['why']}", file=sys.stderr, flush=True)
+        print(printable(f"{event['agent']}: {event['why']}"), file=sys.stderr, flush=True)
 
 
 class Lines:
@@ -367,10 +368,10 @@ class Lines:
                 self._say(f"step {event['step']}: report accepted")
 
     def _say(self, text: str) -> None:
-        print(text, flush=True)
+        print(printable(text), flush=True)
 
     def _complain(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from agent.check import Finding, inspect, load_local
 from agent.scenario_file import load_scenario
 from shared.errors import DataError
+from shared.printable import printable_lines
+from shared.terminal import Terminal
 
 
 def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) -> bool:
@@ -24,7 +25,7 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
         if as_json:
             print(json.dumps({"source": data, "problems": [str(error)]}))
         else:
-            sys.stderr.write(f"agent: {error}\n")
+            sys.stderr.write(printable_lines(f"agent: {error}\n"))
         return False
     if as_json:
         print(json.dumps(asdict(finding)))
@@ -34,7 +35,7 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
 
 
 def _print(finding: Finding, task: str) -> None:
-    out = Console(soft_wrap=True, markup=False, emoji=False)
+    out = Terminal(soft_wrap=True)
     table = Table(title=finding.source, show_header=False, title_justify="left")
     low, high = finding.value_range
     rows = {

@@ -17,6 +17,8 @@ import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,7 +106,8 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
     detail = None
     fresh = False
     try:
-        content, fresh = _work(job, order, memory_out)
+        with _memory_limited(Rules.from_wire(job).policy.max_memory_mb):
+            content, fresh = _work(job, order, memory_out)
     except Exception as error:
         detail = _explain(error, verbose=verbose)
         content = ReportContent.failed(order, job["client"], _line(public_text(error)))
@@ -135,6 +138,49 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
         return content, False
     save_memory(memory_out, new, durable=job["durable"])
     return content, True
+
+
+@contextlib.contextmanager
+def _memory_limited(most_mb: int | None) -> Iterator[None]:
+    """Let the work take so many MB more than torch and our own code did when they were imported. Linux only."""
+    if most_mb is None or sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (_own_data_bytes() + (most_mb << 20), hard))
+    try:
+        yield
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        raise PolicyError(
+            f"policy of this device: max_memory_mb: the work takes more than the {most_mb} MB that are allowed"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Is this error, or what led to it, a lack of memory? Torch has no type of its own for it."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+@cache
+def _own_data_bytes() -> int:
+    """What this process takes before its first work, all imports done."""
+    import shared.client  # noqa: F401
+
+    _quiet_torch()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) << 10
+    return 0
 
 
 def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -35,6 +34,8 @@ from shared.credentials import read as read_credentials
 from shared.errors import UserError, files_named
 from shared.messages import EXPELLED, ROTATED
 from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
+from shared.printable import printable_lines
+from shared.terminal import Terminal
 from shared.topics import is_name
 
 app = typer.Typer(
@@ -306,7 +307,7 @@ def _show(address: BrokerUrl, findings: list[Finding]) -> None:
     table = Table("check", "", "seen", "what it means", title=str(address))
     for finding in findings:
         table.add_row(finding.check, Text(finding.state, COLOURS[finding.state]), finding.seen, finding.means)
-    Console(markup=False, emoji=False).print(table)
+    Terminal().print(table)
 
 
 @contextlib.contextmanager
@@ -369,7 +370,7 @@ def _told() -> Iterator[None]:
 
 
 def _say(text: str) -> None:
-    print(f"broker: {text}", file=sys.stderr, flush=True)
+    print(printable_lines(f"broker: {text}"), file=sys.stderr, flush=True)
 
 
 def main() -> None:

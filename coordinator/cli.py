@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
-from rich.console import Console
 
 from coordinator.signals import sigterm_as_ctrl_c
 from shared.broker_url import Tls
 from shared.consent import AllowedCode
 from shared.errors import UserError, files_named
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
+from shared.terminal import Terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +33,7 @@ main = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # a bracket in a help text is a bracket
 )
-out, err = (Console(stderr=stderr, markup=False, emoji=False) for stderr in (False, True))
+out, err = Terminal(), Terminal(stderr=True)
 if not out.is_terminal:
     out.width = 120  # a pipe or a file has no width of its own
 

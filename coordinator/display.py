@@ -243,7 +243,9 @@ def _state(row: Mapping[str, Any]) -> Text:
 
 
 def _why_out(row: Mapping[str, Any]) -> str:
-    return str(row["problem"] or row.get("quarantined") or "")
+    failed = row.get("failed")
+    newest = f"its newest failure: {failed}" if failed else ""
+    return str(row["problem"] or row.get("quarantined") or newest)
 
 
 def _moment(seconds: float) -> str:

@@ -26,6 +26,7 @@ class Entry:
     seen: float  # seconds since the epoch
     here: bool = False
     refusals: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None  # why its newest report holds no work
 
 
 class Roster:
@@ -71,6 +72,11 @@ class Roster:
         if agent is not None and agent in self.entries:
             self.entries[agent].refusals[reason] += 1
 
+    def failed(self, agent: ClientId, why: str) -> None:
+        """Keep why an agent did not do the work of an order: its device may refuse it."""
+        if agent in self.entries:
+            self.entries[agent].failure = why
+
     def rows(
         self, clusters: Mapping[ClientId, int], quarantined: Mapping[ClientId, str] = NOBODY
     ) -> dict[ClientId, dict[str, Any]]:
@@ -87,6 +93,7 @@ class Roster:
                 "busy": entry.status.busy,
                 "problem": entry.status.problem,
                 "quarantined": quarantined.get(agent),
+                "failed": entry.failure,
                 "version": entry.status.version,
                 "refusals": dict(entry.refusals),
             }

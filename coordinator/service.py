@@ -340,6 +340,9 @@ class Service:
                 case Question(client):
                     await self._ask(client)
                 case Announce(row):
+                    if row["event"] == "failed":
+                        self.roster.failed(row["agent"], row["why"])
+                        self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
                     self.watch(row)
                     if row["event"] == "phase":
                         self.last_phase = row

@@ -17,6 +17,7 @@ import msgpack
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from shared.errors import DecodeError
+from shared.printable import printable
 from shared.topics import is_name
 
 VERSION = 1
@@ -24,6 +25,8 @@ DIGEST_BYTES = 16
 LONGEST = (
     1 << 17
 )  # items of a list or map: a header of five bytes could otherwise claim memory for as many as bytes came
+MAX_MODELS = 1024  # in one order
+MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
 DEEPEST = 16  # levels of lists and maps in `Numbers`
 CHECKSUM_BYTES = 8
 
@@ -46,6 +49,20 @@ def _name(text: str) -> str:
     if not is_name(text):
         raise ValueError("letters, digits, '.', '_' and '-', at most 64, are wanted")
     return text
+
+
+def _model_key(text: str) -> str:
+    """A cluster, or "@" and an agent. Anything else would subscribe to what the order does not name."""
+    if not is_name(text.removeprefix("@")):
+        raise ValueError("expected a cluster's name, or @ and an agent's")
+    return text
+
+
+def _few_parts(refs: list[ModelRef]) -> list[ModelRef]:
+    parts = sum(ref.parts for ref in refs)
+    if parts > MAX_PARTS:
+        raise ValueError(f"{parts} parts of models in one order, at most {MAX_PARTS} are possible")
+    return refs
 
 
 def _finite(value: Any, depth: int = 0) -> Any:
@@ -74,7 +91,7 @@ Numbers = Annotated[
 ]  # alone: pydantic fills a second argument
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-Text = Annotated[str, Field(max_length=4096)]
+Text = Annotated[str, Field(max_length=4096), AfterValidator(printable)]  # it is shown on terminals
 
 
 class Message(BaseModel):
@@ -167,7 +184,7 @@ class Part(Packed):
 class ModelRef(Message):
     """A model that an order names: where its parts lie and which content they make."""
 
-    key: Annotated[str, Field(max_length=65)]
+    key: Annotated[str, Field(max_length=65), AfterValidator(_model_key)]
     digest: Digest
     parts: Annotated[int, Field(ge=1, le=1 << 20)]
     size: Annotated[int, Field(ge=1, lt=1 << 40)]
@@ -184,7 +201,7 @@ class Work(Message):
     task: Numbers
     layout: Numbers
     scaling: Numbers | None  # per channel: {"mean": [...], "std": [...]}
-    models: list[ModelRef]
+    models: Annotated[list[ModelRef], Field(max_length=MAX_MODELS), AfterValidator(_few_parts)]
     numbers: Numbers
     cluster: int | None
     sizes: dict[str, int]
@@ -276,7 +293,7 @@ class AgentStatus(Document):
     busy: bool = False
     step: Count = 0
     version: Text = ""
-    dropped: dict[str, Count] = {}  # messages refused by this agent, by reason
+    dropped: dict[Text, Count] = {}  # messages refused by this agent, by reason
 
 
 class CoordinatorStatus(Document):
@@ -306,7 +323,7 @@ class RosterMessage(Document):
 
     run: Annotated[str, Field(max_length=64)] = ""
     agents: dict[Name, Numbers] = {}
-    refusals: dict[str, Count] = {}
+    refusals: dict[Text, Count] = {}
 
 
 class Control(Document):

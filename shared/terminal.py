@@ -1,0 +1,21 @@
+"""The terminal as our programs use it: text is shown as it is, neither as markup nor as control characters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from shared.printable import printable_lines
+
+
+class Terminal(Console):
+    """A rich console for text that others wrote: in lines and in cells of tables alike."""
+
+    def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
+        super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
+
+    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]  # passed on as they are
+        """Every string that is printed goes through here."""
+        return super().render_str(printable_lines(text), **options)
