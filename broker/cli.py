@@ -261,7 +261,7 @@ def list_users(
     table = Table("user", "role", "federation", "credentials of")
     for name, entry in sorted(entries.items()):
         table.add_row(name, entry.role, "any" if entry.federation == ANY else entry.federation, entry.since or "–")
-    Console(markup=False, emoji=False).print(table)
+    Terminal().print(table)
     for name, until in certificates.items():
         print(f"{name} is good until {until}")
 

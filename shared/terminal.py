@@ -16,6 +16,6 @@ class Terminal(Console):
     def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
 
-    def render_str(self, text: str, **options: Any) -> Text:  # type: ignore[override]  # passed on as they are
+    def render_str(self, text: str, **options: Any) -> Text:
         """Every string that is printed goes through here."""
         return super().render_str(printable_lines(text), **options)
