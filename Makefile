@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format clean mosquitto
+.PHONY: help run test check format lies clean mosquitto
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -27,6 +27,9 @@ check: $(READY) ## format, lint, types
 format: $(READY) ## put the code into its format, mend what the linter can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 1 800 runs, half an hour
+	$(BIN)/python -m tests.attacks.lies
 
 clean: ## remove all that was made here but the runs
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,198 @@
+"""A liar among three honest agents, with the real coordinator, its real commands and a real Mosquitto.
+
+The agents are played by this process: they train nothing, and answer every order with a small step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+import yaml
+
+from shared.codec import Codec, encode
+from shared.link import Message, Up, Will
+from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
+from shared.mqtt_link import MqttLink
+from shared.parts import split
+from shared.topics import Topics
+from shared.vectors import Layout
+from tests.attacks.lies import LIES, packed
+from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, rows, until
+
+pytestmark = [pytest.mark.broker, needs_mosquitto]
+
+TOPICS = Topics("default")
+LIAR = "liar"
+PEOPLE = (LIAR, "one", "three", "two")
+PAUSE_S = 0.05  # between an order and its report
+
+# what ended a coordinator before, at the fold and again at every --resume, and others
+TOLD = ("evaluation_mse_boom", "unasked_figures", "samples_1e12", "values_3e38", "loss_1.7e308", "key_twice")
+
+
+class Played:
+    """An agent without data. `lies` are told one after another; without any it is honest."""
+
+    def __init__(self, name: str, url: str, lies: Sequence[str] = ()) -> None:
+        self.name, self.url, self.lies = name, url, lies
+        self.models: dict[str, dict[int, bytes]] = {}
+        self.done: set[tuple[str, int, int]] = set()
+
+    async def live(self) -> None:
+        online = AgentStatus(agent=self.name, session="s", online=True, samples=10, test_samples=0)
+        will = Will(TOPICS.status(self.name), online.model_copy(update={"online": False}).to_bytes())
+        async with MqttLink(self.url, client_id=self.name, will=will) as link:
+            async for incoming in link.incoming():
+                if isinstance(incoming, Up):
+                    await link.subscribe([TOPICS.coordinator_status, TOPICS.order(self.name)])
+                elif isinstance(incoming, Message) and incoming.topic == TOPICS.coordinator_status:
+                    seen = CoordinatorStatus.from_bytes(incoming.payload)
+                    answer = online.model_copy(update={"epoch": seen.epoch, "task": seen.task_digest})
+                    await link.publish(TOPICS.status(self.name), answer.to_bytes(), retain=True)
+                elif isinstance(incoming, Message):
+                    await self.obey(link, OrderMessage.from_bytes(incoming.payload))
+
+    async def obey(self, link: MqttLink, order: OrderMessage) -> None:
+        known = (order.run, order.step, order.again)
+        if order.work is None or known in self.done:
+            return
+        self.done.add(known)
+        await asyncio.sleep(PAUSE_S)
+        content = self.content(order)
+        parts = split(BytesIO(content), digest=digest(content), size=len(content), part_bytes=65536, about=order.step)
+        for part in parts:
+            await link.publish(TOPICS.report(self.name, part.index), part.to_bytes())
+
+    def content(self, order: OrderMessage) -> bytes:
+        work = order.work
+        assert work is not None
+        vectors = {}
+        if work.phase == "train":
+            values = np.full(Layout.from_wire(work.layout).size, 0.25, np.float32)
+            rng = np.random.default_rng(1)
+            vectors["model"], _ = encode(values, Codec(), base=None, base_digest=b"", error=None, rng=rng)
+        good = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
+        numbers: dict[str, Any] = {"server": good} if work.phase == "evaluate" else {}
+        report = ReportContent(
+            run=order.run,
+            step=order.step,
+            client=self.name,
+            examples=10,
+            steps=1,
+            loss=1.0,
+            numbers=numbers,
+            seconds=0.0,
+            vectors=vectors,
+        )
+        if not self.lies:
+            return report.to_bytes()
+        bent = LIES[self.lies[order.step % len(self.lies)]].bend(report.model_dump(), order)
+        if bent is None:
+            return report.to_bytes()
+        return bent if isinstance(bent, bytes) else packed(msgpack.packb(bent, use_bin_type=True))
+
+
+@contextlib.contextmanager
+def played(url: str, lies: Sequence[str]) -> Iterator[None]:
+    """Everybody, in a thread with a loop of its own."""
+    loop = asyncio.new_event_loop()
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*(Played(name, url, lies if name == LIAR else ()).live() for name in PEOPLE))
+
+    task = loop.create_task(all_of_them())
+
+    def live() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(task)
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    try:
+        yield
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()
+
+
+def scene(folder: Path, count: int) -> Path:
+    data = {
+        "name": "liars",
+        "task": {"features": [4], "classes": 2, "model": {"name": "linear"}, "init": "start.npz"},
+        "strategy": {"name": "fedavg"},
+        "rounds": {"count": count, "start_agents": len(PEOPLE), "quorum": 2, "deadline_s": 60},
+        "evaluation": {"every": 1, "tune_epochs": 0},
+    }
+    np.savez(folder / "start.npz", theta0=np.zeros(10, np.float32))
+    path = folder / "scenario.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def run(folder: Path, url: str, count: int, *more: str) -> Program:
+    command = ["coordinator.cli", "run", str(scene(folder, count)), "--broker", url, "--out", str(folder / "run")]
+    return Program([*command, "--json", *more], folder / f"coordinator{len(more)}.log")
+
+
+def blamed(folder: Path, *events: str) -> set[str]:
+    return {row["agent"] for row in rows(folder) if row["event"] in events}
+
+
+def status(url: str, folder: Path) -> dict[str, Any]:
+    with program("coordinator.cli", "status", "--broker", url, "--json", log=folder / "status.log") as asked:
+        asked.process.wait(30)
+        seen: dict[str, Any] = json.loads(asked.output.splitlines()[-1])
+        return seen
+
+
+def test_a_run_with_a_liar_ends_with_sound_models_and_names_the_liar(tmp_path: Path) -> None:
+    """Before: the coordinator ended in a traceback at the first evaluation, and again at every --resume."""
+    port = free_port()
+    url = f"mqtt://127.0.0.1:{port}"
+    with mosquitto(tmp_path, port), played(url, TOLD):
+        coordinator = run(tmp_path, url, 6)
+        try:
+            assert coordinator.process.wait(90) == 0, coordinator.output[-2000:]
+        finally:
+            coordinator.stop()
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["rounds"] == 6
+    assert result["accuracy"]["server"]["accuracy"]["macro"] == pytest.approx(0.75)
+    shown = [json.loads(line) for line in coordinator.output.splitlines() if line.startswith("{")]
+    named = {row["agent"] for row in shown if row.get("event") in ("refused", "set_aside", "quarantined")}
+    assert named == {LIAR}
+    assert blamed(tmp_path / "run", "quarantined") == {LIAR}
+
+
+def test_a_quarantine_outlasts_a_kill_and_ends_with_release(tmp_path: Path) -> None:
+    port, folder = free_port(), tmp_path / "run"
+    url = f"mqtt://127.0.0.1:{port}"
+    with mosquitto(tmp_path, port), played(url, ("loss_1.7e308",)):
+        first = run(tmp_path, url, 10_000)
+        until(lambda: folder.exists() and blamed(folder, "quarantined") == {LIAR}, of=first)
+        first.kill()
+        second = run(tmp_path, url, 10_000, "--resume")
+        try:
+            until(lambda: '"up": true' in second.output, of=second)
+            held = until(lambda: status(url, tmp_path)["roster"]["agents"].get(LIAR, {}).get("quarantined"), of=second)
+            assert "loss is 1.7e+308" in held
+            with program("coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log") as wrong:
+                assert wrong.process.wait(30) == 2
+                assert "one is not in quarantine" in wrong.output
+            with program("coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log") as release:
+                assert release.process.wait(30) == 0, release.output
+            until(lambda: blamed(folder, "released") == {LIAR}, of=second)
+            until(lambda: [row["event"] for row in rows(folder)].count("quarantined") == 2, of=second)
+        finally:
+            second.stop()
