@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 from shared.errors import UserError, files_named
+from shared.files import replacing
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
 from shared.printable import printable, printable_lines
 
@@ -232,7 +233,7 @@ def model(
     drawn = [initial(plan.task, entropy(plan.seed, "init", j), j, allowed) for j in range(plan.strategy.starts)]
     layout = json.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("wb") as file:
+    with replacing(out) as beside, beside.open("wb") as file:
         np.savez(file, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
 
 

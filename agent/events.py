@@ -11,7 +11,10 @@ from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage
 
 @dataclass(frozen=True)
 class CoordinatorSeen:
+    """What a coordinator says of itself. `retained`: it was there before we asked, and may be of another time."""
+
     status: CoordinatorStatus
+    retained: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,20 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class ReportDamaged:
+    """The file of the report of `step` does not hold any more what the worker wrote."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class ModelDamaged:
+    """The file of a model does not hold what its name says; it was removed."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True)
 class Tick:
     pass
 
@@ -98,6 +115,8 @@ Event = (
     | WorkDone
     | WorkFailed
     | Sent
+    | ReportDamaged
+    | ModelDamaged
     | Tick
 )
 
@@ -167,21 +186,40 @@ class StopSending:
 
 @dataclass(frozen=True)
 class CommitMemory:
-    """The report was accepted: its memory becomes the memory, the report goes."""
+    """The report was accepted: its memory becomes the memory. The report stays until the step is closed.
+
+    `confirmed`: `again` of the order that said so.
+    """
 
     step: int
+    confirmed: int = 0
 
 
 @dataclass(frozen=True)
 class DropReport:
-    """The report is not wanted: it goes, and so does the memory that came with it."""
+    """The report is not needed any more: it goes, and so does the memory that came with it unless it was accepted."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Forget:
-    """Report and memory of any other run go; from now on the outbox is that of `run`."""
+class GoBack:
+    """The coordinator has lost what it accepted after the step `accepted`: a report that was kept waits again."""
+
+    accepted: int
+
+
+@dataclass(frozen=True)
+class LoseMemory:
+    """The coordinator has accepted a step of ours that our disk knows nothing of: the memory is older, or gone."""
+
+    accepted: int
+    confirmed: int
+
+
+@dataclass(frozen=True)
+class SwitchRun:
+    """From now on the outbox is that of `run`. What belongs to the run before stays aside, until a third one comes."""
 
     run: str
 
@@ -218,7 +256,9 @@ Action = (
     | StopSending
     | CommitMemory
     | DropReport
-    | Forget
+    | GoBack
+    | LoseMemory
+    | SwitchRun
     | KeepModels
     | Say
     | GiveWay
@@ -232,3 +272,6 @@ class Outboxed:
     run: str = ""
     accepted: int = 0  # newest step of the run that is known to be accepted
     step: int = 0  # step of the report that waits, 0: none
+    kept: int = 0  # step of the report that was accepted and is kept until its step is closed, 0: none
+    confirmed: int = 0  # `again` of the order that said `accepted`
+    aside: Outboxed | None = None  # of the run before

@@ -77,7 +77,7 @@ class Agent:
         self.topics = Topics(identity.federation)
         self.outbox = Outbox(identity.state, durable=identity.durable)
         largest = rules.policy.largest_model_bytes
-        self.store = ModelStore(identity.state / "models", largest or LARGEST_MODEL)
+        self.store = ModelStore(identity.state / "models", largest or LARGEST_MODEL, durable=identity.durable)
         self.session = Session(
             identity.agent,
             self.topics,
@@ -92,6 +92,7 @@ class Agent:
         self._link: Link | None = None
         self._inspection: dict[str, Any] = {}  # the last job of that kind: its answer weighs later ones
         self._weight = 0.0
+        self._fresh = 0  # step of the report that this process has seen whole and not sent yet
         self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
         self._work: asyncio.Task[None] | None = None
@@ -111,6 +112,8 @@ class Agent:
     async def run(self, link: Link) -> None:
         """Live until `stop`, `vanish` or cancellation. `link` is open and has `will` as its last will."""
         self._link = link
+        for why in [*self.outbox.damaged, *self.store.damaged]:
+            self.tell({"event": "damaged", "why": why})
         hands = [asyncio.create_task(self._listen(link)), asyncio.create_task(self._speak(link))]
         over = asyncio.create_task(self._over.wait())
         try:
@@ -163,7 +166,7 @@ class Agent:
             return None
         match self.topics.parse(incoming.topic):
             case PlainTopic("coordinator/status"):
-                return e.CoordinatorSeen(CoordinatorStatus.from_bytes(incoming.payload))
+                return e.CoordinatorSeen(CoordinatorStatus.from_bytes(incoming.payload), incoming.retained)
             case AgentTopic(agent, "status") if agent == self.identity.agent:
                 return e.OwnStatusSeen(AgentStatus.from_bytes(incoming.payload), incoming.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
@@ -237,14 +240,22 @@ class Agent:
                 self._sending = self._spawn(self._send(step))
             case e.StopSending():
                 _cancel(self._sending)
-            case e.CommitMemory(step):
-                self.outbox.commit(step)
+            case e.CommitMemory(step, confirmed):
+                self.outbox.commit(step, confirmed)
                 self.tell({"event": "accepted", "step": step})
             case e.DropReport(step):
+                if not self.outbox.state.kept:
+                    self.tell({"event": "dropped", "step": step})
                 self.outbox.drop(step)
-                self.tell({"event": "dropped", "step": step})
-            case e.Forget(run):
-                self.outbox.forget(run)
+            case e.GoBack(accepted):
+                self.outbox.go_back(accepted)
+                self.tell({"event": "asked again", "accepted": accepted})
+            case e.LoseMemory(accepted, confirmed):
+                self.outbox.lose(accepted, confirmed)
+                why = f"step {accepted} was accepted, and the state of this agent is from before it"
+                self.tell({"event": "damaged", "why": why})
+            case e.SwitchRun(run):
+                self.outbox.switch(run)
                 self.tell({"event": "run", "run": run})
             case e.KeepModels(digests):
                 self.store.keep(digests, _now())
@@ -273,11 +284,8 @@ class Agent:
     # work
 
     async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
-        try:
-            job = {"job": "inspect", "source": dict(self.identity.source), "task": task, **self.rules.to_wire()}
-            found = await self.pool.run(job, weight=float("inf"))  # who takes part is wanted before any work
-        except WorkerLost as error:
-            found = {"failure": error.public, "detail": str(error)}
+        job = {"job": "inspect", "source": dict(self.identity.source), "task": task, **self.rules.to_wire()}
+        found = await self._answer(job, float("inf"))  # who takes part must be known before any work
         problem = found.get("failure") or found.get("problem")
         if problem:
             self._feed(e.Inspected(task_digest, problem=problem, detail=found.get("detail", "")))
@@ -292,27 +300,12 @@ class Agent:
             self.tell({"event": "dies", "step": order.step})
             await self.vanish()
             return
-        report, memory = self.outbox.places(order.step)
-        job = {
-            "job": "perform",
-            "source": dict(self.identity.source),
-            "client": self.identity.agent,
-            "order": order.to_bytes(),
-            "models": [str(self.store.path(ref.digest)) for ref in (order.work.models if order.work else [])],
-            "memory": str(self.outbox.memory) if self.outbox.memory else "",
-            "report_out": str(report),
-            "memory_out": str(memory),
-            "durable": self.identity.durable,
-            **self.rules.to_wire(),
-        }
         limit = self.rules.policy.max_seconds
         try:
             async with asyncio.timeout(limit):
-                done = await self.pool.run(job, weight=self._weight)
+                done = await self._worked(order)
         except TimeoutError:
             done = {"failure": f"policy of this device: max_seconds: the work took longer than {limit:g} s"}
-        except WorkerLost as error:
-            done = {"failure": error.public, "detail": str(error)}
         if "failure" in done:
             self.tell({"event": "failed", "step": order.step, "why": done.get("detail") or done["failure"]})
             self._feed(e.WorkFailed(order.step, done["failure"]))
@@ -320,24 +313,84 @@ class Agent:
         if done["failed"]:
             self.tell({"event": "failed", "step": order.step, "why": done["failed"]})
         await self.before_report(order)
-        self._put(order, done["digest"], done["size"], with_memory=done["fresh"])
+        self._put(
+            order,
+            done["digest"],
+            done["size"],
+            with_memory=done["fresh"],
+            memory_digest=done.get("memory_digest", b""),
+        )
+
+    async def _worked(self, order: OrderMessage) -> dict[str, Any]:
+        """The worker's answer to an order. Damaged memory is set aside, and the work begins again without it."""
+        while True:
+            done = await self._answer(self._job(order), self._weight)
+            if not done.get("memory_damaged"):
+                return done
+            self.tell({"event": "damaged", "why": self.outbox.set_memory_aside()})
+
+    def _job(self, order: OrderMessage) -> dict[str, Any]:
+        report, memory = self.outbox.places(order.step)
+        state = self.outbox.state
+        return {
+            "job": "perform",
+            "source": dict(self.identity.source),
+            "client": self.identity.agent,
+            "order": order.to_bytes(),
+            "models": [str(self.store.path(ref.digest)) for ref in (order.work.models if order.work else [])],
+            "memory": str(self.outbox.memory) if self.outbox.memory else "",
+            "memory_digest": state.memory_digest,
+            "client_state": state.lost or "whole",
+            "report_out": str(report),
+            "memory_out": str(memory),
+            "durable": self.identity.durable,
+            **self.rules.to_wire(),
+        }
+
+    async def _answer(self, job: dict[str, Any], weight: float) -> dict[str, Any]:
+        """The answer to a job. A worker that was killed gets a second chance: most often it was chance itself."""
+        try:
+            return await self.pool.run(job, weight=weight)
+        except WorkerLost as error:
+            self.tell({"event": "worker lost", "job": job["job"], "why": f"{error}; the job is done again"})
+        try:
+            return await self.pool.run(job, weight=weight)
+        except WorkerLost as error:
+            return {"failure": error.public, "detail": str(error)}
 
     def _put_failure(self, order: OrderMessage, why: str) -> None:
         content = ReportContent.failed(order, self.identity.agent, why[:1000]).to_bytes()
         self.outbox.places(order.step)[0].write_bytes(content)
         self._put(order, digest(content), len(content), with_memory=False)
 
-    def _put(self, order: OrderMessage, name: bytes, size: int, *, with_memory: bool) -> None:
+    def _put(
+        self, order: OrderMessage, name: bytes, size: int, *, with_memory: bool, memory_digest: bytes = b""
+    ) -> None:
         part_bytes = order.work.part_bytes if order.work else PART_BYTES
-        self.outbox.put(order.step, name, size, part_bytes=part_bytes, with_memory=with_memory)
+        self.outbox.put(
+            order.step, name, size, part_bytes=part_bytes, with_memory=with_memory, memory_digest=memory_digest
+        )
+        self._fresh = order.step
         self._feed(e.WorkDone(order.step))
 
     async def _send(self, step: int) -> None:
         """All parts one after another, each after the broker's word for the last: a stock broker drops none."""
+        if not await self._report_is_whole(step):
+            self._sending = None
+            self.tell({"event": "damaged", "why": self.outbox.set_report_aside()})
+            self._feed(e.ReportDamaged(step))
+            return
         whole = await self._send_parts(step)
         self._sending = None
         self.tell({"event": "sent", "step": step, "whole": whole})
         self._feed(e.Sent(step, whole))
+
+    async def _report_is_whole(self, step: int) -> bool:
+        """Is the file still what the worker wrote? It is read again before every sending but the first."""
+        if self._fresh == step:
+            self._fresh = 0
+            return True
+        return await asyncio.to_thread(self.outbox.report_is_whole)
 
     async def _send_parts(self, step: int) -> bool:
         path, state = self.outbox.report, self.outbox.state

@@ -5,10 +5,13 @@ The coordinator publishes the desired state (the order); the session compares it
 - One order at a time. A step whose report lies in the outbox is answered again, never worked again.
 - An order for another step cancels the work on the old one.
 - `order.accepted == step` commits the memory of that step; a step that was closed without it is dropped.
+- An accepted report is kept until its step is closed. A coordinator of a later life (`again`) that asks for it once
+  more has lost it, and gets it once more.
 - A report is sent when it is made, at every sight of its order, soon after every `Up` and roll call, and on a
   doubling timer, until its fate is known; not while the coordinator is known to be away.
 - Orders never go back: one that knows less than what was seen on this connection, or than the disk, is stale.
-- Another run forgets report and memory of the old one.
+- Another run has a report and a memory of its own. It begins where the coordinator that lives names it, not where
+  an order does alone: a broker that came back with an old database has orders of runs that are long over.
 - A task or an order that breaks the rules of this device is refused before anything of it is fetched or built.
 """
 
@@ -74,6 +77,12 @@ class Session:
         self._order: OrderMessage | None = None  # the newest that was not stale
         outboxed = outboxed or e.Outboxed()
         self._run, self._accepted, self._outbox = outboxed.run, outboxed.accepted, outboxed.step
+        self._kept = outboxed.kept  # step of an accepted report that is still on disk
+        self._confirmed = outboxed.confirmed  # `again` of the order that said `accepted`
+        self._aside = outboxed.aside  # what is on disk of the run before
+        self._live_run = ""  # the run of the coordinator that lives, as far as we know
+        self._live_session = ""  # that coordinator's session
+        self._parked: OrderMessage | None = None  # of a run that no coordinator has named yet
         self._held = set(models)  # digests of the models on disk
         self._newest: dict[str, bytes] = {}  # by key, of those that arrived since the last order
         self._subscribed: tuple[str, ...] = ()  # topics of model parts
@@ -116,6 +125,8 @@ class Session:
             cluster=self._order.cluster if self._order else None,
             busy=self._work is not None,
             step=self._work.step if self._work else 0,
+            run=self._run,
+            accepted=self._accepted,
             dropped=dict(self.dropped),
         )
 
@@ -136,12 +147,12 @@ class Session:
                 return self._stop_sending()
             case e.OwnStatusSeen(status, retained):
                 return self._own_status_seen(status, retained, now) if self._up else []
-            case e.CoordinatorSeen(status):
-                return self._coordinator_seen(status, now)
+            case e.CoordinatorSeen(status, retained):
+                return self._coordinator_seen(status, retained, now)
             case e.Inspected():
                 return self._inspected(event)
             case e.OrderSeen(order):
-                return [] if self._is_stale(order) else self._order_seen(order, now)
+                return self._order_arrived(order, now)
             case e.PartSeen():
                 self._stalls = 0
                 return self._watch_for_stall(now)
@@ -153,6 +164,10 @@ class Session:
                 return [e.ReportFailure(self._work, why)] if self._work and self._work.step == step else []
             case e.Sent(step, whole):
                 return self._sent(step, whole, now)
+            case e.ReportDamaged(step):
+                return self._report_damaged(step, now)
+            case e.ModelDamaged(digest):
+                return self._model_damaged(digest, now)
             case e.Tick():
                 return self._tick(now)
 
@@ -172,7 +187,13 @@ class Session:
         if not self._up:
             return []
         status, known = self.status, self._published
-        unseen = {"epoch": status.epoch, "dropped": status.dropped, "serial": status.serial}
+        unseen = {
+            "epoch": status.epoch,
+            "dropped": status.dropped,
+            "serial": status.serial,
+            "run": status.run,
+            "accepted": status.accepted,
+        }
         return [] if known and known.model_copy(update=unseen) == status else self._publish()
 
     def _publish(self) -> list[e.Action]:
@@ -194,10 +215,23 @@ class Session:
 
     # the coordinator's status
 
-    def _coordinator_seen(self, status: CoordinatorStatus, now: float) -> list[e.Action]:
+    def _coordinator_seen(self, status: CoordinatorStatus, retained: bool, now: float) -> list[e.Action]:
+        if status.online and retained and status.session < self._live_session:
+            return []  # the broker has it from before a crash: a coordinator that lives will say so itself
         before, self._coordinator = self._coordinator, status
         if not status.online:
             return []
+        self._live_run, self._live_session = status.run, status.session
+        return self._roll_called(status, before, now) + self._unpark(now)
+
+    def _unpark(self, now: float) -> list[e.Action]:
+        """Take up the order that had come before its coordinator."""
+        order = self._parked
+        if order is None or order.run != self._live_run:
+            return []
+        return self._order_arrived(order, now)
+
+    def _roll_called(self, status: CoordinatorStatus, before: CoordinatorStatus | None, now: float) -> list[e.Action]:
         if status.epoch != self._epoch:
             self._epoch = status.epoch
             self._roll_at = now + self._random.uniform(0, ROLL_SPREAD_S)
@@ -224,10 +258,19 @@ class Session:
 
     # orders
 
+    def _order_arrived(self, order: OrderMessage, now: float) -> list[e.Action]:
+        is_other_run = self._run != "" and order.run != self._run
+        if is_other_run and order.run != self._live_run:
+            self._parked = order
+            return []
+        self._parked = None
+        return [] if self._is_stale(order) else self._order_seen(order, now)
+
     def _order_seen(self, order: OrderMessage, now: float) -> list[e.Action]:
         refusal = self._rules.refuses(order, self._agent)
         self._order = order if refusal is None else order.model_copy(update={"work": None})
-        actions = self._forget_another_run(order)
+        actions = self._switch_run(order)
+        actions += self._compare_accepted(order)
         actions += self._settle_report(order)
         if self._work is not None and not self._wants(order, self._work.step):
             actions += self._stop_working()
@@ -246,35 +289,69 @@ class Session:
         return self._send(now) if asked else []
 
     def _is_stale(self, order: OrderMessage) -> bool:
-        """Late duplicates, and what a broker still held from before its crash."""
+        """Late duplicates, and what a broker still held from before its crash.
+
+        A coordinator of a later life that knows less than we do is not stale: it has lost something.
+        """
         newest = self._order
         if newest is not None and newest.run == order.run and order.age < newest.age:
             return True
-        return order.run == self._run and order.accepted < self._accepted
+        knows_less = order.run == self._run and order.accepted < self._accepted
+        return knows_less and order.again <= self._confirmed
 
     def _wants(self, order: OrderMessage, step: int) -> bool:
         return order.work is not None and order.step == step > max(order.accepted, order.closed, self._accepted)
 
-    def _forget_another_run(self, order: OrderMessage) -> list[e.Action]:
+    def _switch_run(self, order: OrderMessage) -> list[e.Action]:
         if order.run == self._run:
             return []
         actions = self._stop_sending()
         if self._work is not None:
             actions += self._stop_working()
-        self._run, self._accepted, self._outbox = order.run, 0, 0
-        return [*actions, e.Forget(order.run)]
+        left = self._aside
+        if self._run:
+            left = e.Outboxed(self._run, self._accepted, self._outbox, self._kept, self._confirmed)
+        back = self._aside if self._aside is not None and self._aside.run == order.run else e.Outboxed(order.run)
+        self._aside = left
+        self._run, self._accepted, self._outbox = back.run, back.accepted, back.step
+        self._kept, self._confirmed = back.kept, back.confirmed
+        return [*actions, e.SwitchRun(order.run)]
+
+    def _compare_accepted(self, order: OrderMessage) -> list[e.Action]:
+        """Does the coordinator know of other accepted work than we do? Then one of us has lost something."""
+        if order.accepted > self._accepted and order.accepted != self._outbox:
+            actions = self._stop_sending()
+            self._accepted, self._confirmed = order.accepted, order.again
+            self._outbox = self._kept = 0
+            return [*actions, e.LoseMemory(order.accepted, order.again)]
+        asks_again = order.work is not None and order.closed < order.step <= self._accepted
+        if order.accepted < self._accepted and asks_again:
+            self._accepted, self._confirmed = order.accepted, order.again
+            self._outbox = self._kept if self._kept == order.step else 0
+            self._kept = 0
+            return [e.GoBack(order.accepted)]
+        return []
 
     def _settle_report(self, order: OrderMessage) -> list[e.Action]:
         step = self._outbox
         if not step:
-            return []
+            return self._settle_kept(order)
         if order.accepted == step:
-            self._accepted, self._outbox = step, 0
-            return [*self._stop_sending(), e.CommitMemory(step)]
+            self._accepted, self._confirmed = step, order.again
+            self._outbox, self._kept = 0, step
+            return [*self._stop_sending(), e.CommitMemory(step, order.again), *self._settle_kept(order)]
         if step <= max(order.accepted, order.closed) or order.step > step:
             self._outbox = 0
             return [*self._stop_sending(), e.DropReport(step)]
         return []
+
+    def _settle_kept(self, order: OrderMessage) -> list[e.Action]:
+        """A step that is closed, or followed by another one, is never asked for again."""
+        step = self._kept
+        if not step or step > max(order.closed, order.step - 1, order.accepted - 1):
+            return []
+        self._kept = 0
+        return [e.DropReport(step)]
 
     # work
 
@@ -324,8 +401,16 @@ class Session:
         if self._work is None or self._work.step != step:
             return [e.DropReport(step)]
         self._phase, self._work = Phase.IDLE, None
-        self._outbox, self._retries, self._once_more = step, 0, False
+        self._outbox, self._kept, self._retries, self._once_more = step, 0, 0, False
         return self._send(now)
+
+    def _model_damaged(self, digest: bytes, now: float) -> list[e.Action]:
+        """Fetch it again, and begin the work again once it is there."""
+        self._held.discard(digest)
+        if self._work is None or digest not in {ref.digest for ref in _refs(self._work)}:
+            return []
+        self._phase, self._stalls = Phase.FETCHING, 0
+        return self._go_on(now)
 
     def _missing(self) -> list[ModelRef]:
         return [ref for ref in _refs(self._work) if ref.digest not in self._held]
@@ -386,6 +471,17 @@ class Session:
         self._retry_at = now + max(wait, now - self._sent_from if whole else 0.0)
         self._retries = min(self._retries + 1, 16)
         return []
+
+    def _report_damaged(self, step: int, now: float) -> list[e.Action]:
+        """Do the work again, if it is still wanted."""
+        if step != self._outbox:
+            return []
+        self._outbox = 0
+        actions = self._stop_sending()
+        order = self._order
+        if order is None or not self._wants(order, step):
+            return actions  # an order that asks for it will come, or none will
+        return actions + self._fetch(order) + self._go_on(now)
 
     def _stop_sending(self) -> list[e.Action]:
         was, self._sending, self._once_more, self._retry_at = self._sending, False, False, None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from shared.messages import Part
+from shared.files import make_folder, replacing
+from shared.messages import DIGEST_BYTES, Part
 from shared.parts import Assembler, FileSink
 
 LARGEST_MODEL = 8 << 30  # bytes
@@ -16,13 +18,23 @@ MAX_AGE_S = 3600.0
 
 
 class ModelStore:
-    """Models under `folder`. What was half there when the last process ended is gone; whole files are kept."""
+    """Models under `folder`. What was half there when the last process ended is gone; whole files are kept.
 
-    def __init__(self, folder: Path, largest_bytes: int = LARGEST_MODEL) -> None:
+    A file that does not hold what its name says is removed when the store is opened, and named in `damaged`: the model
+    is fetched again. What is `durable` survives a power cut.
+    """
+
+    def __init__(self, folder: Path, largest_bytes: int = LARGEST_MODEL, *, durable: bool = True) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._durable = durable
+        self.damaged: list[str] = []
+        make_folder(folder, durable=durable)
         for path in folder.glob("*.part"):
             path.unlink()
+        for path in sorted(folder.glob("*.model")):
+            if not _holds_what_its_name_says(path):
+                path.unlink()
+                self.damaged.append(f"{path}: the model is damaged; it is fetched again if it is still needed")
         self._numbers = itertools.count()
         self._parts = Assembler(
             self._sink,
@@ -49,7 +61,8 @@ class ModelStore:
         if sink is None:
             return False
         assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
-        sink.path.replace(self.path(part.digest))
+        with replacing(self.path(part.digest), durable=self._durable) as beside:
+            sink.path.replace(beside)
         return True
 
     def keep(self, digests: Collection[bytes], now: float) -> None:
@@ -62,3 +75,9 @@ class ModelStore:
 
     def _sink(self, sender: str, part: Part) -> FileSink:
         return FileSink(self._folder / f"{next(self._numbers)}.part", part.size)
+
+
+def _holds_what_its_name_says(path: Path) -> bool:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
+    return digest.hexdigest() == path.stem

@@ -104,19 +104,32 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
     order = OrderMessage.from_bytes(job["order"])
     memory_out = Path(job["memory_out"])
     detail = None
-    fresh = False
+    memory_digest = b""
     try:
         with _memory_limited(Rules.from_wire(job).policy.max_memory_mb):
-            content, fresh = _work(job, order, memory_out)
+            content, memory_digest = _work(job, order, memory_out)
+    except MemoryDamaged:
+        return {"memory_damaged": True}
     except Exception as error:
         detail = _explain(error, verbose=verbose)
         content = ReportContent.failed(order, job["client"], _line(public_text(error)))
     report = content.to_bytes()
     _write(Path(job["report_out"]), report, durable=job["durable"])
-    return {"digest": digest(report), "size": len(report), "fresh": fresh, "failed": detail}
+    return {
+        "digest": digest(report),
+        "size": len(report),
+        "fresh": bool(memory_digest),
+        "memory_digest": memory_digest,
+        "failed": detail,
+    }
 
 
-def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bool]:
+class MemoryDamaged(Exception):  # noqa: N818 - what becomes of it is the service's to say
+    """The file of an agent's memory does not hold what was written."""
+
+
+def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bytes]:
+    """The report, and the digest of the new memory's file; empty where the memory stays what it is."""
     from agent.sources import source_of
     from shared.client import decode_model, perform, settings_of, shuffle
     from shared.vectors import Layout
@@ -131,13 +144,13 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
     values_of(work.layout)  # a layout, before it is taken for one
     layout = Layout.from_wire(work.layout)
     models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
-    memory = load_memory(Path(job["memory"])) if job["memory"] else {}
+    memory = load_memory(Path(job["memory"]), job.get("memory_digest", "")) if job["memory"] else {}
     local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]), rules)
     content, new = perform(order, models, local, memory, client=job["client"])
+    content = content.model_copy(update={"client_state": job.get("client_state", "whole")})
     if new is memory:
-        return content, False
-    save_memory(memory_out, new, durable=job["durable"])
-    return content, True
+        return content, b""
+    return content, save_memory(memory_out, new, durable=job["durable"])
 
 
 @contextlib.contextmanager
@@ -203,23 +216,41 @@ def _quiet_torch() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> None:
-    """Named arrays as .npz."""
+def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> bytes:
+    """Named arrays as .npz. Returns the digest of the file."""
     import io
 
     import numpy as np
 
+    from shared.messages import digest
+
     buffer = io.BytesIO()
     np.savez(buffer, **dict(memory))  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
-    _write(path, buffer.getbuffer(), durable=durable)
+    content = buffer.getbuffer()
+    _write(path, content, durable=durable)
+    return digest(content)
 
 
-def load_memory(path: Path) -> Memory:
-    """What `save_memory` wrote."""
+def load_memory(path: Path, digest: str = "") -> Memory:
+    """What `save_memory` wrote, with this digest in hex where it is known. Raises MemoryDamaged."""
+    import hashlib
+
     import numpy as np
 
-    with np.load(path, allow_pickle=False) as file:
-        return {name: file[name] for name in file.files}
+    from shared.messages import DIGEST_BYTES
+
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
+            if digest and found.hexdigest() != digest:
+                raise MemoryDamaged(path)
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in arrays.files}
+    except (MemoryDamaged, MemoryError):
+        raise
+    except Exception as error:  # numpy and zipfile raise a dozen types for a file that is not what it was
+        raise MemoryDamaged(path) from error
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:

@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from coordinator.disk import Array, open_arrays, save_arrays
+from coordinator.disk import Array, array_digest, open_arrays, save_arrays
 from shared.errors import UserError
-from shared.files import write_atomically
-from shared.vectors import blocks, release
+from shared.files import make_folder, write_atomically
 
 S = TypeVar("S")
 _ARRAY = "$array"
@@ -36,16 +35,17 @@ class Checkpoint:
         self._arrays = folder / "arrays"
         self._manifest = folder / "manifest.json"
         self._mapped: dict[str, Array] = {}  # arrays handed out, by name: these need no writing
+        self._sound: set[str] = set()  # names of files that this process has written, or compared with their names
 
     def exists(self) -> bool:
         return self._manifest.exists()
 
     def save(self, facts: Mapping[str, Any], state: S) -> S:
         """Write `facts` (JSON-able) and the state; return the state with mapped arrays."""
-        self._arrays.mkdir(parents=True, exist_ok=True)
+        make_folder(self._arrays)
         names = {id(array): name for name, array in self._mapped.items()}
         tree = {field.name: self._pack(getattr(state, field.name), names) for field in fields(_dataclass(state))}
-        body = json.dumps({"facts": facts, "state": tree}, allow_nan=False)
+        body = json.dumps({"facts": facts, "state": tree})  # a state may hold an infinite threshold
         digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
         write_atomically(self._manifest, f"{digest}\n{body}\n".encode())
         before, self._mapped = self._mapped, {}
@@ -92,10 +92,11 @@ class Checkpoint:
         raise TypeError(f"a strategy's state may not hold a {type(value).__name__}")
 
     def _write(self, array: Array) -> str:
-        name = _digest(array)
+        name = array_digest(array)
         path = self._arrays / f"{name}.safetensors"
-        if not path.exists():
+        if name not in self._sound:  # a file that another process has left may be damaged
             save_arrays(path, {"array": array})
+            self._sound.add(name)
         return name
 
     def _unpacked(self, kind: type[S], tree: Mapping[str, Any], before: Mapping[str, Array]) -> S:
@@ -114,29 +115,29 @@ class Checkpoint:
         return item
 
     def _open(self, name: str) -> Array:
+        """The array of this name. Its content is compared with the name once in the life of a process."""
+        path = self._arrays / f"{name}.safetensors"
         try:
-            arrays, _ = open_arrays(self._arrays / f"{name}.safetensors")
-        except (OSError, ValueError) as error:
-            raise UserError(f"{self.folder}: the checkpoint misses an array ({error}); it cannot be resumed") from None
-        return arrays["array"]
+            arrays, _ = open_arrays(path)
+            array = arrays["array"]
+            if name not in self._sound and array_digest(array) != name:
+                raise ValueError("its content is not what its name says")
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(
+                f"{path}: this array of the checkpoint is missing or damaged ({error}); nothing was changed. "
+                "Restore the file from a copy, or start again in another folder with --out"
+            ) from None
+        self._sound.add(name)
+        return array
 
     def _sweep(self) -> None:
         for path in self._arrays.glob("*.safetensors"):
             if path.stem not in self._mapped:
                 path.unlink()
+                self._sound.discard(path.stem)
 
 
 def _dataclass(state: Any) -> Any:
     if not is_dataclass(state):
         raise TypeError(f"a strategy's state must be a dataclass, not a {type(state).__name__}")
     return state
-
-
-def _digest(array: Array) -> str:
-    """Names an array by dtype, shape and bytes, read in blocks."""
-    hasher = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
-    flat = array.reshape(-1)
-    for span in blocks(flat.size):
-        hasher.update(np.ascontiguousarray(flat[span]).view(np.uint8).data)
-    release(array)
-    return hasher.hexdigest()

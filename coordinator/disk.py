@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from safetensors.numpy import save_file
 
 from shared.files import replacing
+from shared.vectors import blocks, release
 
 Array = npt.NDArray[Any]
 _DTYPES = {
@@ -30,14 +32,44 @@ _DTYPES = {
 }
 
 
-def save_arrays(path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True) -> None:
+def save_arrays(
+    path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True, sealed: bool = False
+) -> None:
     """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically.
 
-    One that is not `durable` survives a kill, but perhaps no power cut.
+    One that is not `durable` survives a kill, but perhaps no power cut. One that is `sealed` holds a digest of all of
+    it, for `check_seal`.
     """
     contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    metadata = {"facts": json.dumps(facts, allow_nan=False)}
+    if sealed:
+        metadata["seal"] = _seal(contiguous, metadata["facts"])
     with replacing(path, durable=durable) as beside:
-        save_file(contiguous, beside, metadata={"facts": json.dumps(facts, allow_nan=False)})
+        save_file(contiguous, beside, metadata=metadata)
+
+
+def check_seal(path: Path) -> None:
+    """Raises ValueError unless a `sealed` file holds what was written. Reads all of it."""
+    arrays, metadata = _opened(path)
+    if metadata.get("seal") != _seal(arrays, metadata.get("facts", "")):
+        raise ValueError(f"{path} does not hold what was written")
+
+
+def _seal(arrays: Mapping[str, Array], facts: str) -> str:
+    hasher = hashlib.blake2b(facts.encode(), digest_size=16)
+    for name in sorted(arrays):
+        hasher.update(f"{name}:{array_digest(arrays[name])}".encode())
+    return hasher.hexdigest()
+
+
+def array_digest(array: Array) -> str:
+    """Names an array by dtype, shape and bytes, read in blocks."""
+    hasher = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    flat = array.reshape(-1)
+    for span in blocks(flat.size):
+        hasher.update(np.ascontiguousarray(flat[span]).view(np.uint8).data)
+    release(array)
+    return hasher.hexdigest()
 
 
 def open_arrays(path: Path) -> tuple[dict[str, Array], Any]:
@@ -45,13 +77,22 @@ def open_arrays(path: Path) -> tuple[dict[str, Array], Any]:
 
     Raises ValueError for a file that is cut short or is no safetensors file.
     """
+    arrays, metadata = _opened(path)
+    return arrays, json.loads(metadata.get("facts", "null"))
+
+
+def _opened(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    """The arrays of a file as memory maps, and its metadata. Raises ValueError."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError(f"{path} is cut short")
         header = json.loads(file.read(length))
-    facts = json.loads(header.pop("__metadata__", {}).get("facts", "null"))
-    return {name: _map(path, entry, 8 + length) for name, entry in header.items()}, facts
+    try:
+        metadata = dict(header.pop("__metadata__", {}))
+        return {name: _map(path, entry, 8 + length) for name, entry in header.items()}, metadata
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from None
 
 
 def _map(path: Path, entry: Mapping[str, Any], base: int) -> Array:

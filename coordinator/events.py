@@ -26,6 +26,14 @@ class Reported:
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """The reports of these clients for this step, which is being closed, cannot be read from the spool any more."""
+
+    clients: tuple[ClientId, ...]
+    step: int
+
+
+@dataclass(frozen=True)
 class Failed:
     """The client says that it cannot do this step's work."""
 
@@ -104,6 +112,7 @@ Event = (
     Joined
     | Left
     | Reported
+    | Unreadable
     | Failed
     | Refused
     | SetAside

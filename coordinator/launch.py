@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import secrets
-import shutil
 import zipfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +26,7 @@ from shared.children import environment, python
 from shared.consent import NO_CODE, AllowedCode
 from shared.credentials import COORDINATOR, FLEET
 from shared.errors import UserError
+from shared.files import write_atomically
 from shared.scenario import Scenario
 from shared.strategy import Setup
 from shared.vectors import Layout
@@ -103,9 +103,20 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.wait() != 0:
                 raise UserError(f"the initial model could not be built:\n{tail(folder / 'model.log')}")
-    with np.load(path, allow_pickle=False) as file:
-        starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+    starts, layout = _read_start(path)
     return setup_of(scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout)
+
+
+def _read_start(path: Path) -> tuple[np.ndarray, Layout]:
+    """The initial models (starts, d) and their layout. Raises UserError for a damaged file."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for a file that is not what it was
+        raise UserError(
+            f"{path}: the initial models are missing or damaged ({type(error).__name__}: {error}). "
+            "Remove the file and run the same command again: it is built again from the scenario"
+        ) from None
 
 
 async def superclass_accuracies(
@@ -154,7 +165,7 @@ def _given(scenario: Scenario, path: Path) -> bool:
         raise UserError(
             f"task.init {given}: starts has shape {starts.shape}, {wanted} is wanted; make it anew with `agent model`"
         )
-    shutil.copyfile(given, path)
+    write_atomically(path, Path(given).read_bytes())
     return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -29,16 +30,23 @@ NOTHING_MIXED: Mapping[str, Any] = {"membership": None, "cluster_accuracy": None
 
 
 class Lines:
-    """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed."""
+    """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed.
+
+    `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage.
+    """
 
     def __init__(self, path: Path, count: int) -> None:
-        self.path, self.count = path, count
-        kept = path.read_text().splitlines(keepends=True)[:count] if path.exists() else []
-        write_atomically(path, "".join(kept).encode())
+        self.path = path
+        kept = path.read_bytes().splitlines(keepends=True)[:count] if path.exists() else []
+        kept = [line for line in kept if line.endswith(b"\n")]
+        self.count, self.lost = len(kept), count - len(kept)
+        write_atomically(path, b"".join(kept))
 
     def append(self, row: Mapping[str, Any]) -> None:
         with self.path.open("a") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
         self.count += 1
 
 

@@ -19,6 +19,7 @@ The rules:
 - A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released; while a
   step is open, a refused report leaves its slot vacant as a failed one does.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
+- A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
 
@@ -57,6 +58,7 @@ from coordinator.events import (
     Resumed,
     SetAside,
     Tick,
+    Unreadable,
     Void,
 )
 from coordinator.sampling import cohort_size, walk
@@ -167,6 +169,8 @@ class RoundEngine:
                 return self._left(client, now)
             case Reported(client, step):
                 return self._reported(event, client, step, now)
+            case Unreadable(clients, step):
+                return self._unreadable(clients, step, now)
             case Failed(client, step, _):
                 return self._failed(event, client, step, now)
             case Refused(client, why):
@@ -353,6 +357,18 @@ class RoundEngine:
         step.latest = now
         if step.quorum_at is None and len(step.reported) >= step.quorum:
             step.quorum_at = now
+        return self._settle(now)
+
+    def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> list[Action]:
+        """The step is open again, without these reports: their agents have them still."""
+        step = self._open_step()
+        if self.stage is not Stage.FOLDING or step.number != number:
+            raise RuntimeError(f"step {number} is not being folded")
+        self.stage = Stage.OPEN
+        step.reported -= set(clients)
+        step.deadline = max(step.deadline, now + self.rules.deadline_s)
+        if len(step.reported) < step.quorum:
+            step.quorum_at = None
         return self._settle(now)
 
     def _failed(self, event: Event, client: ClientId, number: int, now: float) -> list[Action]:

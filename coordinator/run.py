@@ -38,6 +38,7 @@ from coordinator.events import (
     Released,
     Reported,
     SetAside,
+    Unreadable,
     Void,
 )
 from coordinator.report_checks import EVALUATE, MOMENTS, check_vector, checked_numbers
@@ -159,6 +160,7 @@ class Run:
         self._began = time.monotonic()
         self._opened_at = 0.0
         self._serial = 0  # of the newest order
+        self._accepted_before: dict[ClientId, int] = {}  # of those who reported the open step: the step before it
 
     @classmethod
     def start(
@@ -197,15 +199,20 @@ class Run:
         facts = Facts(**saved["run"])
         facts.again = max(facts.again + 1, int(time.time()))  # grows even if an old checkpoint was put back
         number = (saved["engine"]["step"] or {}).get("number", 0)
-        reported = Spool(folder / "spool").who(number)
+        spool = Spool(folder / "spool")
+        reported = spool.sound(number)
         engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         this.audit.note("resume", round=engine.round, step=engine.number, reports=len(reported))
         this.checkpoint = checkpoint
         this.state = checkpoint.state(type(this.strategy.init(setup)))
-        this.facts.accepted |= dict.fromkeys(reported, number)
+        for client in reported:
+            this._accept(client, number)
         this._save()
-        return this, this._carry_out(actions, now)
+        found = [Announce({"event": "damaged", "why": why}) for why in spool.damaged]
+        if this.rounds.lost:
+            found.append(this._write({"event": "lost lines", "lines": this.rounds.lost}))
+        return this, [*found, *this._carry_out(actions, now)]
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -231,11 +238,16 @@ class Run:
         if why:
             self.audit.blame("ignored", client, why)
             return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
-        self.spool.keep(report.step, client, self._checked(report), report.seconds)
-        self.facts.accepted[client] = report.step
+        self.spool.keep(report.step, client, self._checked(report), report.seconds, report.client_state)
+        self._accept(client, report.step)
         self.audit.note("accept", agent=client, step=report.step, report=named)
         effects = self.handle(Reported(client, report.step), now)
         return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
+
+    def _accept(self, client: ClientId, step: int) -> None:
+        """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
+        self._accepted_before.setdefault(client, self.facts.accepted.get(client, 0))
+        self.facts.accepted[client] = step
 
     def receive(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
         """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
@@ -284,6 +296,7 @@ class Run:
                 case Void(step, why, cohort):
                     self._count_up(self.spool.reports(step, self.spool.who(step)))
                     self.audit.note("void", round=self.engine.round, step=step, why=why)
+                    self._accepted_before.clear()
                     self._save()
                     self.spool.drop(step)
                     row = {"event": "void", "round": self.engine.round, "step": step, "why": why}
@@ -367,6 +380,9 @@ class Run:
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
         phase = replace_cohort(step)
+        unreadable = self.spool.unreadable(close.step, close.reporters)
+        if unreadable:
+            return self._ask_again(close.step, unreadable, now)
         began = time.monotonic()
         reports = self.spool.reports(close.step, close.reporters)
         if refused := self._too_far(phase, reports):
@@ -394,11 +410,24 @@ class Run:
             missing=list(close.missing),
         )
         self._models.clear()
+        self._accepted_before.clear()
         actions = self.engine.handle(Folded(), now)
         line = self._write(row)
         self._save()
         self.spool.drop(close.step)
         return [line, *map(self.order_of, close.missing), *self._carry_out(actions, now)]
+
+    def _ask_again(self, step: int, unreadable: Mapping[ClientId, str], now: float) -> list[Effect]:
+        """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
+        effects: list[Effect] = []
+        for client, why in unreadable.items():
+            self.facts.accepted[client] = self._accepted_before.pop(client, 0)
+            said = f"the accepted report of step {step} cannot be read ({why}); {client} is asked for it again"
+            effects.append(Announce({"event": "damaged", "why": said}))
+        self.facts.again += 1
+        actions = self.engine.handle(Unreadable(tuple(unreadable), step), now)
+        self._save()
+        return [*effects, *map(self.order_of, unreadable), *self._carry_out(actions, now)]
 
     def _too_far(self, phase: Phase, reports: Reports) -> dict[ClientId, str]:
         """Reports whose steps no training makes. One of which not even this can be said is left to the fold."""
@@ -583,6 +612,7 @@ class Run:
     ) -> dict[str, Any]:
         after = self.strategy.assignment(self.state)
         seconds = self.spool.seconds(close.step, close.reporters)
+        states = self.spool.client_states(close.step, close.reporters)
         return {
             "event": "phase",
             "phase": step.phase.name,
@@ -592,6 +622,7 @@ class Run:
             "invited": sorted(step.cohort),
             "reported": list(close.reporters),
             "missing": list(close.missing),
+            **({"client_state": states} if states else {}),
             "cluster_sizes": records.sizes(after),
             "moved": sum(after[client] != cluster for client, cluster in before.items() if client in after),
             **outcome.means,
@@ -611,7 +642,8 @@ class Run:
         self.facts.traffic = dict(self.traffic)
         self.audit.sync()
         self.facts.audit = asdict(self.audit.head)
-        facts = vars(self.facts) | {"seconds": self.seconds}
+        accepted = self.facts.accepted | self._accepted_before  # of the open step the spool knows, also after a kill
+        facts = vars(self.facts) | {"seconds": self.seconds, "accepted": accepted}
         scenario = records.scenario_digest(self.scenario)
         self.state = self.checkpoint.save(
             {"scenario": scenario, "engine": self.engine.snapshot(), "run": facts}, self.state

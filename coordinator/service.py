@@ -21,6 +21,7 @@ from coordinator.events import LinkBack, LinkLost, Paused, Release, Resumed, Tic
 from coordinator.roster import Roster
 from coordinator.rounds import Stage
 from coordinator.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
+from coordinator.steady import BEAT_S, SteadyClock
 from shared.errors import DecodeError
 from shared.link import Down, Incoming, Link, Message, Up, Will
 from shared.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
@@ -35,6 +36,8 @@ MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # so long nothing is said where no phase opens
 PUBLISHERS = 32  # orders under way at once
+TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
+ORDER_AGAIN_S = 2.0  # orders that the broker did not take while the link was up are published again after this time
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,14 @@ class Service:
         self._roster_shown = b""
         self._waiting_due: float | None = None  # when to say why no phase opens
         self._waiting_told = ""
+        self._clock = SteadyClock()
+        self._tell_due: float | None = None  # when to say again who we are
+        self._unpublished: set[str] = set()  # agents whose newest order the broker has not taken
+        self._again_due: float | None = None  # when to publish these orders again
+
+    def now(self) -> float:
+        """The time of the engine and of everything here (s): it stands still while this process is frozen."""
+        return self._clock.time(time_of_loop())
 
     @property
     def state(self) -> Literal["gathering", "open", "paused", "folding", "finished"]:
@@ -118,10 +129,14 @@ class Service:
         Raises UserError where another coordinator is at work in the federation and was there before.
         """
         over = next((effect.why for effect in first if isinstance(effect, Done)), None)
+        for effect in first:
+            if isinstance(effect, Announce):
+                self.watch(effect.row)
         if over is None and self.run.engine.paused:  # it was when it was stopped; nobody would see why nothing happens
             self._tell_control("pause")
         async with asyncio.TaskGroup() as group:
             reader = group.create_task(self._read())
+            heart = group.create_task(self._beat())
             while over is None:
                 item = await self._next()
                 if self._stopping:
@@ -132,17 +147,34 @@ class Service:
             await self._show_roster(final=True)
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
+            heart.cancel()
         self.run.audit.close("stop" if over is None else "end", why=over or "")
         if self._other:
             raise two_at_once(self._other, self.scenario.federation)
         return over
 
+    async def _beat(self) -> None:
+        """Ask the clock so often that a silence is a freeze of this process; say so after one."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self.now()
+            frozen_s = self._clock.take_freeze()
+            if frozen_s:
+                why = f"this process was frozen for {frozen_s:.0f} s; deadlines are postponed by that time"
+                self.watch({"event": "frozen", "seconds": round(frozen_s, 1), "why": why})
+
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
-        wake, now = self.run.engine.wake_at, time_of_loop()
-        timers = (wake, self._roster_due or None, self.namesakes.speak_at, self._waiting_due)
+        timers = (
+            self.run.engine.wake_at,
+            self._roster_due or None,
+            self.namesakes.speak_at,
+            self._waiting_due,
+            self._tell_due,
+            self._again_due,
+        )
         times = [time for time in timers if time is not None]
-        timeout = max(min(times) - now, 0.0) if times else None
+        timeout = self._clock.wait(min(times), time_of_loop()) if times else None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 return await self._items.get()
@@ -150,7 +182,7 @@ class Service:
 
     def _tell_of_waiting(self) -> None:
         """Say why the run does not go on once it has stood still for a while, and again where that changes."""
-        why, now = self.run.engine.waits_for or "", time_of_loop()
+        why, now = self.run.engine.waits_for or "", self.now()
         if why == self._waiting_told:
             self._waiting_due = None
         elif not why or (self._waiting_due is not None and now >= self._waiting_due):
@@ -205,7 +237,7 @@ class Service:
             return None
         if not status.online:
             return Repeat()
-        match self.namesakes.heard(status.session, time_of_loop()):
+        match self.namesakes.heard(status.session, self.now()):
             case Answer.SPEAK:
                 return Repeat()
             case Answer.GIVE_WAY:
@@ -219,7 +251,7 @@ class Service:
         if agent not in self.run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
         self._parts.largest_bytes = max(self._parts.largest_bytes, self.run.largest_report)
-        sink = self._parts.feed(agent, Part.from_bytes(payload), time_of_loop())
+        sink = self._parts.feed(agent, Part.from_bytes(payload), self.now())
         if sink is None:
             return None
         assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
@@ -238,14 +270,9 @@ class Service:
     # -- what it means -----------------------------------------------------------------------------
 
     async def _decide(self, item: Item | None) -> list[Effect]:
-        now = time_of_loop()
         match item:
             case None:
-                self._parts.expire(now)
-                if self.namesakes.speak_at is not None and now >= self.namesakes.speak_at:
-                    self.namesakes.speak_at = None
-                    await self._tell(online=True)
-                return await self._handle(Tick())
+                return await self._woken()
             case Up():
                 return await self._up()
             case Down(why):
@@ -270,12 +297,26 @@ class Service:
                 return await self._handle(Paused() if command == "pause" else Resumed())
         return []
 
+    async def _woken(self) -> list[Effect]:
+        """What is due now."""
+        now = self.now()
+        self._parts.expire(now)
+        if self.namesakes.speak_at is not None and now >= self.namesakes.speak_at:
+            self.namesakes.speak_at, self._tell_due = None, now
+        if self._tell_due is not None and now >= self._tell_due:
+            await self._tell(online=True)
+        effects: list[Effect] = []
+        if self._again_due is not None and now >= self._again_due:
+            self._again_due = None
+            effects = [self.run.order_of(client) for client in sorted(self._unpublished)]
+        return [*effects, *await self._handle(Tick())]
+
     def _tell_control(self, command: str) -> None:
         self.run.audit.blame("control", "operator", command)
         self.watch({"event": "control", "command": command, "topic": self.topics.control})
 
     async def _handle(self, event: Any) -> list[Effect]:
-        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, time_of_loop())
+        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, self.now())
         return effects
 
     async def _up(self) -> list[Effect]:
@@ -302,11 +343,14 @@ class Service:
             effects.append(self.run.order_of(status.agent))
         if status.problem and status.online:
             self.watch({"event": "problem", "agent": status.agent, "why": status.problem})
-        self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+        if status.online and not retained and status.epoch != self.epoch:
+            # it has heard of another coordinator than this one: what is retained may not convince it
+            self._tell_due = self._tell_due or self.now() + TELL_EVERY_S
+        self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
         return effects
 
     async def _arrived(self, client: str, sink: FileSink) -> list[Effect]:
-        now = time_of_loop()
+        now = self.now()
 
         def accept() -> list[Effect]:
             try:
@@ -386,12 +430,19 @@ class Service:
             topic, payload = self.topics.order(send.client), send.order.to_bytes()
             self.run.traffic["wire_down"] += packet_bytes(topic, payload)
             async with gate:
-                await self.link.publish(topic, payload, retain=True)
+                taken = await self.link.publish(topic, payload, retain=True)
+            if taken:
+                self._unpublished.discard(send.client)
+            else:
+                self._unpublished.add(send.client)
 
         await asyncio.gather(*map(publish, orders))
+        if self._unpublished:
+            self._again_due = self._again_due or self.now() + ORDER_AGAIN_S
 
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
         """Publish what runs: the state of the engine, for agents and for people."""
+        self._tell_due = None
         engine = self.run.engine
         status = CoordinatorStatus(
             online=online,
@@ -411,7 +462,7 @@ class Service:
 
     async def _show_roster(self, final: bool = False) -> None:
         """Publish and store who is there, at most once a second."""
-        if not final and (not self._roster_due or time_of_loop() < self._roster_due):
+        if not final and (not self._roster_due or self.now() < self._roster_due):
             return
         self._roster_due = 0.0
         clusters = dict(self.run.strategy.assignment(self.run.state))

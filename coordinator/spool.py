@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
-from coordinator.disk import open_arrays, save_arrays
+from coordinator.disk import check_seal, open_arrays, save_arrays
+from shared.files import make_folder, sync_folder
 from shared.parts import FileSink
 from shared.strategy import ClientId, Report
 from shared.vectors import Vector
@@ -31,19 +32,27 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.durable = True
+        self.damaged: list[str] = []  # what `sound` has found, for a person
         self._incoming = folder / "incoming"
-        shutil.rmtree(self._incoming, ignore_errors=True)  # half a content is of no use after a restart
-        self._incoming.mkdir(parents=True)
+        if self._incoming.exists():
+            shutil.rmtree(self._incoming)  # half a content is of no use after a restart
+        make_folder(self._incoming, durable=False)
         self._numbers = count()
 
     def new_sink(self, size: int) -> FileSink:
         """Where a content of `size` bytes can arrive."""
         return FileSink(self._incoming / str(next(self._numbers)), size)
 
-    def keep(self, step: int, client: ClientId, report: Report, seconds: float) -> None:
-        """Write a checked report; a second one for the same step replaces the first."""
+    def keep(self, step: int, client: ClientId, report: Report, seconds: float, client_state: str = "whole") -> None:
+        """Write a checked report; a second one for the same step replaces the first.
+
+        `client_state` is what the agent says of the memory that its work began with.
+        """
         folder = self.folder / str(step)
-        folder.mkdir(exist_ok=True)
+        if not folder.exists():
+            make_folder(folder, durable=self.durable)
+            if self.durable:
+                sync_folder(self.folder.parent)
         facts = {
             "examples": report.examples,
             "numbers": dict(report.numbers),
@@ -51,12 +60,37 @@ class Spool:
             "loss": report.loss,
             "bases": dict(report.bases),
             "seconds": seconds,
+            "client_state": client_state,
         }
-        save_arrays(folder / (client + _SUFFIX), report.vectors, facts, durable=self.durable)
+        save_arrays(folder / (client + _SUFFIX), report.vectors, facts, durable=self.durable, sealed=True)
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""
         return sorted(path.name.removesuffix(_SUFFIX) for path in (self.folder / str(step)).glob("[!.]*" + _SUFFIX))
+
+    def sound(self, step: int) -> list[ClientId]:
+        """`who`, after every report of the step was read and compared with its seal: for a new process.
+
+        One that is damaged is removed and named in `damaged`, so that its agent is asked again.
+        """
+        for client in self.who(step):
+            path = self.folder / str(step) / (client + _SUFFIX)
+            try:
+                check_seal(path)
+            except (OSError, ValueError) as error:
+                path.unlink(missing_ok=True)
+                self.damaged.append(f"{path}: the report is damaged ({error}); {client} is asked for it again")
+        return self.who(step)
+
+    def unreadable(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+        """Which of these reports cannot be opened any more, and why."""
+        reasons = {}
+        for client in clients:
+            try:
+                self._read(step, client)
+            except (OSError, ValueError, KeyError) as error:
+                reasons[client] = str(error)
+        return reasons
 
     def reports(self, step: int, clients: Iterable[ClientId]) -> list[tuple[ClientId, Report]]:
         """The reports of these clients in the order given; vectors are memory-mapped."""
@@ -64,7 +98,12 @@ class Spool:
 
     def seconds(self, step: int, clients: Iterable[ClientId]) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
-        return {client: self._read(step, client)[1] for client in clients}
+        return {client: self._read(step, client)[1]["seconds"] for client in clients}
+
+    def client_states(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+        """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
+        states = {client: str(self._read(step, client)[1]["client_state"]) for client in clients}
+        return {client: state for client, state in states.items() if state != "whole"}
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
@@ -76,8 +115,9 @@ class Spool:
             if folder.name.isdigit() and int(folder.name) <= newest:
                 shutil.rmtree(folder)
 
-    def _read(self, step: int, client: ClientId) -> tuple[Report, float]:
+    def _read(self, step: int, client: ClientId) -> tuple[Report, dict[str, Any]]:
+        """The report, and what else was kept with it."""
         arrays, facts = open_arrays(self.folder / str(step) / (client + _SUFFIX))
         vectors = {name: cast(Vector, array.view(np.float32)) for name, array in arrays.items()}
-        seconds = facts.pop("seconds")
-        return Report(vectors=vectors, **facts), seconds
+        others = {name: facts.pop(name) for name in ("seconds", "client_state")}
+        return Report(vectors=vectors, **facts), others

@@ -6,6 +6,7 @@ A `DecodeError` never ends anything: it is counted by its `reason`, shown, and t
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,6 +20,12 @@ _MENDED_BY = {
 
 
 SEE_THE_LOG = "the log on the device shows the details"
+
+_REMEDIES_BY_NUMBER = {
+    errno.EROFS: "the file system is read-only; mount it so that it can be written, or choose another path",
+    errno.ENOSPC: "no room is left on this disk; free some and run the same command again",
+    errno.EDQUOT: "this user's share of the disk is used up; free some and run the same command again",
+}
 
 
 class CoveyError(Exception):
@@ -94,7 +101,7 @@ def files_named() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = _MENDED_BY.get(type(error))
+        why = _REMEDIES_BY_NUMBER.get(error.errno or 0) or _MENDED_BY.get(type(error))
         if error.filename is None and why is None:
             raise
         raise UserError(f"{error.filename or error}: {why or error.strerror}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -31,8 +32,7 @@ def replacing(path: Path, *, durable: bool = True, mark: str = "new") -> Iterato
         with contextlib.suppress(OSError):
             beside.unlink()
     if durable:
-        with contextlib.suppress(OSError):  # some file systems cannot sync a folder
-            _sync(path.parent)
+        sync_folder(path.parent)
 
 
 def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new") -> None:
@@ -56,6 +56,26 @@ def private_folder(folder: Path) -> None:
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def make_folder(path: Path, *, durable: bool = True) -> None:
+    """Make a folder and those above it, where they are not there. A `durable` one survives a power cut."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    if durable:
+        for folder in missing:
+            sync_folder(folder.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Let the names in a folder survive a power cut, where its file system can."""
+    with contextlib.suppress(OSError):
+        _sync(path)
+
+
+def is_full(error: OSError) -> bool:
+    """Did a write fail because no room is left on the disk, or none for this user?"""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager

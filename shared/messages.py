@@ -253,7 +253,11 @@ class ModelContent(Packed):
 
 
 class ReportContent(Packed):
-    """A report, whole: what the parts of a report topic make. `failure` says why the work was not done."""
+    """A report, whole: what the parts of a report topic make. `failure` says why the work was not done.
+
+    `client_state`: "lost" where the agent's memory of earlier work was damaged or gone, "ahead" where it is that of
+    later work, which the coordinator has lost. Methods with client state then end with other models.
+    """
 
     run: Name
     step: Count
@@ -265,6 +269,7 @@ class ReportContent(Packed):
     seconds: float  # spent in the strategy's work, data loading and encoding excluded
     vectors: dict[str, Encoded]
     failure: Text | None = None
+    client_state: Literal["whole", "lost", "ahead"] = "whole"  # the memory that the work began with
 
     @classmethod
     def failed(cls, order: OrderMessage, client: str, why: str) -> Self:
@@ -292,6 +297,8 @@ class AgentStatus(Document):
     cluster: int | None = None
     busy: bool = False
     step: Count = 0
+    run: Annotated[str, Field(max_length=64)] = ""  # the run that the agent's state belongs to
+    accepted: Count = 0  # the newest step of that run whose report it believes to be accepted
     version: Text = ""
     dropped: dict[Text, Count] = {}  # messages refused by this agent, by reason
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agent.events import Outboxed
-from agent.outbox import Outbox, State
+from agent.outbox import AHEAD, LOST, Outbox, State
 from shared.errors import UserError
+from shared.messages import digest
 
 
 class Killed(BaseException):
@@ -30,7 +33,10 @@ def work(box: Outbox, step: int, text: str) -> None:
 
 def put(box: Outbox, step: int, text: str = "", *, with_memory: bool = True) -> None:
     work(box, step, text or str(step))
-    box.put(step, b"d" * 16, 8, part_bytes=1024, with_memory=with_memory)
+    report, memory = box.places(step)
+    content, kept = report.read_bytes(), digest(memory.read_bytes())
+    size = len(content)
+    box.put(step, digest(content), size, part_bytes=1024, with_memory=with_memory, memory_digest=kept)
 
 
 def seen(folder: Path) -> tuple[Outboxed, str | None, str | None]:
@@ -43,16 +49,17 @@ def seen(folder: Path) -> tuple[Outboxed, str | None, str | None]:
 
 def started(folder: Path) -> Outbox:
     box = opened(folder)
-    box.forget("r")
+    box.switch("r")
     put(box, 1)
     box.commit(1)
+    box.drop(1)
     return box
 
 
 def test_a_report_and_its_fate_survive_a_restart(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
-        assert (box.state.size, box.state.part_bytes, box.state.digest) == (8, 1024, (b"d" * 16).hex())
+        assert (box.state.size, box.state.part_bytes, box.state.digest) == (8, 1024, digest(b"report 2").hex())
     assert seen(tmp_path) == (Outboxed("r", 1, 2), "report 2", "memory 1")
 
 
@@ -64,6 +71,7 @@ def test_memory_is_committed_on_acceptance_alone(tmp_path: Path) -> None:
     with opened(tmp_path) as box:
         put(box, 3)
         box.commit(3)
+        box.drop(3)
     assert seen(tmp_path) == (Outboxed("r", 3, 0), None, "memory 3")
 
 
@@ -71,6 +79,7 @@ def test_accepted_work_that_left_the_memory_alone_keeps_it(tmp_path: Path) -> No
     with started(tmp_path) as box:
         put(box, 2, with_memory=False)
         box.commit(2)
+        box.drop(2)
     assert seen(tmp_path) == (Outboxed("r", 2, 0), None, "memory 1")
 
 
@@ -78,6 +87,9 @@ def test_what_is_not_needed_any_more_leaves_the_disk_at_once(tmp_path: Path) -> 
     with started(tmp_path) as box:
         put(box, 2)
         box.commit(2)
+        files = sorted(path.name for path in tmp_path.glob("*-r-*"))
+        assert files == ["memory-r-1", "memory-r-2", "report-r-2"]  # until the step is closed
+        box.drop(2)
         assert sorted(path.name for path in tmp_path.glob("*-r-*")) == ["memory-r-2"]
 
 
@@ -89,12 +101,102 @@ def test_the_fate_of_another_step_changes_nothing(tmp_path: Path) -> None:
     assert seen(tmp_path)[0] == Outboxed("r", 1, 2)
 
 
-def test_another_run_begins_with_nothing_and_leaves_no_files(tmp_path: Path) -> None:
+def test_another_run_begins_with_nothing_and_finds_its_own_again_when_it_comes_back(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
-        box.forget("other")
-    assert seen(tmp_path) == (Outboxed("other", 0, 0), None, None)
+        box.switch("other")
+    aside = Outboxed("r", 1, 2)
+    assert seen(tmp_path) == (Outboxed("other", 0, 0, aside=aside), None, None)
+    with opened(tmp_path) as box:
+        box.switch("r")
+    assert seen(tmp_path) == (Outboxed("r", 1, 2, aside=Outboxed("other")), "report 2", "memory 1")
+
+
+def test_a_third_run_leaves_no_files_of_the_first(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        box.switch("second")
+        box.switch("third")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json"]
+
+
+def test_an_accepted_report_that_is_asked_for_again_waits_with_the_memory_from_before_it(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        box.commit(2)
+    assert seen(tmp_path) == (Outboxed("r", 2, 0, kept=2), "report 2", "memory 2")
+    with opened(tmp_path) as box:
+        box.go_back(1)
+    assert seen(tmp_path) == (Outboxed("r", 1, 2), "report 2", "memory 1")
+    with opened(tmp_path) as box:
+        box.commit(2)
+        box.drop(2)
+        assert box.state.lost == ""
+    assert seen(tmp_path) == (Outboxed("r", 2, 0), None, "memory 2")
+
+
+def test_work_that_is_done_again_on_later_memory_says_so(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 4)
+        box.commit(4)
+        box.drop(4)
+        box.go_back(2)
+        assert box.state.lost == AHEAD
+
+
+def flip(path: Path) -> None:
+    """One bit of the file's last byte."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_a_damaged_report_is_named_set_aside_and_not_promised(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        assert box.report is not None
+        flip(box.report)
+        assert not box.report_is_whole()
+    with opened(tmp_path) as box:
+        assert box.outboxed == Outboxed("r", 1)
+        assert any("report-r-2" in why and "damaged" in why for why in box.damaged)
+        assert box.memory is not None
+    assert (tmp_path / "report-r-2.damaged").exists()
+
+
+def test_a_damaged_report_that_was_accepted_is_worked_on_again_from_the_memory_before_it(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        box.commit(2)
+        assert box.report is not None
+        flip(box.report)
+    with opened(tmp_path) as box:
+        assert box.outboxed == Outboxed("r", 2)
+        box.go_back(1)
+    assert seen(tmp_path) == (Outboxed("r", 1), None, "memory 1")
+
+
+def test_memory_that_is_set_aside_stays_readable_for_a_person(tmp_path: Path) -> None:
+    with started(tmp_path) as box:
+        assert "memory-r-1" in box.set_memory_aside()
+        assert (box.memory, box.state.lost) == (None, LOST)
+    assert (tmp_path / "memory-r-1.damaged").read_text() == "memory 1"
+
+
+def test_a_full_disk_delays_what_is_written_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(tmp_path) as box:
+        put(box, 2)
+        with monkeypatch.context() as patch:
+
+            def full(self: Path, content: bytes) -> int:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            patch.setattr(Path, "write_bytes", full)
+            box.commit(2)
+            assert box.unwritten
+            assert box.state.accepted == 2
+            assert not box.flush()
+        assert json.loads((tmp_path / "state.json").read_bytes())["accepted"] == 1
+        assert box.flush()
+    assert seen(tmp_path)[0] == Outboxed("r", 2, kept=2)
 
 
 def test_files_that_were_given_up_half_way_are_swept_away(tmp_path: Path) -> None:
@@ -108,7 +210,7 @@ CHANGES: list[Callable[[Outbox], None]] = [
     lambda box: put(box, 3),
     lambda box: box.commit(2),
     lambda box: box.drop(2),
-    lambda box: box.forget("other"),
+    lambda box: box.switch("other"),
 ]
 
 
@@ -164,10 +266,10 @@ def test_a_state_whose_files_are_gone_does_not_promise_them(tmp_path: Path) -> N
         assert box.report is not None
         box.report.unlink()
     with opened(tmp_path) as box:
-        assert box.state == State("r", 1, "memory-r-1")
+        assert box.state == State("r", 1, "memory-r-1", memory_digest=digest(b"memory 1").hex())
     (tmp_path / "memory-r-1").unlink()
     with opened(tmp_path) as box:
-        assert box.state == State("r", 1)
+        assert box.state == State("r", 1, lost=LOST)
         assert box.memory is None
 
 

@@ -144,7 +144,7 @@ def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
         await world.order(order(1, ref()))
         await asyncio.sleep(2)
         assert world.reports() == 1
-        await world.order(rest(accepted=1))
+        await world.order(rest(accepted=1, closed=1))
         await asyncio.sleep(1)
         assert agent.outbox.memory is not None
         assert agent.outbox.memory.read_bytes() == b"memory"
@@ -246,18 +246,150 @@ def test_a_new_order_gives_the_old_job_up(tmp_path: Path) -> None:
     assert {part.about for part in world.parts} == {2}
 
 
-def test_a_lost_worker_becomes_a_report_that_says_so(tmp_path: Path) -> None:
+class LosingPool(FakePool):
+    """Loses the worker of the first jobs."""
+
+    def __init__(self, losses: int) -> None:
+        super().__init__()
+        self.losses = losses
+
+    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+        answer = await super().run(job, weight=weight)
+        if self.losses:
+            self.losses -= 1
+            raise WorkerLost("out of memory")
+        return answer
+
+
+def test_the_work_of_a_lost_worker_is_done_once_more(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2.5)
+        assert world.reports() == 1
+
+    world = play(tmp_path, alive(story), pool=LosingPool(1))
+    assert world.pool.steps == [1, 1]
+    assert [event["why"] for event in world.told if event["event"] == "worker lost"] == [
+        "out of memory; the job is done again"
+    ]
+
+
+def test_a_worker_that_is_lost_twice_becomes_a_report_that_says_so(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2.5)
+
+    world = play(tmp_path, alive(story), pool=LosingPool(2))
+    content = ReportContent.from_bytes(world.parts[0].data)
+    assert "out of memory" in str(content.failure)
+    assert (content.step, content.client, content.run) == (1, "pi", "run-1")
+    assert world.pool.steps == [1, 1]
+
+
+def flip(path: Path) -> None:
+    """One bit of the file's last byte."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_sent_damaged(tmp_path: Path) -> None:
     async def story(world: World, agent: Agent) -> None:
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(1.5)
+        assert agent.outbox.report is not None
+        flip(agent.outbox.report)
+        await asyncio.sleep(10)
 
-    pool = FakePool()
-    pool.lost = True
-    world = play(tmp_path, alive(story), pool=pool)
-    content = ReportContent.from_bytes(world.parts[0].data)
-    assert "out of memory" in str(content.failure)
-    assert (content.step, content.client, content.run) == (1, "pi", "run-1")
+    world = play(tmp_path, alive(story))
+    assert world.pool.steps == [1, 1]
+    assert world.reports() >= 2
+    assert {part.data for part in world.parts} == {b"r" * (REPORT_BYTES // 5)}
+    assert any("report-run-1-1" in event.get("why", "") for event in world.told if event["event"] == "damaged")
+
+
+def test_a_report_that_was_damaged_before_a_restart_is_worked_on_again(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        agent = world.agent()
+        life = asyncio.create_task(world.live(agent))
+        await asyncio.sleep(1.5)
+        await agent.vanish()
+        await life
+        assert agent.outbox.report is not None
+        flip(agent.outbox.report)
+        life = asyncio.create_task(world.live(second := world.agent()))
+        await asyncio.sleep(2)
+        second.stop()
+        await life
+        assert world.reports() == 2
+
+    world = play(tmp_path, story)
+    assert world.pool.steps == [1, 1]
+    assert {part.data for part in world.parts} == {b"r" * (REPORT_BYTES // 5)}
+
+
+def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Path) -> None:
+    async def story(world: World) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        agent = world.agent()
+        life = asyncio.create_task(world.live(agent))
+        await asyncio.sleep(0.5)
+        await agent.vanish()
+        await life
+        flip(agent.store.path(digest(MODEL)))
+        life = asyncio.create_task(world.live(second := world.agent()))
+        await asyncio.sleep(3)
+        second.stop()
+        await life
+        assert world.reports() >= 1
+
+    world = play(tmp_path, story)
+    assert any("the model is damaged" in event.get("why", "") for event in world.told)
+
+
+class ForgetfulPool(FakePool):
+    """Finds the memory damaged, as a worker does that compares it with its digest."""
+
+    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+        answer = await super().run(job, weight=weight)
+        return {"memory_damaged": True} if job.get("memory") else answer
+
+
+def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
+        await world.order(order(2, ref(), accepted=1))
+        await asyncio.sleep(3)
+
+    world = play(tmp_path, alive(story), pool=ForgetfulPool())
+    assert world.pool.steps == [1, 2, 2]
+    assert [job["client_state"] for job in world.pool.jobs] == ["whole", "whole", "lost"]
+    (why,) = [event["why"] for event in world.told if event["event"] == "damaged"]
+    assert "memory-run-1-1" in why
+
+
+def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_work(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref(), again=1))
+        await asyncio.sleep(2)
+        await world.order(rest(accepted=1, closed=0, again=1, serial=1))
+        await asyncio.sleep(60)
+        assert world.reports() == 1
+        await world.order(order(1, ref(), again=2))  # a restored coordinator
+        await asyncio.sleep(1)
+        assert world.reports() == 2
+
+    world = play(tmp_path, alive(story))
+    assert world.pool.steps == [1]
+    assert world.parts[: len(world.parts) // 2] == world.parts[len(world.parts) // 2 :]
 
 
 def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> None:

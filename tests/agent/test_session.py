@@ -106,7 +106,7 @@ def test_a_session_goes_on_where_the_older_one_fell_silent() -> None:
 def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> None:
     session = up()
     assert react(session, e.OrderSeen(order(1, REF))) == [
-        e.Forget("run-1"),
+        e.SwitchRun("run-1"),
         e.KeepModels(frozenset({REF.digest})),
         e.Subscribe((PART,)),
     ]
@@ -165,6 +165,7 @@ def test_a_step_that_was_closed_without_it_is_dropped() -> None:
 def test_an_accepted_step_is_committed_even_when_it_is_closed_too() -> None:
     assert react(reported(), e.OrderSeen(order(2, REF, accepted=1))) == [
         e.CommitMemory(1),
+        e.DropReport(1),
         e.KeepModels(frozenset({REF.digest})),
         e.StartWork(order(2, REF, accepted=1)),
     ]
@@ -191,7 +192,7 @@ def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that
 
 def test_an_order_for_a_step_that_it_calls_closed_is_not_worked_on() -> None:
     session = up(models=[REF.digest])
-    assert react(session, e.OrderSeen(order(3, REF, closed=3))) == [e.Forget("run-1")]
+    assert react(session, e.OrderSeen(order(3, REF, closed=3))) == [e.SwitchRun("run-1")]
     assert session.phase is Phase.IDLE
 
 
@@ -343,25 +344,132 @@ def test_a_model_that_left_the_disk_for_a_newer_one_is_fetched_again() -> None:
     assert session.phase is Phase.FETCHING
 
 
+def coordinator_of(run: str, epoch: str = "e1.1", *, retained: bool = False) -> e.CoordinatorSeen:
+    return e.CoordinatorSeen(status(epoch, run=run), retained)
+
+
 def test_another_run_counts_its_steps_from_the_beginning_and_commits_nothing_of_the_old_one() -> None:
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
+    session.handle(coordinator_of("run-2"), 0.0)
     first = order(1, REF, run="run-2")
     assert react(session, e.OrderSeen(first))[-1] == e.StartWork(first)
-    actions = react(reported(), e.OrderSeen(order(2, REF, run="run-2", accepted=1)))
-    assert actions[0] == e.Forget("run-2")
+    session = reported()
+    session.handle(coordinator_of("run-2"), 0.0)
+    actions = react(session, e.OrderSeen(order(2, REF, run="run-2")))
+    assert actions[0] == e.SwitchRun("run-2")
     assert e.CommitMemory(1) not in actions
 
 
-def test_another_run_forgets_report_and_work_of_the_old_one() -> None:
-    actions = react(reported(), e.OrderSeen(order(1, REF, run="run-2")))
-    assert actions == [
-        e.Forget("run-2"),
+def test_another_run_leaves_report_and_work_of_the_old_one() -> None:
+    session = reported()
+    session.handle(coordinator_of("run-2"), 0.0)
+    assert react(session, e.OrderSeen(order(1, REF, run="run-2"))) == [
+        e.SwitchRun("run-2"),
         e.KeepModels(frozenset({REF.digest})),
         e.StartWork(order(1, REF, run="run-2")),
     ]
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
-    assert react(session, e.OrderSeen(rest(run="run-2"))) == [e.CancelWork(), e.Forget("run-2")]
+    session.handle(coordinator_of("run-2"), 0.0)
+    assert react(session, e.OrderSeen(rest(run="run-2"))) == [e.CancelWork(), e.SwitchRun("run-2")]
+
+
+def test_an_order_of_a_run_that_no_coordinator_names_is_parked() -> None:
+    session = reported()
+    session.handle(coordinator_of("run-1"), 0.0)
+    assert session.handle(e.OrderSeen(order(9, REF, run="run-0")), 1.0) == []
+    assert session.status.run == "run-1"
+    assert react(session, e.OrderSeen(order(1, REF)), 2.0) == [e.SendReport(1)]
+
+
+def test_a_parked_order_is_taken_up_when_the_coordinator_names_its_run() -> None:
+    session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
+    assert session.handle(e.OrderSeen(order(1, REF, run="run-2")), 0.0) == []
+    actions = react(session, coordinator_of("run-2", retained=True), 0.1)
+    assert e.SwitchRun("run-2") in actions
+    assert e.StartWork(order(1, REF, run="run-2")) in actions
+
+
+def test_what_a_broker_retained_of_an_older_coordinator_names_no_run() -> None:
+    session = reported()
+    session.handle(coordinator_of("run-1", "b.1"), 0.0)
+    session.handle(Down("the broker was restored"), 1.0)
+    session.handle(Up(), 2.0)
+    assert session.handle(coordinator_of("run-0", "a.1", retained=True), 2.0) == []
+    assert session.handle(e.OrderSeen(order(9, REF, run="run-0")), 2.0) == []
+    assert session.status.epoch == "b.1"
+
+
+def test_a_coordinator_that_lives_counts_even_where_its_clock_went_back() -> None:
+    session = reported()
+    session.handle(coordinator_of("run-1", "b.1"), 0.0)
+    session.handle(coordinator_of("run-2", "a.1"), 1.0)
+    assert e.SwitchRun("run-2") in session.handle(e.OrderSeen(rest(run="run-2")), 1.0)
+
+
+def test_an_agent_that_comes_back_to_a_run_finds_its_report_there() -> None:
+    session = reported()
+    session.handle(coordinator_of("run-2"), 0.0)
+    session.handle(e.OrderSeen(rest(run="run-2")), 0.0)
+    session.handle(coordinator_of("run-1"), 1.0)
+    assert react(session, e.OrderSeen(order(1, REF, serial=9)), 1.0) == [e.SwitchRun("run-1"), e.SendReport(1)]
+
+
+def accepted_once(step: int = 1) -> Session:
+    """Has worked on a step, and was told by a coordinator in its first life that the report was accepted."""
+    session = reported(step)
+    session.handle(e.OrderSeen(rest(accepted=step, closed=step - 1, again=1)), 0.0)
+    return session
+
+
+def test_an_accepted_report_is_kept_until_its_step_is_closed() -> None:
+    session = accepted_once()
+    assert session.handle(e.OrderSeen(rest(accepted=1, closed=0, again=1, serial=1)), 1.0) == []
+    assert session.handle(e.OrderSeen(rest(accepted=1, closed=1, again=1, serial=2)), 1.0) == [e.DropReport(1)]
+
+
+def test_a_coordinator_of_a_later_life_that_lost_an_accepted_report_gets_it_again() -> None:
+    session = accepted_once()
+    assert react(session, e.OrderSeen(order(1, REF, again=2)), 1.0) == [e.GoBack(0), e.SendReport(1)]
+    assert session.status.accepted == 0
+    assert react(session, e.OrderSeen(rest(accepted=1, again=2, serial=1)), 2.0) == [
+        e.StopSending(),
+        e.CommitMemory(1, 2),
+    ]
+
+
+def test_the_same_life_that_seems_to_know_less_is_an_old_order() -> None:
+    session = accepted_once()
+    assert session.handle(e.OrderSeen(order(1, REF, again=1)), 1.0) == []
+
+
+def test_a_coordinator_that_was_put_back_to_an_earlier_step_has_its_work_done_again() -> None:
+    session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5, confirmed=1))
+    again = order(3, REF, accepted=2, again=2)
+    assert react(session, e.OrderSeen(again))[0] == e.GoBack(2)
+    assert session.phase is Phase.WORKING
+
+
+def test_an_agent_whose_disk_was_put_back_says_that_its_memory_is_lost() -> None:
+    session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=2))
+    actions = react(session, e.OrderSeen(order(6, REF, accepted=5, again=1)))
+    assert actions[0] == e.LoseMemory(5, 1)
+    assert session.phase is Phase.WORKING
+
+
+def test_a_damaged_report_is_worked_on_again_where_it_is_still_wanted() -> None:
+    session = reported()
+    session.handle(e.OrderSeen(order(1, REF)), 1.0)
+    actions = session.handle(e.ReportDamaged(1), 1.5)
+    assert e.StartWork(order(1, REF)) in actions
+    assert e.StopSending() in actions
+
+
+def test_a_damaged_model_is_fetched_again_before_the_work_begins_again() -> None:
+    session = up(models=[REF.digest])
+    session.handle(e.OrderSeen(order(1, REF)), 0.0)
+    assert e.Subscribe((PART,)) in session.handle(e.ModelDamaged(REF.digest), 1.0)
+    assert e.StartWork(order(1, REF)) in session.handle(e.ModelReady("0", REF.digest), 2.0)
 
 
 def test_a_model_that_does_not_come_is_subscribed_to_again_with_waits_that_double() -> None:
@@ -471,7 +579,9 @@ class AnyOrder(RuleBasedStateMachine):
         self.run = ""
         self.sending = False
         self.is_up = False
+        self.kept = 0
         self.done: set[tuple[str, int]] = set()  # accepted
+        self.aside: tuple[str, int, int] = ("", 0, 0)  # run, outbox, kept
 
     def feed(self, event: e.Event) -> None:
         for action in self.session.handle(event, self.now):
@@ -494,14 +604,23 @@ class AnyOrder(RuleBasedStateMachine):
                     self.sending = False
                 case e.CommitMemory(step):
                     assert step == self.outbox
-                    self.outbox = 0
+                    self.outbox, self.kept = 0, step
                     self.done.add((self.run, step))
                 case e.DropReport(step):
-                    assert step == self.outbox
-                    self.outbox = 0
-                case e.Forget(run):
+                    assert step in (self.outbox, self.kept)
+                    self.outbox = self.kept = 0
+                case e.GoBack(accepted):
+                    self.done = {done for done in self.done if done[0] != self.run or done[1] <= accepted}
+                    self.outbox, self.kept = (self.kept if self.kept > accepted else 0), 0
+                case e.LoseMemory(accepted):
+                    assert accepted != self.outbox
+                    self.outbox = self.kept = 0
+                case e.SwitchRun(run):
                     assert self.working is None
-                    self.outbox, self.run, self.done = 0, run, set()
+                    left = (self.run, self.outbox, self.kept) if self.run else self.aside
+                    back = self.aside if self.aside[0] == run else (run, 0, 0)
+                    self.aside, (self.run, self.outbox, self.kept) = left, back
+                    self.done = {done for done in self.done if done[0] in (left[0], run)}
                 case e.Subscribe() | e.Unsubscribe() | e.PublishStatus():
                     assert self.is_up
 
@@ -539,7 +658,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule()
     def worked(self) -> None:
         assert self.working is not None
-        self.outbox, self.working = self.working, None
+        self.outbox, self.kept, self.working = self.working, 0, None
         self.feed(e.WorkDone(self.outbox))
 
     @precondition(lambda self: self.sending)
@@ -548,9 +667,16 @@ class AnyOrder(RuleBasedStateMachine):
         self.sending = False
         self.feed(e.Sent(self.outbox, whole))
 
-    @rule(online=st.booleans(), epoch=st.sampled_from(["e1", "e2"]), everything=st.booleans())
-    def coordinator(self, online: bool, epoch: str, everything: bool) -> None:
-        self.feed(e.CoordinatorSeen(status(epoch, online=online, delivery="all" if everything else "participants")))
+    @rule(
+        online=st.booleans(),
+        epoch=st.sampled_from(["e1.1", "e2.1"]),
+        run=st.sampled_from(["run-1", "run-2"]),
+        everything=st.booleans(),
+        retained=st.booleans(),
+    )
+    def coordinator(self, online: bool, epoch: str, run: str, everything: bool, retained: bool) -> None:
+        delivery = "all" if everything else "participants"
+        self.feed(e.CoordinatorSeen(status(epoch, run=run, online=online, delivery=delivery), retained))
 
     @rule(wait=st.floats(0.1, 100))
     def time_passes(self, wait: float) -> None:

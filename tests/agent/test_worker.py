@@ -70,6 +70,19 @@ def job(folder: Path, **changes: Any) -> wire.Job:
     }
 
 
+@pytest.mark.parametrize("damage", ["one bit", "half of it"])
+def test_damaged_memory_is_found_before_it_is_used(tmp_path: Path, damage: str) -> None:
+    wanted = job(tmp_path)
+    done = answer(wanted)
+    memory = tmp_path / "memory"
+    content = memory.read_bytes()
+    memory.write_bytes(content[: len(content) // 2] if damage == "half of it" else content[:-1] + b"?")
+    again = {**wanted, "memory": str(memory), "memory_digest": done["memory_digest"].hex()}
+    assert answer(again) == {"memory_damaged": True}
+    assert answer({**again, "memory": "", "client_state": "lost"})["failed"] is None
+    assert report(tmp_path).client_state == "lost"
+
+
 def report(folder: Path) -> ReportContent:
     return ReportContent.from_bytes((folder / "report").read_bytes())
 
@@ -111,6 +124,7 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
         "digest": digest((tmp_path / "report").read_bytes()),
         "size": (tmp_path / "report").stat().st_size,
         "fresh": True,
+        "memory_digest": digest((tmp_path / "memory").read_bytes()),
         "failed": None,
     }
     assert (report(tmp_path).examples, report(tmp_path).steps) == (32, 4)

@@ -149,7 +149,7 @@ def test_a_checkpoint_cut_short_anywhere_is_refused_and_left_alone(tmp_path: Pat
 def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None:
     Checkpoint(tmp_path).save({}, state())
     next((tmp_path / "arrays").iterdir()).unlink()
-    with pytest.raises(UserError, match="misses an array"):
+    with pytest.raises(UserError, match="missing or damaged"):
         Checkpoint(tmp_path).state(State)
 
 

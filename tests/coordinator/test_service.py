@@ -30,6 +30,7 @@ async def refusals(folder: Path, *noise: Message) -> dict[str, int]:
         async with broker.link("noise") as link:
             for message in noise:
                 await link.publish(message.topic, message.payload)
+                await asyncio.sleep(0.01)
 
     async with Fleet(folder, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
         group.create_task(disturb())

@@ -64,6 +64,8 @@ SAMPLES: dict[str, Packed | Document] = {
         cluster=1,
         busy=True,
         step=12,
+        run="run-7",
+        accepted=4,
         version="0.1.0",
         dropped={"truncated": 2},
     ),
