@@ -64,6 +64,11 @@ class Limits:
         """For one client that does not keep up."""
         return self.memory_bytes // 4
 
+    @property
+    def in_flight_bytes(self) -> int:
+        """Sent to one client and not acknowledged: Mosquitto keeps a copy of each such message for each client."""
+        return max(16 * MIB, 8 * self.packet_bytes)
+
 
 IN_FLIGHT = 1000  # messages sent to a client and not acknowledged
 SESSION_HOURS = 1  # a persistent session whose client stays away is forgotten; Covey itself uses none

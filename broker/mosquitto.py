@@ -72,6 +72,7 @@ def _limits(limits: Limits) -> list[str]:
         f"max_packet_size {limits.packet_bytes}",
         f"memory_limit {limits.memory_bytes}",
         f"max_inflight_messages {IN_FLIGHT}",
+        f"max_inflight_bytes {limits.in_flight_bytes}",
         f"max_queued_messages {limits.queued_messages}",
         f"max_queued_bytes {limits.queued_bytes}",
         f"persistent_client_expiration {SESSION_HOURS}h",

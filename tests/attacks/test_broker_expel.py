@@ -1,0 +1,91 @@
+"""An agent that is expelled in the middle of a round: the round closes at once, and nothing stays retained for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from broker.cli import app
+from broker.home import Home
+from shared import credentials
+from shared.broker_url import BrokerUrl, Tls
+from shared.messages import EXPELLED, AgentStatus
+from tests.e2e.test_enrolled import data
+from tests.processes import Program, free_port, needs_mosquitto, program, rows, until
+from tests.raw_mqtt import Heard, Raw
+
+pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
+
+DEADLINE_S = 900.0
+SCENARIO = {
+    "name": "expelled",
+    "seed": 1,
+    "task": {"features": [4], "classes": 2, "model": {"name": "linear"}},
+    "training": {"batch": 10, "lr": 0.1},
+    "strategy": {"name": "fedavg"},
+    "rounds": {"count": 1, "start_agents": 2, "quorum": 1, "deadline_s": DEADLINE_S},
+}
+
+
+def retained(home: Home, *topics: str) -> dict[str, Heard]:
+    """What the broker keeps on these topics, as the coordinator sees it."""
+    told = credentials.read(home.file("coordinator"))
+    url = BrokerUrl.parse(told["broker"], Tls(ca=Path(told["ca"])))
+    with Raw(url, f"witness-{time.monotonic_ns()}", url.user or "", url.password or "") as witness:
+        witness.subscribe(*topics)
+        witness.ping()
+    return {message.topic: message for message in witness.heard if message.retained}
+
+
+def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path: Path) -> None:
+    """Before: no last will follows on Mosquitto, and the round took its deadline. After: 3 to 6 s after `broker expel`."""
+    home = Home.create(tmp_path / "home", ["localhost"], free_port())
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
+    out = tmp_path / "run"
+    with ExitStack() as stack:
+
+        def start(name: str, *command: str) -> Program:
+            return stack.enter_context(program(*command, log=tmp_path / f"{name}.log"))
+
+        broker = start("broker", "broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
+        until(lambda: "listens" in broker.output, of=broker)
+        agents = {}
+        for seed, name in enumerate(("pi-7", "pi-8")):
+            own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
+            agents[name] = start(name, "agent.cli", "start", "--data", str(data(tmp_path, seed)), *own, "--json")
+        line = ["coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
+        run = Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log")
+        stack.callback(run.stop)
+        until(lambda: '"event": "work"' in agents["pi-8"].output, 120, of=run)
+        stopped = agents["pi-8"].process.pid
+        os.kill(stopped, signal.SIGSTOP)  # in mid-round: it neither reports nor says goodbye
+        stack.callback(os.kill, stopped, signal.SIGCONT)
+        until(lambda: '"event": "accepted"' in agents["pi-7"].output, 120, of=run)
+        assert rows(out) == [], "the expelled agent was not the last one"
+        began = time.monotonic()
+        done = CliRunner().invoke(app, ["expel", "pi-8", "--home", str(home.folder)])
+        assert done.exit_code == 0, done.output
+        assert done.stderr == ""
+        [first] = until(lambda: rows(out), DEADLINE_S / 10, of=run)[:1]
+        print(f"the round closed {time.monotonic() - began:.2f} s after `broker expel`, deadline {DEADLINE_S:g} s")
+        assert (first["reported"], first["missing"]) == (["pi-7"], ["pi-8"])
+        base = "covey/default/agents/pi-8"
+        kept = until(lambda: _only_status(retained(home, f"{base}/status", f"{base}/order")), of=run)
+        status = AgentStatus.from_bytes(kept.payload)
+        assert (status.online, status.problem) == (False, EXPELLED)
+        roster = json.loads((out / "roster.json").read_bytes())
+        assert roster["agents"]["pi-8"]["problem"] == EXPELLED
+
+
+def _only_status(kept: dict[str, Heard]) -> Heard | None:
+    """The status, once the order is gone."""
+    found = [message for topic, message in kept.items() if topic.endswith("/status")]
+    return found[0] if len(kept) == len(found) == 1 else None
