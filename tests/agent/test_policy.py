@@ -1,0 +1,140 @@
+"""The rules of a device: what is refused, with which words, and how a policy is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import CliRunner
+
+from agent.cli import app
+from agent.policy import METHODS, UNLIMITED, Policy, PolicyError, Rules, values_of
+from shared.consent import AllowedCode
+from shared.errors import UserError
+from shared.strategies import AnyStrategy
+from tests.agent.orders import LAYOUT, TASK, order, ref, rest
+
+DEVICE = "pi-7"
+
+
+def policy(**changes: Any) -> Rules:
+    return Rules(Policy(**changes))
+
+
+def test_the_policy_knows_every_method() -> None:
+    union = get_args(get_args(AnyStrategy)[0])
+    assert sorted(METHODS) == sorted(method.model_fields["name"].default for method in union)
+
+
+def test_an_ordinary_order_is_not_refused() -> None:
+    assert Rules().refuses(order(1, ref(), ref("@pi-7")), DEVICE) is None
+    assert Rules().refuses(rest(), DEVICE) is None
+    assert Rules().refuses_task(TASK.told()) is None
+
+
+def model(**options: Any) -> dict[str, Any]:
+    return {**TASK.told(), "model": {"name": "mlp", "options": options}}
+
+
+REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
+    (policy(methods=["fedclust", "ifca"]), {}, "methods: fedavg is not among fedclust, ifca"),
+    (policy(refuse_phases=["signature"]), {"phase": "signature"}, "refuse_phases: the phase signature is refused"),
+    (policy(max_epochs=3), {"training": {"epochs": 4}}, "max_epochs: training.epochs is 4, at most 3 are allowed"),
+    (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
+    (policy(max_epochs=3), {"evaluation": {"tune_epochs": 5}}, "max_epochs: evaluation.tune_epochs is 5"),
+    (policy(max_model_values=9), {}, "max_model_values: the model has 10 values, at most 9 are allowed"),
+    (Rules(), {"training": {"epochs": "many"}}, "training.epochs is no whole number"),
+    (Rules(), {"layout": {"tensors": 3, "trainable": 1}}, "layout: expected a list of tensors"),
+    (Rules(), {"task": {**TASK.told(), "init": "/etc/shadow"}}, "task.init names a file of this device"),
+    (Rules(), {"task": {**TASK.told(), "model": {"name": "os:system"}}}, "os:system; .* --allow os"),
+    (Rules(), {"task": {**TASK.told(), "model": []}}, "task.model is no mapping"),
+    (Rules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
+    (Rules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),
+]
+
+
+@pytest.mark.parametrize(("rules", "changes", "why"), REFUSED, ids=lambda value: str(value)[:40])
+def test_an_order_that_breaks_a_rule_is_refused_with_its_name(rules: Rules, changes: dict[str, Any], why: str) -> None:
+    refusal = rules.refuses(order(1, ref(), **changes), DEVICE)
+    assert refusal is not None
+    with pytest.raises(PolicyError, match=why):
+        raise PolicyError(refusal)
+    again = Rules.from_wire(
+        json.loads(json.dumps(rules.to_wire()))
+    )  # the worker holds the order against the same rules
+    assert again.refuses(order(1, ref(), **changes), DEVICE) == refusal
+
+
+def test_models_are_counted_and_none_is_another_agents() -> None:
+    assert "max_models: 2 models, at most 1" in str(policy(max_models=1).refuses(order(1, ref(), ref("1")), DEVICE))
+    assert Rules().refuses(order(1, ref("@pi-8")), DEVICE) == "models: @pi-8 is another agent's own model"
+    large = ref(content=b"x" * 100_000)
+    assert "a model of 100000 bytes, at most 65616" in str(policy(max_model_values=10).refuses(order(1, large), DEVICE))
+
+
+def test_steps_are_counted_over_all_trainings_of_an_order() -> None:
+    rules = policy(max_steps=10)
+    rules.check_steps(10)
+    with pytest.raises(PolicyError, match="max_steps: the order takes 11 steps or more, at most 10"):
+        rules.check_steps(11)
+    Rules(UNLIMITED).check_steps(10**15)
+
+
+def test_allowed_code_is_no_reason_to_stay_out() -> None:
+    own = {**TASK.told(), "model": {"name": "my_pkg:net"}}
+    assert Rules(allowed=AllowedCode.parse(["my_pkg"])).refuses_task(own) is None
+    assert Rules.from_wire({"allow": ["my_pkg"]}).refuses_task(own) is None
+    assert "--allow my_pkg" in str(Rules.from_wire({}).refuses_task(own))
+
+
+@pytest.mark.parametrize(
+    "tensors", [[["w"]], [["w", [-1]]], [["w", [True]]], [["w", [1.0]]], [[1, [1]]], [["w", [1] * 9]]]
+)
+def test_what_is_no_layout_is_not_counted(tensors: Any) -> None:
+    assert values_of(LAYOUT.to_wire()) == LAYOUT.size
+    with pytest.raises(PolicyError, match="layout: expected"):
+        values_of({"tensors": tensors, "trainable": 1})
+
+
+def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("methods: [fedavg]\nmax_seconds: 600\nmax_models: null\n")
+    options = ["policy", "--policy", str(file), "--limit", "max_epochs=5", "--limit", "labels=hidden"]
+    shown = json.loads(CliRunner().invoke(app, [*options, "--json"]).output)
+    assert shown["methods"] == ["fedavg"]
+    assert (shown["max_seconds"], shown["max_models"], shown["max_epochs"], shown["labels"]) == (600, None, 5, "hidden")
+    text = CliRunner().invoke(app, options).output
+    assert "max_epochs: 5  # epochs of one training" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "why"),
+    [
+        ("max_epoch: 5", [], "max_epoch: Extra inputs"),
+        ("max_epochs: 0", [], "max_epochs: .*greater than or equal to 1"),
+        ("methods: [fedavgg]", [], "methods.0: .*there is no method 'fedavgg'"),
+        ("labels: no", [], "labels: Input should be"),
+        ("- 3", [], "the file: Input should be"),
+        ("a: [", [], "not YAML"),
+        ("", ["max_epochs"], "expected KEY=VALUE"),
+        ("", ["max_seconds=soon"], "--limit: max_seconds"),
+        ("", ["max_seconds=["], "not YAML"),
+    ],
+)
+def test_a_mistake_in_a_policy_is_named(text: str, limits: list[str], why: str, tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=why):
+        Policy.load(file).with_limits(limits)
+
+
+def test_the_systemd_unit_carries_the_policy_and_the_consent(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").touch()
+    options = ["--data", str(tmp_path), "--policy", str(tmp_path / "policy.yaml"), "--limit", "max_epochs=5"]
+    more = ["--limit", "max_seconds=60", "--allow", "my_pkg.models", "--allow", "other"]
+    unit = CliRunner().invoke(app, ["service", *options, *more]).output
+    for words in (f"--policy {tmp_path}/policy.yaml", "--limit max_epochs=5", "--limit max_seconds=60"):
+        assert words in unit
+    assert "--allow my_pkg.models --allow other" in unit
