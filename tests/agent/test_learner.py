@@ -366,7 +366,10 @@ def test_losses_predictions_gradients_and_memberships_are_those_of_evaluation() 
 
 def test_a_layout_of_another_model_is_refused() -> None:
     other = Layout((Tensor("fc.weight", (4, 3)),), 1)
-    with pytest.raises(UserError, match="44 parameters in 4 tensors, the coordinator's has 12 in 1"):
+    with pytest.raises(UserError, match="built here it has 44 values, the coordinator's has 12"):
+        TorchLocal(data_of(TABLE), TABLE, other, Training(), generator(1, "test"))
+    other = Layout((Tensor("fc.weight", (11, 4)),), 1)  # as many values, but others
+    with pytest.raises(UserError, match="44 parameters in 4 tensors, the coordinator's has 44 in 1"):
         TorchLocal(data_of(TABLE), TABLE, other, Training(), generator(1, "test"))
 
 
