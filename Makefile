@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format lies clean mosquitto
+.PHONY: help run test check format lies clean mosquitto chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -30,6 +30,12 @@ format: $(READY) ## put the code into its format, mend what the linter can mend
 
 lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 1 800 runs, half an hour
 	$(BIN)/python -m tests.attacks.lies
+
+chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of what came of them: runs/chaos
+	$(BIN)/python -m tests.chaos --runs 200 --seed 1 --out runs/chaos
+
+soak: $(READY) mosquitto ## 20 minutes of rounds under small faults: memory and descriptors must be flat: runs/soak
+	$(BIN)/python -m tests.chaos.soak --minutes 20 --out runs/soak
 
 clean: ## remove all that was made here but the runs
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -23,6 +23,7 @@ from agent.pool import Jobs, WorkerLost
 from agent.session import Session
 from agent.store import LARGEST_MODEL, ModelStore
 from shared.errors import DecodeError, UserError
+from shared.files import is_full, write_atomically
 from shared.link import Incoming, Link, Message, Will
 from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
 from shared.namesakes import session_id
@@ -30,6 +31,8 @@ from shared.parts import split
 from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
 Tell = Callable[[Mapping[str, Any]], None]  # one event for a person or a log: {"event": ..., ...}
+FULL_TOLD_S = 60.0  # between two words about a full disk
+FULL_PAUSE_S = 1.0  # between two attempts to write to it
 GOODBYE_S = 2.0  # a broker that does not answer is not waited for longer
 PART_BYTES = 512 * 1024  # of a report about work that names no size
 
@@ -92,6 +95,8 @@ class Agent:
         self._link: Link | None = None
         self._inspection: dict[str, Any] = {}  # the last job of that kind: its answer weighs later ones
         self._weight = 0.0
+        self._full_told = -FULL_TOLD_S  # when it was last said that the disk is full
+        self._flushing: asyncio.Task[None] | None = None
         self._fresh = 0  # step of the report that this process has seen whole and not sent yet
         self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
@@ -179,7 +184,12 @@ class Agent:
 
     def _part(self, key: str, payload: bytes) -> e.Event | None:
         part = Part.from_bytes(payload)
-        whole = self.store.feed(part, _now())
+        try:
+            whole = self.store.feed(part, _now())
+        except OSError as error:  # the session asks the broker for the parts again
+            if not is_full(error):
+                raise
+            raise DecodeError("disk full", "no room for a part of a model") from None
         if whole is None:
             return None
         return e.ModelReady(key, part.digest) if whole else e.PartSeen()
@@ -191,6 +201,8 @@ class Agent:
             return
         for action in self.session.handle(event, _now()):
             self._carry_out(action)
+        if self.outbox.unwritten and self._flushing is None:
+            self._flushing = self._spawn(self._flush())
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -235,7 +247,7 @@ class Agent:
             case e.OrderRefused(step, why):
                 self.tell({"event": "failed", "step": step, "why": why})
             case e.ReportFailure(order, why):
-                self._put_failure(order, why)
+                self._work = self._spawn(self._put_failure(order, why))
             case e.SendReport(step):
                 self._sending = self._spawn(self._send(step))
             case e.StopSending():
@@ -325,9 +337,27 @@ class Agent:
         """The worker's answer to an order. Damaged memory is set aside, and the work begins again without it."""
         while True:
             done = await self._answer(self._job(order), self._weight)
-            if not done.get("memory_damaged"):
+            if done.get("memory_damaged"):
+                self.tell({"event": "damaged", "why": self.outbox.set_memory_aside()})
+            elif done.get("disk_full"):
+                await self._wait_for_room()
+            else:
                 return done
-            self.tell({"event": "damaged", "why": self.outbox.set_memory_aside()})
+
+    async def _wait_for_room(self) -> None:
+        """Say that the disk is full, at most once a minute, and let a little time pass."""
+        if _now() >= self._full_told + FULL_TOLD_S:
+            self._full_told = _now()
+            why = f"no room is left on the disk of {self.identity.state}; free some: this agent waits for it"
+            self.tell({"event": "disk", "why": why})
+        await asyncio.sleep(FULL_PAUSE_S)
+
+    async def _flush(self) -> None:
+        """Write what the outbox could not write, as soon as there is room."""
+        while not self.outbox.flush():
+            await self._wait_for_room()
+        self.tell({"event": "disk", "why": "there is room again"})
+        self._flushing = None
 
     def _job(self, order: OrderMessage) -> dict[str, Any]:
         report, memory = self.outbox.places(order.step)
@@ -358,10 +388,21 @@ class Agent:
         except WorkerLost as error:
             return {"failure": error.public, "detail": str(error)}
 
-    def _put_failure(self, order: OrderMessage, why: str) -> None:
+    async def _put_failure(self, order: OrderMessage, why: str) -> None:
         content = ReportContent.failed(order, self.identity.agent, why[:1000]).to_bytes()
-        self.outbox.places(order.step)[0].write_bytes(content)
+        while not self._written(self.outbox.places(order.step)[0], content):
+            await self._wait_for_room()
         self._put(order, digest(content), len(content), with_memory=False)
+
+    def _written(self, path: Path, content: bytes) -> bool:
+        """Write a file whole; False where there is no room for it."""
+        try:
+            write_atomically(path, content, durable=self.identity.durable)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
 
     def _put(
         self, order: OrderMessage, name: bytes, size: int, *, with_memory: bool, memory_digest: bytes = b""
@@ -407,7 +448,7 @@ class Agent:
     def _drop_everything(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._work, self._inspecting, self._sending):
+        for task in (self._work, self._inspecting, self._sending, self._flushing):
             _cancel(task)
 
 

@@ -61,8 +61,12 @@ class ModelStore:
         if sink is None:
             return False
         assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
-        with replacing(self.path(part.digest), durable=self._durable) as beside:
-            sink.path.replace(beside)
+        try:
+            with replacing(self.path(part.digest), durable=self._durable) as beside:
+                sink.path.replace(beside)
+        except OSError:  # a full disk: let the parts come again
+            self._parts.forget(BROKER, part.digest)
+            raise
         return True
 
     def keep(self, digests: Collection[bytes], now: float) -> None:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from agent import wire
 from agent.policy import PolicyError, Rules, values_of
 from shared.errors import CoveyError, public_text
-from shared.files import write_atomically
+from shared.files import is_full, write_atomically
 
 if TYPE_CHECKING:
     import numpy as np
@@ -62,6 +62,8 @@ def answer(job: wire.Job, *, verbose: bool = False) -> wire.Job:
             case "partition":
                 return _partition(job)
         raise ValueError(f"unknown job {job['job']!r}")
+    except DiskFull:
+        return {"disk_full": True}
     except Exception as error:
         return {"failure": _line(public_text(error)), "detail": _explain(error, verbose=verbose)}
 
@@ -110,6 +112,8 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
             content, memory_digest = _work(job, order, memory_out)
     except MemoryDamaged:
         return {"memory_damaged": True}
+    except DiskFull:
+        raise
     except Exception as error:
         detail = _explain(error, verbose=verbose)
         content = ReportContent.failed(order, job["client"], _line(public_text(error)))
@@ -122,6 +126,10 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
         "memory_digest": memory_digest,
         "failed": detail,
     }
+
+
+class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
+    """There is no room for what the work has made."""
 
 
 class MemoryDamaged(Exception):  # noqa: N818 - what becomes of it is the service's to say
@@ -255,7 +263,12 @@ def load_memory(path: Path, digest: str = "") -> Memory:
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
     """The same step may have been given up before, and still be under way in another process."""
-    write_atomically(path, content, durable=durable, mark=str(os.getpid()))
+    try:
+        write_atomically(path, content, durable=durable, mark=str(os.getpid()))
+    except OSError as error:
+        if is_full(error):
+            raise DiskFull(path) from error
+        raise
 
 
 def _explain(error: Exception, *, verbose: bool) -> str:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from coordinator.disk import Array, array_digest, open_arrays, save_arrays
+from coordinator.room import Room
 from shared.errors import UserError
 from shared.files import make_folder, write_atomically
 
@@ -30,8 +31,9 @@ _ARRAY = "$array"
 class Checkpoint:
     """Where a run is saved. The folder is made by the first `save`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, room: Room | None = None) -> None:
         self.folder = folder
+        self._room = room or Room(folder)
         self._arrays = folder / "arrays"
         self._manifest = folder / "manifest.json"
         self._mapped: dict[str, Array] = {}  # arrays handed out, by name: these need no writing
@@ -42,12 +44,12 @@ class Checkpoint:
 
     def save(self, facts: Mapping[str, Any], state: S) -> S:
         """Write `facts` (JSON-able) and the state; return the state with mapped arrays."""
-        make_folder(self._arrays)
+        self._room.write(lambda: make_folder(self._arrays))
         names = {id(array): name for name, array in self._mapped.items()}
         tree = {field.name: self._pack(getattr(state, field.name), names) for field in fields(_dataclass(state))}
         body = json.dumps({"facts": facts, "state": tree})  # a state may hold an infinite threshold
         digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
-        write_atomically(self._manifest, f"{digest}\n{body}\n".encode())
+        self._room.write(lambda: write_atomically(self._manifest, f"{digest}\n{body}\n".encode()))
         before, self._mapped = self._mapped, {}
         mapped = self._unpacked(type(state), tree, before)
         self._sweep()
@@ -95,7 +97,7 @@ class Checkpoint:
         name = array_digest(array)
         path = self._arrays / f"{name}.safetensors"
         if name not in self._sound:  # a file that another process has left may be damaged
-            save_arrays(path, {"array": array})
+            self._room.write(lambda: save_arrays(path, {"array": array}))
             self._sound.add(name)
         return name
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from shared.files import replacing
@@ -45,7 +48,16 @@ def save_arrays(
     if sealed:
         metadata["seal"] = _seal(contiguous, metadata["facts"])
     with replacing(path, durable=durable) as beside:
-        save_file(contiguous, beside, metadata=metadata)
+        try:
+            save_file(contiguous, beside, metadata=metadata)
+        except SafetensorError as error:
+            raise _as_os_error(error, path) from error
+
+
+def _as_os_error(error: SafetensorError, path: Path) -> Exception:
+    """What the operating system said, which safetensors only quotes."""
+    number = re.search(r"os error (\d+)", str(error))
+    return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
 
 
 def check_seal(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coordinator.disk import save_arrays
+from coordinator.room import Room
 from shared import metrics
 from shared.errors import UserError
 from shared.files import replacing, write_atomically
@@ -35,19 +37,31 @@ class Lines:
     `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage.
     """
 
-    def __init__(self, path: Path, count: int) -> None:
+    def __init__(self, path: Path, count: int, room: Room | None = None) -> None:
         self.path = path
+        self._room = room or Room(path.parent)
         kept = path.read_bytes().splitlines(keepends=True)[:count] if path.exists() else []
         kept = [line for line in kept if line.endswith(b"\n")]
         self.count, self.lost = len(kept), count - len(kept)
-        write_atomically(path, b"".join(kept))
+        self._room.write(lambda: write_atomically(path, b"".join(kept)))
 
     def append(self, row: Mapping[str, Any]) -> None:
-        with self.path.open("a") as file:
-            file.write(json.dumps(row, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        self._room.write(lambda: self._append(line))
         self.count += 1
+
+    def _append(self, line: bytes) -> None:
+        """Add a line whole, or leave the file as it was."""
+        with self.path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                written = file.write(line)
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
 
 
 def scenario_digest(scenario: Scenario) -> str:

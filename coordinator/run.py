@@ -42,6 +42,7 @@ from coordinator.events import (
     Void,
 )
 from coordinator.report_checks import EVALUATE, MOMENTS, check_vector, checked_numbers
+from coordinator.room import Room
 from coordinator.rounds import RoundEngine, Rules, Stage, Step
 from coordinator.spool import Spool
 from coordinator.trail import FILE as AUDIT_FILE
@@ -147,9 +148,10 @@ class Run:
         self.folder, self.scenario, self.setup = folder, scenario, setup
         self.strategy = scenario.strategy
         self.engine, self.facts = engine, facts
-        self.spool = Spool(folder / "spool")
-        self.checkpoint = Checkpoint(folder / "checkpoint")
-        self.rounds = records.Lines(folder / "rounds.jsonl", facts.lines)
+        self.room = Room(folder)
+        self.spool = Spool(folder / "spool", self.room)
+        self.checkpoint = Checkpoint(folder / "checkpoint", self.room)
+        self.rounds = records.Lines(folder / "rounds.jsonl", facts.lines, self.room)
         self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
         self.state: Any = None
         self.traffic: Counter[str] = Counter(facts.traffic)
@@ -204,8 +206,7 @@ class Run:
         engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         this.audit.note("resume", round=engine.round, step=engine.number, reports=len(reported))
-        this.checkpoint = checkpoint
-        this.state = checkpoint.state(type(this.strategy.init(setup)))
+        this.state = this.checkpoint.state(type(this.strategy.init(setup)))
         for client in reported:
             this._accept(client, number)
         this._save()
@@ -556,7 +557,7 @@ class Run:
             model = self.strategy.model(self.state, key)
             content = encode_model(model, self.setup.layout.digest, codec, rng)
             path = self._outgoing / key
-            write_atomically(path, content)
+            self.room.write(lambda: write_atomically(path, content))
             parts = count_of(len(content), self.scenario.wire.part_bytes)
             self._models[key] = SendModel(
                 ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)), path, step, model.size
@@ -640,7 +641,7 @@ class Run:
     def _save(self) -> None:
         self.facts.lines = self.rounds.count
         self.facts.traffic = dict(self.traffic)
-        self.audit.sync()
+        self.room.write(self.audit.sync)
         self.facts.audit = asdict(self.audit.head)
         accepted = self.facts.accepted | self._accepted_before  # of the open step the spool knows, also after a kill
         facts = vars(self.facts) | {"seconds": self.seconds, "accepted": accepted}

@@ -18,11 +18,13 @@ from typing import Any, Literal
 
 from coordinator.alone import two_at_once
 from coordinator.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
+from coordinator.room import DiskFullError
 from coordinator.roster import Roster
 from coordinator.rounds import Stage
 from coordinator.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
 from coordinator.steady import BEAT_S, SteadyClock
 from shared.errors import DecodeError
+from shared.files import is_full
 from shared.link import Down, Incoming, Link, Message, Up, Will
 from shared.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
 from shared.namesakes import Answer, Namesakes, session_id
@@ -36,6 +38,7 @@ MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # so long nothing is said where no phase opens
 PUBLISHERS = 32  # orders under way at once
+FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
 ORDER_AGAIN_S = 2.0  # orders that the broker did not take while the link was up are published again after this time
 
@@ -89,6 +92,8 @@ class Service:
         self._other = ""  # name of the run that was here before this one: it goes on, this one gives way
         self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
         self._stopping = False
+        self._full: DiskFullError | None = None
+        self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
         limit = self.scenario.wire.part_bytes
         self._parts = Assembler(
             lambda sender, part: run.spool.new_sink(part.size),
@@ -119,6 +124,7 @@ class Service:
     def stop(self) -> None:
         """End `serve` soon; what has happened until then is in the checkpoint."""
         self._stopping = True
+        self.run.room.close()
         with contextlib.suppress(asyncio.QueueFull):  # then nobody waits for an item either
             self._items.put_nowait(Stop())
 
@@ -135,13 +141,18 @@ class Service:
         if over is None and self.run.engine.paused:  # it was when it was stopped; nobody would see why nothing happens
             self._tell_control("pause")
         async with asyncio.TaskGroup() as group:
+            self.run.room.tell = self._disk_teller()
             reader = group.create_task(self._read())
             heart = group.create_task(self._beat())
             while over is None:
                 item = await self._next()
                 if self._stopping:
                     break
-                over = await self._carry_out(await self._decide(item))
+                try:
+                    over = await self._carry_out(await self._decide(item))
+                except DiskFullError as error:  # the operator has stopped us while we waited for room
+                    self._full = error
+                    break
                 self._tell_of_waiting()
                 await self._show_roster()
             await self._show_roster(final=True)
@@ -149,9 +160,20 @@ class Service:
             reader.cancel()
             heart.cancel()
         self.run.audit.close("stop" if over is None else "end", why=over or "")
+        if self._full is not None:
+            raise self._full
         if self._other:
             raise two_at_once(self._other, self.scenario.federation)
         return over
+
+    def _disk_teller(self) -> Callable[[str], None]:
+        """What a thread that waits for room on the disk calls."""
+        loop = asyncio.get_running_loop()
+
+        def tell(why: str) -> None:
+            loop.call_soon_threadsafe(self.watch, {"event": "disk", "why": why})
+
+        return tell
 
     async def _beat(self) -> None:
         """Ask the clock so often that a silence is a freeze of this process; say so after one."""
@@ -201,10 +223,22 @@ class Service:
             except DecodeError as error:
                 self._refuse(error, incoming)
                 continue
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._drop_for_want_of_room(error)
+                continue
             if isinstance(item, Repeat) or item == Control(command="tell"):
                 await self._tell(online=True)  # at once: others wait for it, and a fold may take long
             if item is not None:
                 await self._items.put(item)
+
+    def _drop_for_want_of_room(self, error: OSError) -> None:
+        """A part of a report that the disk has no room for: its agent sends the report again until it is accepted."""
+        self.roster.refuse("disk full")
+        if self.now() >= self._full_told + FULL_TOLD_S:
+            self._full_told = self.now()
+            self.watch({"event": "disk", "why": f"{error}: a report is dropped; it is sent again later"})
 
     def _understand(self, incoming: Incoming) -> Item | None:
         if not isinstance(incoming, Message):
@@ -470,7 +504,8 @@ class Service:
         message = RosterMessage(run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)).to_bytes()
         if message != self._roster_shown:
             self._roster_shown = message
-            (self.run.folder / "roster.json").write_bytes(message)
+            with contextlib.suppress(OSError):  # for people only; a full disk must not end a run for it
+                (self.run.folder / "roster.json").write_bytes(message)
             await self.link.publish(self.topics.roster, message, retain=True)
 
 

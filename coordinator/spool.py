@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from coordinator.disk import check_seal, open_arrays, save_arrays
+from coordinator.room import Room
 from shared.files import make_folder, sync_folder
 from shared.parts import FileSink
 from shared.strategy import ClientId, Report
@@ -29,8 +30,9 @@ class Spool:
     While `durable`, also after a power cut; a simulation, which can train again, does not wait for the disk.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, room: Room | None = None) -> None:
         self.folder = folder
+        self._room = room or Room(folder)
         self.durable = True
         self.damaged: list[str] = []  # what `sound` has found, for a person
         self._incoming = folder / "incoming"
@@ -49,10 +51,7 @@ class Spool:
         `client_state` is what the agent says of the memory that its work began with.
         """
         folder = self.folder / str(step)
-        if not folder.exists():
-            make_folder(folder, durable=self.durable)
-            if self.durable:
-                sync_folder(self.folder.parent)
+        self._room.write(lambda: self._make(folder))
         facts = {
             "examples": report.examples,
             "numbers": dict(report.numbers),
@@ -62,7 +61,15 @@ class Spool:
             "seconds": seconds,
             "client_state": client_state,
         }
-        save_arrays(folder / (client + _SUFFIX), report.vectors, facts, durable=self.durable, sealed=True)
+        path = folder / (client + _SUFFIX)
+        self._room.write(lambda: save_arrays(path, report.vectors, facts, durable=self.durable, sealed=True))
+
+    def _make(self, folder: Path) -> None:
+        if folder.exists():
+            return
+        make_folder(folder, durable=self.durable)
+        if self.durable:
+            sync_folder(self.folder.parent)
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""

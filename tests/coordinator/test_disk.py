@@ -153,6 +153,50 @@ def test_a_missing_array_is_named_when_the_state_is_read(tmp_path: Path) -> None
         Checkpoint(tmp_path).state(State)
 
 
+def flip(path: Path) -> None:
+    """One bit of the file's last byte: a value of an array."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_an_array_of_the_checkpoint_that_was_damaged_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).save({}, state())
+    path = next((tmp_path / "arrays").iterdir())
+    flip(path)
+    damaged = path.read_bytes()
+    with pytest.raises(UserError, match=f"{path.name}.*damaged.*Restore"):
+        Checkpoint(tmp_path).state(State)
+    assert path.read_bytes() == damaged
+
+
+def test_an_array_that_an_earlier_process_left_damaged_is_written_again(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).save({}, state())
+    for path in (tmp_path / "arrays").iterdir():
+        flip(path)
+    Checkpoint(tmp_path).save({}, state())
+    Checkpoint(tmp_path).state(State)
+
+
+def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for client in ("a", "b", "c"):
+        spool.keep(4, client, Report({"model": vector(1, 2)}, 7), 1.25)
+    flip(tmp_path / "4" / "b.safetensors")
+    (tmp_path / "4" / "c.safetensors").write_bytes(b"no safetensors file")
+    again = Spool(tmp_path)
+    assert again.sound(4) == ["a"]
+    assert [("b.safetensors" in why, "c.safetensors" in why) for why in again.damaged] == [(True, False), (False, True)]
+
+
+def test_a_report_whose_facts_were_changed_is_damaged_too(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.keep(4, "a", Report({"model": vector(1, 2)}, 7), 1.25)
+    path = tmp_path / "4" / "a.safetensors"
+    path.write_bytes(path.read_bytes().replace(b'examples\\": 7', b'examples\\": 9'))
+    assert Spool(tmp_path).reports(4, ["a"])[0][1].examples == 9
+    assert Spool(tmp_path).sound(4) == []
+
+
 def test_no_checkpoint_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="without --resume"):
         Checkpoint(tmp_path / "nowhere").facts()

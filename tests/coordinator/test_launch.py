@@ -45,3 +45,19 @@ def test_models_for_another_method_are_refused(tmp_path: Path, monkeypatch: pyte
         UserError, match=r"starts has shape \(1, 8\), \(2, 8\) is wanted; make it anew with `agent model`"
     ):
         begun(tmp_path, np.zeros((1, 8), np.float32), monkeypatch)
+
+
+@pytest.mark.parametrize("damage", ["cut", "bit", "empty", "other"])
+def test_damaged_initial_models_are_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    setup = begun(tmp_path, np.arange(16, dtype=np.float32).reshape(2, 8), monkeypatch)
+    start = tmp_path / "start.npz"
+    whole = start.read_bytes()
+    damaged = {"cut": whole[: len(whole) // 2], "bit": whole[:200] + b"?" + whole[201:], "empty": b"", "other": b"no"}
+    start.write_bytes(damaged[damage])
+    with pytest.raises(UserError, match=r"start\.npz.*damaged.*Remove the file"):
+        begun(tmp_path, np.zeros((2, 8), np.float32), monkeypatch)
+    start.unlink()
+    again = begun(tmp_path, np.arange(16, dtype=np.float32).reshape(2, 8), monkeypatch)
+    assert [one.tolist() for one in again.starts] == [one.tolist() for one in setup.starts]

@@ -1,0 +1,78 @@
+"""What must hold after a run, whatever had happened to it. Pure: from what was read from disk to what is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def model_digests(run: Path) -> dict[str, str]:
+    """A digest for each final model of a run."""
+    return {
+        path.name: hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+        for path in sorted((run / "models").iterdir())
+    }
+
+
+def folds(rows: Sequence[Mapping[str, Any]], rounds: int, agents: Iterable[str]) -> list[str]:
+    """What is wrong with the record: each round is folded once, each phase once, and always with everybody."""
+    phases = [row for row in rows if row["event"] == "phase"]
+    wrong = []
+    steps = [row["step"] for row in phases]
+    if steps != sorted(set(steps)):
+        wrong.append(f"steps are {steps}")
+    ended = [row["round"] for row in phases if row["ends_round"]]
+    if ended != list(range(rounds)):
+        wrong.append(f"rounds that were folded are {ended}")
+    kinds = Counter((row["round"], row["phase"]) for row in phases)
+    wrong += [f"phase {phase} of round {round_} was folded {n} times" for (round_, phase), n in kinds.items() if n > 1]
+    everybody = sorted(agents)
+    wrong += [
+        f"step {row['step']} was folded with {len(row['reported'])} reports, {len(set(row['reported']))} of them different"
+        for row in phases
+        if sorted(row["reported"]) != everybody
+    ]
+    return wrong
+
+
+def accepted(rows: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], runs: Iterable[str]) -> list[str]:
+    """Reports that an agent was promised to be accepted, and that no fold has used. `events` are those of the fleet."""
+    used = {(agent, row["step"]) for row in rows if row["event"] == "phase" for agent in row["reported"]}
+    void = {row["step"] for row in rows if row["event"] == "void"}
+    of_run: dict[str, str] = {}
+    known = set(runs)
+    lost = []
+    for event in events:
+        agent = str(event.get("agent", ""))
+        if event["event"] == "run":
+            of_run[agent] = event["run"]
+        promised = event["event"] == "accepted" and of_run.get(agent) in known
+        if promised and event["step"] not in void and (agent, event["step"]) not in used:
+            lost.append(f"the report of {agent} for step {event['step']} was accepted and never folded")
+    return lost
+
+
+# asyncio's complaint where a connection ends between aiomqtt's wish to write and the loop's turn: nothing is lost by it
+LIBRARY_NOISE = "Exception in callback BaseSelectorEventLoop.add_writer"
+
+
+def crashes(log: str) -> list[str]:
+    """Tracebacks in a program's output, but for a library's noise about connections that have just ended."""
+    found, quiet = [], False
+    lines = log.splitlines()
+    for number, line in enumerate(lines):
+        if LIBRARY_NOISE in line:
+            quiet = True
+        elif line.startswith("{"):
+            quiet = False
+        elif line.lstrip(" |+").startswith("Traceback") and not quiet:
+            found.append("\n".join(lines[number : number + 40])[-1500:])
+    return found
+
+
+def leftovers(run: Path) -> list[str]:
+    """Accepted reports that still lie in the spool of a run that is over."""
+    return [f"{path} is left" for path in sorted((run / "spool").glob("[0-9]*/[!.]*.safetensors"))]

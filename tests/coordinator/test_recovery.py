@@ -1,0 +1,260 @@
+"""What a coordinator finds after a kill, a freeze or a power cut, and what it does about it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.memory import MemoryBroker
+from coordinator.events import Joined
+from coordinator.run import Announce, Effect, Run, SendOrder
+from shared.client import decode_model, perform
+from shared.errors import UserError, files_named
+from shared.link import Link, Message
+from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent
+from shared.strategy import ClientId
+from shared.topics import Topics
+from tests import clock
+from tests.small_fleet import Fleet
+from tests.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup
+
+EVERYBODY = {"participation": 1.0}
+
+
+def flip(path: Path) -> None:
+    """One bit of the file's last byte."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def orders_in(effects: list[Effect]) -> dict[ClientId, OrderMessage]:
+    return {effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)}
+
+
+def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
+    assert order.work is not None
+    models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
+    return perform(order, models, local_for(clients())(client, order), {}, client=client)[0].to_bytes()
+
+
+def half_reported(folder: Path) -> tuple[Run, dict[ClientId, OrderMessage]]:
+    """A run whose open step has the reports of the first four of eight agents."""
+    scene = scenario("fedavg", rounds=EVERYBODY)
+    run = Run.start(folder, scene, setup(scene), rules(scene), "r1", 0.0)
+    effects: list[Effect] = []
+    for client in clients():
+        run.samples[client] = (24, 24)
+        effects += run.handle(Joined(client), 0.0)
+    orders = orders_in(effects)
+    for client in sorted(orders)[:4]:
+        run.accept(client, report_of(run, client, orders[client]), 0.0)
+    return run, orders
+
+
+def resumed(folder: Path) -> tuple[Run, list[Effect]]:
+    scene = scenario("fedavg", rounds=EVERYBODY)
+    run, effects = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)
+    run.samples |= dict.fromkeys(clients(), (24, 24))
+    return run, effects
+
+
+def spooled(run: Run, client: ClientId) -> Path:
+    return run.folder / "spool" / str(run.engine.number) / f"{client}.safetensors"
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["damaged", "gone"])
+def test_an_accepted_report_that_is_damaged_or_gone_after_a_kill_is_asked_for_again(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    run, before = half_reported(tmp_path)
+    damage(spooled(run, "agent-1"))
+    run, effects = resumed(tmp_path)
+    orders = orders_in(run.desired())
+    assert orders["agent-1"].step == before["agent-1"].step
+    assert orders["agent-1"].accepted == before["agent-1"].accepted
+    assert orders["agent-1"].again > before["agent-1"].again
+    assert orders["agent-0"].accepted == before["agent-0"].step
+    said = [effect.row["why"] for effect in effects if isinstance(effect, Announce) and "why" in effect.row]
+    assert any("agent-1" in why for why in said) == (damage is flip)
+
+
+def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_again_at_the_fold(tmp_path: Path) -> None:
+    run, orders = half_reported(tmp_path)
+    spooled(run, "agent-1").unlink()
+    effects: list[Effect] = []
+    for client in sorted(orders)[4:]:
+        effects = run.accept(client, report_of(run, client, orders[client]), 0.0)
+    assert run.engine.round == 0
+    again = orders_in(effects)["agent-1"]
+    assert (again.step, again.accepted) == (orders["agent-1"].step, orders["agent-1"].accepted)
+    assert again.again > orders["agent-1"].again
+    run.accept("agent-1", report_of(run, "agent-1", again), 0.0)
+    assert run.engine.round == 1
+
+
+def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accepted(tmp_path: Path) -> None:
+    """What the checkpoint knows as accepted is what was folded; of the open step only the spool knows."""
+    run, orders = half_reported(tmp_path)
+    run._save()
+    shutil.rmtree(spooled(run, "agent-1").parent)
+    run, _ = resumed(tmp_path)
+    assert {order.accepted for order in orders_in(run.desired()).values()} == {0}
+    assert {order.step for order in orders_in(run.desired()).values()} == {orders["agent-1"].step}
+
+
+def test_a_report_that_began_with_lost_memory_is_named_in_the_record(tmp_path: Path) -> None:
+    run, orders = half_reported(tmp_path)
+    effects: list[Effect] = []
+    for client in sorted(orders)[4:]:
+        content = report_of(run, client, orders[client])
+        if client == "agent-5":
+            content = ReportContent.from_bytes(content).model_copy(update={"client_state": "lost"}).to_bytes()
+        effects += run.accept(client, content, 0.0)
+    (row,) = [effect.row for effect in effects if isinstance(effect, Announce) and effect.row["event"] == "phase"]
+    assert row["client_state"] == {"agent-5": "lost"}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, which only root may have."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a file system")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_resume_on_a_read_only_disk_says_that_it_is_read_only(small_disk: Path) -> None:
+    """It said that a file stands where a folder is wanted."""
+    half_reported(small_disk / "run")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(UserError, match="read-only"), files_named():
+        resumed(small_disk / "run")
+
+
+def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(small_disk: Path, tmp_path: Path) -> None:
+    """It ended in a traceback: OSError 28."""
+    scene = scenario("fedavg", rounds=EVERYBODY)
+    calm = fingerprint(in_process(tmp_path / "calm", scene))
+    ballast = small_disk / "ballast"
+    said: list[str] = []
+
+    def make_room(why: str) -> None:
+        said.append(why)
+        ballast.unlink(missing_ok=True)
+
+    run, orders = half_reported(small_disk / "run")
+    run.room.tell = make_room
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(512)):
+            pass
+    waiting = {client: order for client, order in orders.items() if client in sorted(orders)[4:]}
+    while waiting:
+        client, order = waiting.popitem()
+        effects = run.accept(client, report_of(run, client, order), 0.0)
+        waiting |= {one: new for one, new in orders_in(effects).items() if new.work is not None}
+    assert "no room is left" in said[0]
+    assert "room again" in said[1]
+    assert run.engine.stage.value == "finished"
+    assert fingerprint(run) == calm
+
+
+# the service: frozen, and agents that have heard of another coordinator
+
+DEADLINE_S = 30.0
+FREEZE_S = 60.0
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for something to become true, in virtual time."""
+    while not holds():  # noqa: ASYNC110 - what is waited for has no event of its own
+        await asyncio.sleep(0.01)
+
+
+def jump(seconds: float) -> None:
+    """What a program sees that was stopped: time has passed, and nothing has happened."""
+    loop: Any = asyncio.get_running_loop()
+    loop._clock.now += seconds
+
+
+def test_a_coordinator_that_was_frozen_beyond_its_deadline_voids_nothing(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds={**EVERYBODY, "deadline_s": DEADLINE_S, "quorum": 8, "start_agents": 8})
+    calm = fingerprint(in_process(tmp_path / "calm", scene))
+
+    async def program() -> tuple[Run, list[str]]:
+        async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
+            serving = asyncio.create_task(fleet.serve())
+            await until(lambda: any(row["event"] == "phase" for row in fleet.rows))
+            await asyncio.sleep(0.2)  # the next phase is open, nobody has reported it
+            jump(FREEZE_S)
+            run = await serving
+            return run, [row["event"] for row in fleet.rows]
+
+    run, events = clock.run(program(), within_s=3600)
+    assert "void" not in events
+    assert "frozen" in events
+    assert fingerprint(run) == calm
+
+
+def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_again(tmp_path: Path) -> None:
+    """It may have ignored what is retained, because that seems older than what it has seen."""
+    scene = scenario("fedavg", rounds={"start_agents": 8, "start_wait_s": 1000.0})
+    topics = Topics(scene.federation)
+
+    async def program() -> int:
+        broker = MemoryBroker()
+        heard: list[CoordinatorStatus] = []
+        async with Fleet(tmp_path, scene, rules(scene, start_agents=9), broker, clients()) as fleet:
+            serving = asyncio.create_task(fleet.serve())
+            await asyncio.sleep(30.0)
+            async with broker.link("late") as link:
+                listener = asyncio.create_task(listen(link, heard))
+                await link.subscribe([topics.coordinator_status])
+                status = AgentStatus(agent="late", session="s", serial=1, online=True, epoch="somebody else's")
+                await link.publish(topics.status("late"), status.to_bytes(), retain=True)
+                await asyncio.sleep(10.0)
+                listener.cancel()
+            assert fleet.service is not None
+            fleet.service.stop()
+            await asyncio.wait({serving})
+        return len(heard)
+
+    async def listen(link: Link, heard: list[CoordinatorStatus]) -> None:
+        async for incoming in link.incoming():
+            if isinstance(incoming, Message) and incoming.topic == topics.coordinator_status and not incoming.retained:
+                heard.append(CoordinatorStatus.from_bytes(incoming.payload))
+
+    assert clock.run(program(), within_s=3600) >= 1
+
+
+def test_an_order_that_the_broker_did_not_take_is_published_again(tmp_path: Path) -> None:
+    scene = scenario("fedavg", rounds=EVERYBODY)
+
+    async def program() -> int:
+        async with Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet:
+            serving = asyncio.create_task(fleet.serve())
+            await until(lambda: fleet.service is not None)
+            link: Any = fleet.service.link  # type: ignore[union-attr]  # it was waited for
+            publish, refused = link.publish, list[str]()
+
+            async def picky(topic: str, payload: bytes, *, retain: bool = False) -> bool:
+                if topic.endswith("agent-3/order") and len(refused) < 3:
+                    refused.append(topic)
+                    return False
+                taken: bool = await publish(topic, payload, retain=retain)
+                return taken
+
+            link.publish = picky
+            await serving
+            return len(refused)
+
+    assert clock.run(program(), within_s=60) == 3

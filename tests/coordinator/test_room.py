@@ -1,0 +1,83 @@
+"""A coordinator whose disk is full says so, waits, and goes on when there is room."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from coordinator import room as rooms
+from coordinator.records import Lines
+from coordinator.room import DiskFullError, Room
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rooms, "PAUSE_S", 0.001)
+
+
+class Disk:
+    """Has no room for the first writes."""
+
+    def __init__(self, failures: int, number: int = errno.ENOSPC) -> None:
+        self.failures, self.number = failures, number
+
+    def write(self) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(self.number, os.strerror(self.number), "a file")
+        return "written"
+
+
+def test_a_write_is_tried_again_until_there_is_room_and_both_is_said_once(tmp_path: Path) -> None:
+    room, said = Room(tmp_path), list[str]()
+    room.tell = said.append
+    assert room.write(Disk(5).write) == "written"
+    assert len(said) == 2
+    assert "no room is left" in said[0]
+    assert "room again" in said[1]
+
+
+def test_a_run_that_nobody_watches_does_not_wait(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        Room(tmp_path).write(Disk(1).write)
+
+
+def test_another_error_is_not_waited_for(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.tell = print
+    with pytest.raises(PermissionError):
+        room.write(Disk(1, errno.EACCES).write)
+
+
+def test_an_operator_who_stops_a_run_that_waits_is_told_how_to_go_on(tmp_path: Path) -> None:
+    room = Room(tmp_path)
+    room.tell = lambda why: room.close()
+    with pytest.raises(DiskFullError, match="--resume"):
+        room.write(Disk(1000).write)
+
+
+def test_a_line_that_did_not_fit_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(tmp_path)
+    room.tell = lambda why: None
+    lines = Lines(tmp_path / "rounds.jsonl", 0, room)
+    lines.append({"event": "first"})
+    fsync, failures = os.fsync, [1, 1]
+
+    def full(descriptor: int) -> None:
+        if failures:
+            failures.pop()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    lines.append({"event": "second"})
+    assert (tmp_path / "rounds.jsonl").read_text().splitlines() == ['{"event": "first"}', '{"event": "second"}']
+
+
+def test_lines_that_a_power_cut_has_taken_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "rounds.jsonl").write_text('{"event": "first"}\n{"event": "sec')
+    lines = Lines(tmp_path / "rounds.jsonl", 3)
+    assert (lines.count, lines.lost) == (1, 2)
