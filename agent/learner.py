@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,14 @@ from agent.models import BATCH_NORMS, build, headed, layout_of, tensors_of
 from agent.policy import NO_CODE_RULES, Rules
 from agent.views import views_for
 from shared.errors import DataError, PublicError
+from shared.noise import Noise
+from shared.privacy import LocalPrivacy
 from shared.scenario import Standardise, Task
 from shared.strategy import Contrast, Descent, Pull, Rows, Split, Training
 from shared.vectors import Layout, Vector
+
+if TYPE_CHECKING:
+    from agent.learner_private import PrivateSgd
 
 CHUNK = 256  # samples per forward pass outside of training
 GATHERED = 64  # batches that are gathered and converted at once
@@ -51,7 +57,7 @@ class TorchLocal:
     `rng` gives the order of samples and the seed of dropout, nothing else: the same generator state, start
     and data give the same bytes. `scaling` holds `mean` and `std` per channel; without it the task's own
     fixed values count, if it has any. `rules`: models of the user's own that may
-    be imported, and how much may be trained. Raises UserError where model and layout differ, DataError where
+    be imported, and how much may be trained. Raises PublicError where model and layout differ, DataError where
     there is nothing to train on.
     """
 
@@ -77,6 +83,28 @@ class TorchLocal:
         self._wanted = {split: torch.from_numpy(values) for split, values in self._numbers.items()}
         self._shift, self._factor = affine(task, scaling)
         self._net = _Flat(build(task, 0, rules.allowed, values=layout.size), layout)
+        self._private: PrivateSgd | None = None
+
+    def train_privately(
+        self, privacy: LocalPrivacy, rounds: int, noise: Noise, ledger: npt.NDArray[np.float64] | None
+    ) -> None:
+        """From now on `descend` is DP-SGD, on top of what the ledger says was spent. Raises PublicError."""
+        from agent.learner_private import PrivateSgd
+
+        module = build(self._task, 0, self._rules.allowed, values=self._layout.size)
+        self._private = PrivateSgd(
+            privacy, module, self.examples, self._training, rounds=rounds, noise=noise, ledger=ledger
+        )
+        self._private_net = _Flat(module, self._layout)  # Opacus has hooks in it: everything else uses the other
+
+    @property
+    def ledger(self) -> npt.NDArray[np.float64] | None:
+        """The steps of DP-SGD so far, of earlier orders too; None: it trains without noise."""
+        return self._private.ledger if self._private is not None else None
+
+    def spent(self) -> float:
+        """Epsilon of the ledger."""
+        return self._private.spent() if self._private is not None else 0.0
 
     @property
     def examples(self) -> int:
@@ -142,9 +170,16 @@ class TorchLocal:
         frozen: int = 0,
         velocity: Vector | None = None,
     ) -> Descent:
-        """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss."""
+        """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss.
+
+        Under `train_privately` this is DP-SGD; its loss is no figure to send. Raises PublicError for what it cannot do.
+        """
         epochs = self._training.epochs if epochs is None else epochs
         self._spend(epochs)
+        if self._private is not None:
+            if weights is not None or contrast is not None:
+                raise PublicError("privacy.local: this method weighs examples or compares them, which DP-SGD cannot")
+            return self._descend_privately(self._private, start, pull, epochs, frozen, velocity)
         net = self._net
         net.load(start)
         net.module.train()
@@ -171,6 +206,37 @@ class TorchLocal:
         self._rules.check_epochs(epochs)
         self._steps += epochs * math.ceil(self.examples / self._training.batch)
         self._rules.check_steps(self._steps)
+
+    def _descend_privately(
+        self,
+        private: PrivateSgd,
+        start: Vector,
+        pull: Pull,
+        epochs: int,
+        frozen: int,
+        velocity: Vector | None,
+    ) -> Descent:
+        """DP-SGD: each batch is a Poisson sample; what bends the gradient afterwards does not see the data."""
+        net = self._private_net
+        net.load(start)
+        net.module.train()
+        sgd = _Sgd(net, self._training, pull, frozen, velocity)
+        steps = private.steps(epochs)
+        private.spend(steps)
+        with torch.random.fork_rng(devices=[], enabled=net.random):
+            if net.random:
+                torch.manual_seed(int(self._rng.integers(2**63)))
+            for _ in range(steps):
+                x, y = self._gathered(torch.from_numpy(private.sample()))
+                loss = partial(self._summed_loss, y)
+                gradients = private.gradients(loss, x)
+                for view, gradient in zip(net.gradients, gradients, strict=True):
+                    view.copy_(gradient)
+                sgd.step()
+        return Descent(net.vector(), steps, 0.0, sgd.velocity)
+
+    def _summed_loss(self, y: Tensor, outputs: Tensor) -> Tensor:
+        return self._sample_losses(outputs, y).sum()
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no views."""
@@ -282,11 +348,13 @@ class _Flat:
         # a module of the user's own may draw random numbers: give those a seed too
         self.random = any("dropout" in type(m).__name__.lower() or not _from_torch(m) for m in modules)
         tensors = tensors_of(module)
+        self.gradients: list[Tensor] = []  # views of `gradient`, one for each parameter in their order
         for entry, span in layout.spans():
             tensor = tensors[entry.name]
             tensor.data = self.state[span].view(entry.shape)
             if isinstance(tensor, nn.Parameter):
                 tensor.grad = self.gradient[span].view(entry.shape)
+                self.gradients.append(tensor.grad)
 
     def load(self, model: Vector) -> None:
         if model.shape != tuple(self.state.shape):

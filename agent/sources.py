@@ -53,9 +53,14 @@ class FleetSource:
         split.save(out)
 
 
+def is_simulated(wire: Mapping[str, Any]) -> bool:
+    """Is this an agent of a simulated fleet? Only its own command line says so, never an order."""
+    return "scenario" in wire
+
+
 def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
     """The source that a job names."""
-    if "scenario" in wire:
+    if is_simulated(wire):
         return FleetSource(wire["scenario"], wire.get("data_root"), wire.get("index", 0))
     return LocalSource(wire["data"], wire.get("label"))
 

@@ -138,8 +138,10 @@ class MemoryDamaged(Exception):  # noqa: N818 - what becomes of it is the servic
 
 def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bytes]:
     """The report, and the digest of the new memory's file; empty where the memory stays what it is."""
-    from agent.sources import source_of
-    from shared.client import decode_model, perform, settings_of, shuffle
+    from agent.sources import is_simulated, source_of
+    from shared.client import LEDGER, decode_model, perform, settings_of, shuffle, simulated_noise
+    from shared.noise import Noise
+    from shared.privacy import AgentPrivacy
     from shared.vectors import Layout
 
     work = order.work
@@ -153,8 +155,13 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
     layout = Layout.from_wire(work.layout)
     models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
     memory = load_memory(Path(job["memory"]), job.get("memory_digest", "")) if job["memory"] else {}
+    simulated = is_simulated(job["source"])
+    noise = simulated_noise(work, job["client"]) if simulated else Noise.secret()
     local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]), rules)
-    content, new = perform(order, models, local, memory, client=job["client"])
+    privacy = AgentPrivacy.from_wire(work.privacy)
+    if privacy.local is not None and work.phase != "evaluate":  # a model that is tuned for a test stays here
+        local.train_privately(privacy.local, privacy.rounds, noise, memory.get(LEDGER))
+    content, new = perform(order, models, local, memory, client=job["client"], noise=noise)
     content = content.model_copy(update={"client_state": job.get("client_state", "whole")})
     if new is memory:
         return content, b""

@@ -23,6 +23,7 @@ from coordinator.compare_tables import Table as Words
 from coordinator.records import rounds_done
 
 NONE = "–"
+PRIVACY = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
 MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
 
 
@@ -90,6 +91,8 @@ class Progressing:
             remark += f", loss {row['loss']:.3f}"
         if row["cluster_sizes"]:
             remark += ", clusters " + "+".join(map(str, row["cluster_sizes"].values()))
+        if spent := epsilons(row.get("privacy")):
+            remark += f", {spent}"
         done = rounds_done(row)
         self._bar.update(self._task, completed=done, remark=remark)
         if not self.console.is_terminal:
@@ -130,7 +133,8 @@ def results(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Wor
     modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in found)]
     names = list(runs) if list(runs) != [one["method"] for one in found] else []
     headers = [*(["run"] if names else []), "method", *(MODES[mode] for mode in modes)]
-    headers += ["clusters", "ARI", "rounds", "MB down / up", "s"]
+    private = any(one.get("privacy") for one in found)
+    headers += ["clusters", "ARI", "rounds", *(["privacy"] if private else []), "MB down / up", "s"]
     lines = [
         [
             *names[i : i + 1],
@@ -139,12 +143,33 @@ def results(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Wor
             str(one["clusters"] or NONE),
             NONE if one["ari"] is None else f"{one['ari']:.2f}",
             str(one["rounds"]),
+            *([epsilons(one.get("privacy")) or NONE] if private else []),
             _wire(one["bytes"]),
             f"{one['seconds']:.1f}",
         ]
         for i, one in enumerate(found)
     ]
     return Words(_title(found, modes), headers, lines)
+
+
+def epsilons(spent: Mapping[str, Any] | None) -> str:
+    """The privacy account in a few words: epsilon at delta for each kind of privacy; empty where there is none."""
+    if not spent:
+        return ""
+    shown = (_epsilon(words, spent.get(kind)) for kind, words in PRIVACY.items())
+    return "; ".join(filter(None, shown))
+
+
+def _epsilon(words: str, account: Any) -> str:
+    """One kind's epsilon; empty where there is no such account, or none that makes sense (it may come from a broker)."""
+    if not isinstance(account, Mapping):
+        return ""
+    match account.get("epsilon"), account.get("delta"):
+        case None, _:
+            return f"{words} no bound"
+        case int() | float() as value, int() | float() as delta:
+            return f"{words} ε {value:.2f} at δ {delta:g}"
+    return ""
 
 
 def _title(found: Sequence[Mapping[str, Any]], modes: Sequence[str]) -> str:
@@ -259,8 +284,10 @@ def standing(seen: Mapping[str, Any]) -> list[str]:
     status = seen["status"]
     if status is None:
         ended = "the run is finished; " if seen["finished"] else ""
-        return [f"{ended}this is what its coordinator wrote last, at {_moment(seen['written'])}"]
-    told = [status["state"], f"round {status['round']} of {status['rounds']}", status["phase"]]
+        account = filter(None, [epsilons(seen.get("privacy"))])
+        return [f"{ended}this is what its coordinator wrote last, at {_moment(seen['written'])}", *account]
+    spent = epsilons(seen.get("privacy"))
+    told = [status["state"], f"round {status['round']} of {status['rounds']}", status["phase"], spent]
     first = [f"{status['name']}: {', '.join(filter(None, told))}"] if status["name"] else []  # a last will has no name
     if status["online"] and status["state"] not in ("finished", "stopped"):
         return first

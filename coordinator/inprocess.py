@@ -14,7 +14,7 @@ from typing import Any
 from coordinator.events import Joined, Tick
 from coordinator.rounds import Rules
 from coordinator.run import Announce, Done, Effect, Run, SendOrder
-from shared.client import decode_model, perform
+from shared.client import decode_model, perform, simulated_noise
 from shared.errors import CoveyError
 from shared.messages import OrderMessage
 from shared.scenario import Scenario
@@ -103,7 +103,8 @@ class InProcess(Driver):
         layout = self.run.setup.layout
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in order.work.models]
         memory = self._memories.get(client, {})
-        report, kept = perform(order, models, self.local_for(client, order), memory, client=client)
+        noise = simulated_noise(order.work, client)
+        report, kept = perform(order, models, self.local_for(client, order), memory, client=client, noise=noise)
         effects = self.run.accept(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
             self._memories[client] = kept

@@ -185,6 +185,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "seconds": round(run.seconds, 3),
         "versions": versions(),
         "notes": dict(strategy.notes(run.state)),
+        **({"privacy": run.privacy.spent()} if run.privacy is not None else {}),
     }
 
 
@@ -260,6 +261,14 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
     path = folder / "rounds.jsonl"
     return [_row(text, f"{path}, line {i}", "event") for i, text in enumerate(path.read_bytes().splitlines(), 1)]
+
+
+def newest_privacy(folder: Path) -> dict[str, Any] | None:
+    """The privacy account as the record has it last; None where there is no record or no account."""
+    if not (folder / "rounds.jsonl").exists():
+        return None
+    accounts = [row["privacy"] for row in lines(folder) if "privacy" in row]
+    return accounts[-1] if accounts else None
 
 
 def finished(folder: Path) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from shared.errors import DecodeError
 from shared.messages import ReportContent
+from shared.privacy import LOCAL
 from shared.scenario import Scenario, Task
 from shared.strategy import LARGEST, Expected, Phase
 from shared.vectors import Vector, blocks
@@ -39,6 +40,8 @@ def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> 
         kept = {mode: _kept_figures(numbers[mode], task) for mode in _modes(scenario) if mode in numbers}
     else:
         kept = {name: numbers[name] for name in phase.numbers if name in numbers}
+        if _has_epsilon(scenario) and LOCAL in numbers:
+            kept[LOCAL] = numbers[LOCAL]
     if _tracks(phase, scenario) and TRACK in numbers:
         kept[TRACK] = _kept_figures(numbers[TRACK], task)
     return kept
@@ -64,9 +67,16 @@ def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
             most = float(max(report.examples, 1))
             for name, expected in phase.numbers.items():
                 wrong = wrong or _wrong_number(name, report.numbers, expected, most)
+            if not wrong and _has_epsilon(scenario) and LOCAL in report.numbers:
+                wrong = _wrong_number(LOCAL, report.numbers, Expected(most=LARGEST), most)
     if not wrong and _tracks(phase, scenario) and TRACK in report.numbers:
         wrong = _wrong_figures(TRACK, report.numbers[TRACK], scenario.task)
     return wrong
+
+
+def _has_epsilon(scenario: Scenario) -> bool:
+    """Do agents report what their DP-SGD has spent?"""
+    return scenario.privacy is not None and scenario.privacy.local is not None
 
 
 def _wrong_facts(report: ReportContent) -> str:

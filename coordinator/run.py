@@ -41,6 +41,7 @@ from coordinator.events import (
     Unreadable,
     Void,
 )
+from coordinator.private_fold import Ledger, PrivateFold, noise_key
 from coordinator.report_checks import EVALUATE, MOMENTS, check_vector, checked_numbers
 from coordinator.room import Room
 from coordinator.rounds import RoundEngine, Rules, Stage, Step
@@ -121,6 +122,7 @@ class Facts:
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
     audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
+    ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)  # of privacy: `private_fold.Ledger`
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,7 @@ class Run:
         self._opened_at = 0.0
         self._serial = 0  # of the newest order
         self._accepted_before: dict[ClientId, int] = {}  # of those who reported the open step: the step before it
+        self.privacy: PrivateFold | None = None
 
     @classmethod
     def start(
@@ -182,6 +185,7 @@ class Run:
         this.audit.note(
             "start", name=scenario.name, method=scenario.strategy.name, scenario=records.scenario_digest(scenario)
         )
+        this._keep_privacy(resumed=False)
         this._save()
         return this
 
@@ -209,11 +213,26 @@ class Run:
         this.state = this.checkpoint.state(type(this.strategy.init(setup)))
         for client in reported:
             this._accept(client, number)
+        this._keep_privacy(resumed=True)
+        if this.privacy is not None and reported:  # the checkpoint may be older than these reports
+            phase = saved["engine"]["step"]["phase"]["name"]
+            for client, report in this.spool.reports(number, reported):
+                this.privacy.enter(phase, number, client, report)
         this._save()
         found = [Announce({"event": "damaged", "why": why}) for why in spool.damaged]
         if this.rounds.lost:
             found.append(this._write({"event": "lost lines", "lines": this.rounds.lost}))
         return this, [*found, *this._carry_out(actions, now)]
+
+    def _keep_privacy(self, *, resumed: bool) -> None:
+        """Begin, or go on with, the account of a scenario with a `privacy` section."""
+        privacy = self.scenario.privacy
+        if privacy is None:
+            return
+        key = noise_key(self.folder, self.scenario, resumed=resumed)
+        ledger = Ledger(**self.facts.ledger)
+        self.facts.ledger = vars(ledger)
+        self.privacy = PrivateFold(self.scenario, privacy, key, ledger)
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -239,9 +258,12 @@ class Run:
         if why:
             self.audit.blame("ignored", client, why)
             return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
-        self.spool.keep(report.step, client, self._checked(report), report.seconds, report.client_state)
+        checked = self._checked(report)
+        self.spool.keep(report.step, client, checked, report.seconds, report.client_state)
         self._accept(client, report.step)
         self.audit.note("accept", agent=client, step=report.step, report=named)
+        if self.privacy is not None and self.engine.step is not None:
+            self.privacy.enter(self.engine.step.phase.name, report.step, client, checked)
         effects = self.handle(Reported(client, report.step), now)
         return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
 
@@ -434,6 +456,8 @@ class Run:
         """Reports whose steps no training makes. One of which not even this can be said is left to the fold."""
         if phase.name in (EVALUATE, MOMENTS):
             return {}
+        if self.scenario.privacy is not None and self.scenario.privacy.client is not None:
+            return {}  # every report is clipped; and whom to refuse must not depend on what the others sent
         try:
             steps = folding.steps_of(self.strategy, self.state, phase, reports)
         except (OSError, MemoryError):
@@ -474,7 +498,7 @@ class Run:
             case _:
                 steps = folding.steps_of(self.strategy, state, phase, fair) if settings.clips else []
                 clipped = folding.clip(self.strategy, state, fair, steps, settings)
-                state = self.strategy.fold(state, phase, clipped, settings.average)
+                state = self._folded(phase, clipped)
                 folding.check_sound(self.strategy, state)
         means = records.means(fair, phase.name, weight, newcomers)
         folding.check_json(means, "its averages")
@@ -483,6 +507,8 @@ class Run:
     def _take(self, phase: Phase, reports: Reports, outcome: Outcome) -> None:
         """Make a fold the run's own."""
         self.state = outcome.state
+        if self.privacy is not None:
+            self.privacy.count_sums(phase, reports)
         self.facts.scaling = outcome.scaling or self.facts.scaling
         if phase.name == EVALUATE:
             self.facts.evaluated = self.engine.round
@@ -496,6 +522,13 @@ class Run:
         """How many parts of a model for this agent alone are published now."""
         sent = self._models.get(f"@{client}")
         return 0 if sent is None else sent.ref.parts
+
+    def _folded(self, phase: Phase, reports: Reports) -> Any:
+        """The strategy's state after one of its phases."""
+        average = self.scenario.aggregation.average
+        if self.privacy is not None:
+            return self.privacy.fold(self.state, phase, reports, average)
+        return self.strategy.fold(self.state, phase, reports, average)
 
     # -- orders and models -------------------------------------------------------------------------
 
@@ -535,6 +568,7 @@ class Run:
             codec=Codec(wire.codec, wire.delta, wire.block, wire.keep).to_wire(),
             evaluation=scenario.evaluation.model_dump(mode="json"),
             part_bytes=wire.part_bytes,
+            privacy=scenario.privacy.for_agents(scenario.rounds.count) if scenario.privacy is not None else None,
         )
 
     def _training(self, phase: Phase) -> Training:
@@ -632,6 +666,7 @@ class Run:
             "fold_seconds": round(fold_s, 6),
             "traffic": dict(self.traffic),
             "notes": dict(self.strategy.notes(self.state)) if step.phase.name not in (EVALUATE, MOMENTS) else {},
+            **({"privacy": self.privacy.spent()} if self.privacy is not None else {}),
         }
 
     def _write(self, row: dict[str, Any]) -> Announce:

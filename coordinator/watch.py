@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from pathlib import Path
 from typing import Any
 
 from coordinator.command import DEFAULT_BROKER
+from coordinator.records import newest_privacy
 from shared.broker_url import BrokerUrl, Tls
 from shared.errors import DecodeError, UserError
 from shared.link import Down, Message, Up
@@ -28,7 +30,13 @@ def from_folder(folder: Path) -> dict[str, Any]:
     except DecodeError as error:
         raise UserError(f"{path}: {error}") from None
     finished = (folder / "result.json").exists()
-    return {"status": None, "roster": roster.model_dump(mode="json"), "written": written, "finished": finished}
+    return {
+        "status": None,
+        "roster": roster.model_dump(mode="json"),
+        "written": written,
+        "finished": finished,
+        "privacy": newest_privacy(folder),
+    }
 
 
 def _instead(folder: Path) -> str:
@@ -45,6 +53,7 @@ async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str
     url = BrokerUrl.parse(broker or DEFAULT_BROKER, tls)
     topics = Topics(federation)
     found: dict[str, Any] = {}
+    account: dict[str, Any] | None = None
     up = False
     try:
         async with asyncio.timeout(WITHIN_S), MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link:
@@ -52,9 +61,12 @@ async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str
                 match incoming:
                     case Up():
                         up = True
+                        await link.subscribe([topics.metrics])  # first: it need not exist, and is not waited for
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
                         raise UserError(f"{url}: {why}; is a broker there? `broker doctor {url}` tells more")
+                    case Message(topic, payload) if topic == topics.metrics:
+                        account = _account(payload)
                     case Message(topic, payload):
                         kind = RosterMessage if topic == topics.roster else CoordinatorStatus
                         found[topic] = kind.from_bytes(payload).model_dump(mode="json")
@@ -68,4 +80,14 @@ async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str
         raise UserError(f"{url}: no answer within {WITHIN_S:g} s; `broker doctor {url}` tells more")
     if topics.roster not in found:
         raise UserError(f"{url}: no run of federation {federation!r} has been seen there")
-    return {"status": found.get(topics.coordinator_status), "roster": found[topics.roster]}
+    return {"status": found.get(topics.coordinator_status), "roster": found[topics.roster], "privacy": account}
+
+
+def _account(payload: bytes) -> dict[str, Any] | None:
+    """The privacy account in the newest line of the record; None where there is none that can be read."""
+    try:
+        line = json.loads(payload)
+    except ValueError:
+        return None
+    account = line.get("privacy") if isinstance(line, dict) else None
+    return account if isinstance(account, dict) else None

@@ -23,12 +23,15 @@ from shared.codec import Codec, decode, encode
 from shared.errors import DecodeError, PublicError
 from shared.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 from shared.metrics import accuracy, macro_f1
+from shared.noise import Noise
+from shared.privacy import LOCAL, AgentPrivacy, noised
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
 from shared.strategy import HELD, Job, Local, Memory, Mixture, Report, Strategy, Training
 from shared.vectors import Layout, Vector
 
 OWED = "codec/"
+LEDGER = "privacy/ledger"  # memory: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)
 
 _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
@@ -52,6 +55,23 @@ class Measured(Protocol):
         """Sums over the training features."""
 
 
+@runtime_checkable
+class Private(Protocol):
+    """A `Local` that trains with DP-SGD and keeps an account of it."""
+
+    @property
+    def ledger(self) -> npt.NDArray[np.float64] | None:
+        """Rows of (noise multiplier, sampling rate, steps) of the whole run; None where it trains without noise."""
+
+    def spent(self) -> float:
+        """Epsilon of the ledger at the order's delta."""
+
+
+def simulated_noise(work: Work, client: str) -> Noise:
+    """The noise of a simulated agent: anyone who knows the scenario's seed can repeat it."""
+    return Noise.simulated(work.seed, "privacy", client, work.round, work.phase)
+
+
 def shuffle(work: Work, client: str) -> np.random.Generator:
     """The generator of a client's local training in one phase: made anew for each job."""
     return generator(work.seed, "shuffle", client, work.round, work.phase)
@@ -65,9 +85,11 @@ def perform(
     *,
     client: str,
     clock: Callable[[], float] = time.perf_counter,
+    noise: Noise | None = None,
 ) -> tuple[ReportContent, Memory]:
     """Do what the order says. `models` (d,) are those of `order.work.models`, in its order.
 
+    `noise` hides signatures where the order asks for it; None: noise that nobody can repeat.
     The returned memory replaces the old one once the report is accepted; it is `memory` itself where nothing is
     new. Raises PublicError where the training
     diverged, ValueError for an order without work.
@@ -95,6 +117,8 @@ def perform(
             report, kept = _evaluate(strategy, job, local, memory, work.evaluation), memory
         case _:
             report, kept = _train(strategy, job, local, memory, work.evaluation)
+            report = _hidden(strategy, job, report, work, noise or Noise.secret())
+            report, kept = _accounted(local, report, kept)
     seconds = clock() - began
     vectors, owed = _encode(report, job, work, memory)
     loss = _finite(report.loss, client)
@@ -137,6 +161,26 @@ def decode_model(content: bytes, layout: Layout) -> Vector:
     if message.layout != layout.digest:
         raise DecodeError("layout", f"the model has layout {message.layout}, the order names {layout.digest}")
     return decode(message.vector, length=-layout.size)
+
+
+def _hidden(strategy: Strategy[Any], job: Job, report: Report, work: Work, noise: Noise) -> Report:
+    """The report with noise on its signature, where it is one and the order asks for it."""
+    settings = AgentPrivacy.from_wire(work.privacy).signatures
+    if settings is None or job.phase not in strategy.signature_phases:
+        return report
+    framed = strategy.framed(job, report)
+    [(name, vector)] = framed.vectors.items()
+    base = strategy.signature_base(job, vector)
+    hidden = noised(vector, base, settings, noise)
+    return replace(framed, vectors={name: hidden}, steps=0, loss=0.0)  # a loss is a figure of the data too
+
+
+def _accounted(local: Local, report: Report, kept: Memory) -> tuple[Report, Memory]:
+    """After DP-SGD: the report says what it has cost, and nothing of the data but the model; memory keeps the account."""
+    if not isinstance(local, Private) or local.ledger is None:
+        return report, kept
+    numbers = {LOCAL: local.spent()}
+    return replace(report, numbers=numbers, steps=0, loss=0.0), {**kept, LEDGER: local.ledger}
 
 
 def _train(

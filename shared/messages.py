@@ -14,7 +14,15 @@ import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from shared.errors import DecodeError
 from shared.printable import printable
@@ -208,6 +216,15 @@ class Work(Message):
     codec: Numbers  # {"name": "float32", "delta": false, ...}
     evaluation: Numbers
     part_bytes: Annotated[int, Field(ge=1024, le=8 << 20)]
+    privacy: Numbers | None = None  # noise that the agent adds: {"signatures": ..., "local": ..., "rounds": R}
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """An order without privacy is that of an earlier version, byte for byte: older agents understand it."""
+        fields: dict[str, Any] = dump(self)
+        if self.privacy is None:
+            del fields["privacy"]
+        return fields
 
 
 class OrderMessage(Packed):

@@ -26,9 +26,10 @@ from pydantic_core import CoreSchema
 
 from shared.aggregation import Average, Rule
 from shared.messages import Name
+from shared.privacy import Privacy
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
-from shared.strategy import Training
+from shared.strategy import Strategy, Training
 
 FILES = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -530,6 +531,7 @@ class Scenario(Section):
     evaluation: Evaluation = Evaluation()
     wire: Wire = Wire()
     aggregation: Aggregation = Aggregation()
+    privacy: Privacy | None = Field(None, description="differential privacy; null: none")
     fleet: Fleet | None = None
     compare: Compare | None = Field(None, description="methods and seeds of `coordinator compare`")
 
@@ -580,6 +582,35 @@ class Scenario(Section):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _privacy_can_be_kept(self) -> Self:
+        """Said now: a run that promises what it cannot keep is worse than none."""
+        privacy = self.privacy
+        if privacy is None:
+            return self
+        if self.task.standardise == "federated" and (privacy.client is not None or privacy.local is not None):
+            raise ValueError(
+                "privacy: federated standardisation sends sums of the data without noise; give task.standardise fixed "
+                "means and standard deviations, or none"
+            )
+        if privacy.client is not None:
+            self._aggregation_leaves_sums_alone()
+        compared = self.compare.methods if self.compare is not None else ()
+        for strategy in [self.strategy, *(method.strategy for method in compared)]:
+            _check_privacy(strategy, privacy)
+        alone = privacy.signatures is not None and not compared
+        if alone and not self.strategy.signature_phases:
+            raise ValueError(f"privacy.signatures: {self.strategy.name} sends no signature; leave it out")
+        return self
+
+    def _aggregation_leaves_sums_alone(self) -> None:
+        aggregation = self.aggregation
+        if aggregation.rule != "mean" or aggregation.clip != Clip():
+            raise ValueError(
+                "privacy.client clips each report and adds noise to the mean: leave aggregation.rule at mean and "
+                "aggregation.clip out"
+            )
+
     def task_of(self, method: Method) -> Task:
         """The task with the model options that a method of the comparison lays over it."""
         model = self.task.model
@@ -597,6 +628,26 @@ class Scenario(Section):
 
     def _training_with(self, over: Mapping[str, Any]) -> Training:
         return Training.model_validate({**self.training.model_dump(), **over})
+
+
+def _check_privacy(strategy: Strategy[Any], privacy: Privacy) -> None:
+    """Raises ValueError where a method cannot keep what the section promises, with the reason."""
+    if privacy.client is not None:
+        try:
+            strategy.private_routes()
+        except ValueError as error:
+            raise ValueError(f"privacy.client: {error}") from None
+        if strategy.signature_phases and privacy.signatures is None:
+            phases = " and ".join(strategy.signature_phases)
+            raise ValueError(
+                f"privacy.client: the phases {phases} send what clusters are made from without noise; add "
+                "privacy.signatures, so that they are in the account"
+            )
+    if privacy.local is not None:
+        try:
+            strategy.check_local_privacy()
+        except ValueError as error:
+            raise ValueError(f"privacy.local: {error}") from None
 
 
 def named_files(data: Mapping[str, Any], folder: Path) -> dict[tuple[str, str], Path]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -38,6 +38,7 @@ LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers 
 HELD = "held"  # memory: the client's whole model (d,) after its last own training, which mode E-last reads
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
 Split = Literal["train", "test"]
+Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
 
 
@@ -267,6 +268,8 @@ class Strategy(BaseModel, Generic[S]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    signature_phases: ClassVar[tuple[str, ...]] = ()  # whose only vector is used to cluster, and can be noised
+
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year
 
@@ -343,6 +346,40 @@ class Strategy(BaseModel, Generic[S]):
         """Estimated share of each cluster in a client's data, for those known; empty for hard methods."""
         return {}
 
+    # -- privacy: docs/privacy.md ---------------------------------------------------------------------------
+
+    def private_routes(self) -> Routes:
+        """How reports reach the sums of client-level privacy. Raises ValueError that says why they cannot.
+
+        "assigned": to the cluster that `assignment` names, or to the one model; the fold then gets noised means.
+        "chosen": to the cluster that `private_choices` finds from the report's own data. "nothing": none is sent.
+        """
+        raise ValueError(f"{_name_of(self)} folds reports in a way whose noise nobody has worked out")
+
+    def private_choices(self, state: S, reports: Reports) -> Mapping[ClientId, int]:
+        """For "chosen": the cluster of each report, from this report and the state alone."""
+        raise NotImplementedError
+
+    def private_fold(self, state: S, models: tuple[Vector, ...], choices: Mapping[ClientId, int]) -> S:
+        """For "chosen": the state after a round that made these noised models."""
+        raise NotImplementedError
+
+    def check_local_privacy(self) -> None:
+        """Raises ValueError where a report holds more than what local training made: DP-SGD cannot cover it."""
+        raise ValueError(f"{_name_of(self)}'s reports hold more than a model that DP-SGD has trained")
+
+    def framed(self, job: Job, report: Report) -> Report:
+        """A signature's report in a form whose shape and numbers say nothing about the data."""
+        return replace(report, numbers={})
+
+    def signature_base(self, job: Job, signature: Vector) -> Vector:
+        """What an agent without data would send as its framed signature: noise on signatures is measured from there."""
+        raise NotImplementedError
+
     def notes(self, state: S) -> Mapping[str, Any]:
         """Facts for the round's record, JSON-able and finite; a text under "warning" is shown to people."""
         return {}
+
+
+def _name_of(strategy: Strategy[Any]) -> str:
+    return str(getattr(strategy, "name", type(strategy).__name__))

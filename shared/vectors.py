@@ -87,6 +87,12 @@ class Layout:
         spans = self.span_of(self.modules[-1])
         return slice(spans[0].start, spans[-1].stop)
 
+    @cached_property
+    def outputs(self) -> int:
+        """Outputs of the final layer: the classes of a classifier that ends in a linear layer."""
+        weights = [tensor for tensor, _ in self.spans() if tensor.name.rpartition(".")[0] == self.modules[-1]]
+        return weights[0].shape[0]
+
     def named(self, vector: Vector) -> dict[str, npt.NDArray[np.float32]]:
         """Views of `vector` (size,) by tensor name and shape. A wrong length raises ValueError."""
         if vector.shape != (self.size,):

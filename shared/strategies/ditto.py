@@ -11,13 +11,13 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from shared.strategies.single import PlainSingle
+from shared.strategies.single import AveragedOnly
 from shared.strategy import Job, Local, Memory, Mixture, Pull, Report
 
 OWN = "own"  # the personal model (d,) in the client's memory
 
 
-class Ditto(PlainSingle):
+class Ditto(AveragedOnly):
     """Two models per client, one vector on the wire."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

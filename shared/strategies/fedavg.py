@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from shared.strategies.single import PlainSingle
+from shared.strategies.single import AveragedOnly
 
 
-class FedAvg(PlainSingle):
+class FedAvg(AveragedOnly):
     """The reference: one model for everybody. Both halves are the common ones of `single.py`."""
 
     summary: ClassVar[str] = "one model for all, mean of local models weighted by samples"

@@ -22,7 +22,7 @@ from shared.aggregation import MEAN, Average
 from shared.choosing import by_silhouette
 from shared.clustering import Linkage, agglomerative, euclidean, nearest
 from shared.strategies.hard import Clustered, HardClustered, folded
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Routes, Setup
 from shared.vectors import Vector, combine, dot, mean
 
 
@@ -46,6 +46,7 @@ class FedClust(HardClustered[FedClustState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
+    signature_phases: ClassVar[tuple[str, ...]] = ("signature", "entry")
     summary: ClassVar[str] = "cluster once by final layers, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 
@@ -138,6 +139,15 @@ class FedClust(HardClustered[FedClustState]):
 
     def improve(self, state: FedClustState, reports: Reports, average: Average = MEAN) -> FedClustState:
         return replace(state, models=folded(state, reports, average))
+
+    def private_routes(self) -> Routes:
+        return "assigned"
+
+    def check_local_privacy(self) -> None:
+        """A signature is a part of the trained model, and a round's report is all of it."""
+
+    def signature_base(self, job: Job, signature: Vector) -> Vector:
+        return job.models[0][job.layout.final_layer]
 
     def notes(self, state: FedClustState) -> dict[str, Any]:
         low, high = state.cut

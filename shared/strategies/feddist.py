@@ -15,7 +15,7 @@ from pydantic import Field
 
 from shared.aggregation import MEAN, Average
 from shared.strategies.single import Single, SingleModel, averaged
-from shared.strategy import Phase, Reports, Setup
+from shared.strategy import Phase, Reports, Routes, Setup
 from shared.vectors import Vector, combine
 
 
@@ -47,6 +47,12 @@ class PartOfTheWay(SingleModel[DistState]):
         step = self.epsilon * left
         model = combine([(state.model, 1.0 - step), (self.target(state, reports, average), step)])
         return replace(state, model=model, round=state.round + 1)
+
+    def private_routes(self) -> Routes:
+        return "assigned"
+
+    def check_local_privacy(self) -> None:
+        """A report holds the trained model and nothing else."""
 
 
 class FedDist(PartOfTheWay):

@@ -12,11 +12,11 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from shared.seeds import generator
-from shared.strategies.single import PlainSingle
+from shared.strategies.single import AveragedOnly
 from shared.strategy import Job, Local, Memory, Pull, Report
 
 
-class FedProx(PlainSingle):
+class FedProx(AveragedOnly):
     """A pull towards the round's model keeps unequal clients together."""
 
     summary: ClassVar[str] = "FedAvg with a pull towards the round's model; partial work is accepted"

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from shared.aggregation import MEAN, Average
 from shared.clustering import Distance, kmeans, nearest, refill, sketch
 from shared.strategies.hard import Clustered, HardClustered, feature_span, joined, sizes
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Routes, Setup
 from shared.vectors import Vector, mean
 
 SKETCH = 2048  # dimensions of the random projection
@@ -48,6 +48,7 @@ class FesemState(Clustered):
 class Fesem(HardClustered[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
+    signature_phases: ClassVar[tuple[str, ...]] = ("warmup", "entry")
     summary: ClassVar[str] = "K-means over client models in every round, with a pull towards the own centre"
     source: ClassVar[str] = "Long et al. 2023"
 
@@ -142,6 +143,44 @@ class Fesem(HardClustered[FesemState]):
         reporters = {client for client, _ in reports}  # who seeds an empty cluster counts with its latest model
         counted = sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
         return self._maximise(state, counted, average)
+
+    def private_routes(self) -> Routes:
+        wrong = {
+            "m_step": self.m_step != "participants",
+            "weighted_centers": self.weighted_centers,
+            "prox": self.prox == "paper",
+            "features": self.features == "sketch",
+            "max_age": self.max_age is not None,
+        }
+        named = [name for name, found in wrong.items() if found]
+        if named:
+            raise ValueError(
+                f"fesem's {' and '.join(named)} would use stored models or numbers of samples outside the account; set "
+                "m_step: participants, and leave weighted_centers, prox, features: sketch and max_age at their defaults"
+            )
+        return "chosen"
+
+    def private_choices(self, state: FesemState, reports: Reports) -> Mapping[ClientId, int]:
+        """E for those who reported, each by its own model alone; an empty cluster is given nobody."""
+        if (state.round + 1) % self.update_center_every:
+            return {client: state.assign[client] for client, _ in reports}
+        span = slice(*state.span)
+        rows = [report.vectors["model"][span] for _, report in reports]
+        centres = [centre[span] for centre in state.models]
+        labels, _ = nearest(rows, centres, self.distance) if rows else (np.empty(0, np.int64), None)
+        return dict(zip([client for client, _ in reports], labels.tolist(), strict=True))
+
+    def private_fold(
+        self, state: FesemState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
+    ) -> FesemState:
+        """The stored models stay the noised ones of the warm-up, so that nothing else is ever used."""
+        return joined(replace(state, models=models, round=state.round + 1, asked=()), choices)
+
+    def check_local_privacy(self) -> None:
+        """A report holds the trained model and nothing else."""
+
+    def signature_base(self, job: Job, signature: Vector) -> Vector:
+        return job.models[0]
 
     def notes(self, state: FesemState) -> dict[str, Any]:
         if not state.models:

@@ -10,7 +10,7 @@ chooses again, by its training loss. `select_on: test` repeats a published leak 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -36,6 +36,7 @@ from shared.strategy import (
     Phase,
     Report,
     Reports,
+    Routes,
     Setup,
     View,
 )
@@ -274,6 +275,35 @@ class Ifca(ManyModels[IfcaState]):
             models[k], idle[k] = own, 0
         shared = self._one_trunk(state, (state.models[0], *models))[1:]
         return replace(state, models=shared, idle=tuple(idle))
+
+    # -- privacy ---------------------------------------------------------------------------------------
+
+    def private_routes(self) -> Routes:
+        wrong = {
+            "averaging: gradient": self.averaging == "gradient",
+            "shared_trunk": self.shared_trunk,
+            "reseed_dead": self.reseed_dead,
+            f"initial: {self.initial}": self.initial in ("restarts", "kmeans++"),
+        }
+        named = [name for name, found in wrong.items() if found]
+        if named:
+            raise ValueError(
+                f"ifca's {' and '.join(named)} would use models or losses of single agents outside the account; leave "
+                "it out (initial: random or warmup is possible)"
+            )
+        return "chosen"
+
+    def private_choices(self, state: IfcaState, reports: Reports) -> Mapping[ClientId, int]:
+        found = {client: _choice(report, self.n_clusters) for client, report in reports}
+        return {client: choice for client, choice in found.items() if choice is not None}
+
+    def private_fold(self, state: IfcaState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]) -> IfcaState:
+        used = set(choices.values())
+        idle = tuple(0 if k in used else rounds + bool(used) for k, rounds in enumerate(state.idle))
+        return joined(replace(state, models=models, idle=idle, round=state.round + 1), choices)
+
+    def check_local_privacy(self) -> None:
+        raise ValueError("ifca's reports hold the choice of a cluster, which is made from the data and not by DP-SGD")
 
     # -- initialisation --------------------------------------------------------------------------------
 

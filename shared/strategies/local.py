@@ -26,6 +26,7 @@ from shared.strategy import (
     Phase,
     Report,
     Reports,
+    Routes,
     Setup,
     Strategy,
     View,
@@ -94,3 +95,9 @@ class LocalOnly(Strategy[LocalState]):
 
     def notes(self, state: LocalState) -> dict[str, Any]:
         return {"trained": len(state.trained), "epochs": state.epochs}
+
+    def private_routes(self) -> Routes:
+        return "nothing"
+
+    def check_local_privacy(self) -> None:
+        """Nothing is sent."""

@@ -23,7 +23,20 @@ from pydantic import ConfigDict, Field, model_validator
 from shared.aggregation import MEAN, Average
 from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, orthonormal
 from shared.strategies.hard import Clustered, HardClustered, folded, joined
-from shared.strategy import LARGEST, ClientId, Expected, Job, Local, Memory, Order, Phase, Report, Reports, Setup
+from shared.strategy import (
+    LARGEST,
+    ClientId,
+    Expected,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Routes,
+    Setup,
+)
 from shared.vectors import Vector
 
 SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean, "weighted": np.mean}
@@ -45,6 +58,7 @@ class Pacfl(HardClustered[PacflState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
+    signature_phases: ClassVar[tuple[str, ...]] = ("signature", "entry")
     summary: ClassVar[str] = "cluster once by angles between data subspaces, then one FedAvg per cluster"
     source: ClassVar[str] = "Vahidian et al. 2023"
 
@@ -133,6 +147,28 @@ class Pacfl(HardClustered[PacflState]):
 
     def improve(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
         return replace(state, models=folded(state, reports, average))
+
+    def private_routes(self) -> Routes:
+        return "assigned"
+
+    def check_local_privacy(self) -> None:
+        raise ValueError(
+            "pacfl's signatures are made from the data itself and not by training: DP-SGD cannot cover them"
+        )
+
+    def framed(self, job: Job, report: Report) -> Report:
+        """p vectors for every class of the task, zeros where the agent has none: labels and counts say nothing."""
+        classes = job.layout.outputs
+        held: list[int] = report.numbers["labels"]
+        values = report.vectors["signature"].reshape(len(held), -1)
+        frame = np.zeros((classes * self.p, values.shape[1]), np.float32)
+        for vector, (label, order) in zip(values, _places(held), strict=True):
+            frame[label * self.p + order] = vector
+        labels = [label for label in range(classes) for _ in range(self.p)]
+        return replace(report, vectors={"signature": frame.ravel()}, numbers={"labels": labels})
+
+    def signature_base(self, job: Job, signature: Vector) -> Vector:
+        return np.zeros_like(signature)
 
     def notes(self, state: PacflState) -> dict[str, Any]:
         low, high = state.cut

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from shared.aggregation import MEAN, Average
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup, Strategy, View
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Routes, Setup, Strategy, View
 from shared.vectors import Vector
 
 
@@ -66,3 +66,13 @@ class PlainSingle(SingleModel[Single]):
 
     def init(self, setup: Setup) -> Single:
         return Single(setup.starts[0])
+
+
+class AveragedOnly(PlainSingle):
+    """A single-model method whose clients send what local training made, and whose round is the mean of it."""
+
+    def private_routes(self) -> Routes:
+        return "assigned"
+
+    def check_local_privacy(self) -> None:
+        """A report holds the trained model and nothing else."""

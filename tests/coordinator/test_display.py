@@ -128,3 +128,25 @@ def test_the_title_says_only_what_holds_for_all_results() -> None:
         ({"agents": 9, "name": "cold", "accuracy": right}, "accuracy in % or mean squared error, micro / macro"),
     ):
         assert display.results([result(), result(**others)]).title == title
+
+
+ACCOUNT = {"client": {"epsilon": 3.456, "delta": 1e-5}, "local": {"epsilon": None, "delta": 1e-5}}
+
+
+def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_status() -> None:
+    words = "client-level ε 3.46 at δ 1e-05; example-level no bound"
+    assert display.epsilons(ACCOUNT) == words
+    plain, text = console()
+    with display.Progressing(plain, 3) as progress:
+        progress({"event": "phase", **PHASE, "notes": {}, "privacy": ACCOUNT})
+    assert words in text.getvalue()
+    seen = {"status": STATUS, "privacy": ACCOUNT}
+    assert words in " ".join(display.standing(seen))
+    assert words not in " ".join(display.standing({**seen, "privacy": None}))
+
+
+@pytest.mark.parametrize(
+    "damaged", [{"client": 3}, {"client": {"epsilon": "[red]", "delta": 1}}, {"client": {}}, {"x": 1}]
+)
+def test_an_account_from_a_broker_that_makes_no_sense_ends_nothing(damaged: dict[str, Any]) -> None:
+    assert "red" not in display.epsilons(damaged)

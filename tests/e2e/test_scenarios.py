@@ -90,6 +90,19 @@ def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> N
 
 
 @pytest.mark.processes
+def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) -> None:
+    sets = [word for text in ("rounds.count=3", "fleet.agents=20") for word in ("--set", text)]
+    summary = run(tmp_path, "private", *sets)
+    accounts = [row["privacy"]["client"]["epsilon"] for row in rows(tmp_path / "run") if row["event"] == "phase"]
+    assert accounts == sorted(accounts)
+    assert len(set(accounts)) == 3
+    assert summary["privacy"] == {
+        "randomness": "scenario seed",
+        "client": {"epsilon": accounts[-1], "delta": 0.001},
+    }
+
+
+@pytest.mark.processes
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"the larger data sets are not in {DATA} (set COVEY_DATA_ROOT)")
 @pytest.mark.parametrize("name", SMALL)
 def test_a_scenario_on_real_data_runs(tmp_path: Path, name: str) -> None:

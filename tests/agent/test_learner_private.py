@@ -1,0 +1,204 @@
+"""DP-SGD on the device: the noise is there, the account is right, it repeats in a simulation only, and models are checked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from torch import nn
+
+from agent import learner_private
+from agent.data.dataset import Dataset, dataset
+from agent.learner import TorchLocal
+from agent.models import initial
+from agent.worker import answer, load_memory
+from shared.client import LEDGER
+from shared.codec import decode
+from shared.errors import PublicError
+from shared.messages import ReportContent
+from shared.noise import Noise
+from shared.privacy import LocalPrivacy
+from shared.scenario import Model, Task
+from shared.seeds import generator
+from shared.strategy import Contrast, Pull, Training
+from shared.vectors import Vector
+from tests.agent.test_worker import job
+
+TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="mlp", options={"hidden": 8}))
+NORMED = Task(features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1}))
+
+
+def data_of(task: Task, examples: int = 60) -> Dataset:
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(examples + 10, *task.features)).astype(np.float32)
+    y = draw.integers(0, 4, examples + 10)
+    return dataset(x[:examples], y[:examples], (x[examples:], y[examples:]), source="made up")
+
+
+def local_of(
+    privacy: LocalPrivacy | None,
+    task: Task = TASK,
+    *,
+    noise: Noise | None = None,
+    rounds: int = 3,
+    ledger: npt.NDArray[np.float64] | None = None,
+    **training: Any,
+) -> tuple[TorchLocal, Vector]:
+    start, layout = initial(task, 3)
+    settings = Training(**{"batch": 6, "lr": 0.1, "epochs": 2, **training})
+    local = TorchLocal(data_of(task), task, layout, settings, generator(1, "test"))
+    if privacy is not None:
+        local.train_privately(privacy, rounds, noise or Noise.simulated(1, "test"), ledger)
+    return local, start
+
+
+def test_with_hardly_any_noise_and_a_wide_clip_a_full_batch_is_plain_gradient_descent() -> None:
+    privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=1e6)
+    private, start = local_of(privacy, batch=60, epochs=1)
+    plain, _ = local_of(None, batch=60, epochs=1)
+    assert np.allclose(private.descend(start).end, plain.descend(start).end, atol=1e-5)
+
+
+def test_each_examples_gradient_is_shortened_to_the_norm() -> None:
+    """A batch of n examples moves the model by at most lr * norm, however long their gradients are."""
+    privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=0.01)
+    local, start = local_of(privacy, batch=60, epochs=1, lr=1.0)
+    moved = np.linalg.norm(local.descend(start).end - start)
+    gradient = np.linalg.norm(local.gradient(start))
+    assert gradient > 0.05
+    assert moved <= 0.01 * (1 + 1e-3)
+
+
+def test_the_noise_of_a_step_is_what_was_declared() -> None:
+    quiet, start = local_of(LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0)
+    noisy, _ = local_of(LocalPrivacy(noise_multiplier=3.0, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0)
+    difference = noisy.descend(start).end - quiet.descend(start).end
+    assert np.std(difference) == pytest.approx(3.0 * 2.0 / 60, rel=0.1)
+
+
+def test_a_pull_and_momentum_work_as_without_noise() -> None:
+    pull = Pull(np.zeros_like(local_of(None)[1]), 0.5)
+    privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=1e6)
+    private, start = local_of(privacy, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
+    plain, _ = local_of(None, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
+    assert np.allclose(private.descend(start, pull).end, plain.descend(start, pull).end, atol=1e-4)
+
+
+def test_a_sample_holds_each_example_with_the_sampling_rate() -> None:
+    local, _ = local_of(LocalPrivacy(noise_multiplier=1.0))
+    private = local._private
+    assert private is not None
+    assert private.rate == 0.1
+    sizes = [len(private.sample()) for _ in range(3000)]
+    assert np.mean(sizes) == pytest.approx(6.0, rel=0.05)
+    assert np.var(sizes) == pytest.approx(60 * 0.1 * 0.9, rel=0.15)
+
+
+def test_an_empty_sample_is_a_step_of_noise_alone() -> None:
+    privacy = LocalPrivacy(noise_multiplier=1.0)
+    local, _ = local_of(privacy, batch=1, epochs=1, lr=1.0)
+    private = local._private
+    assert private is not None
+    gradients = private.gradients(lambda outputs: outputs.sum(), local._gathered(private_rows([]))[0])
+    assert np.std(np.concatenate([one.numpy().ravel() for one in gradients])) == pytest.approx(1.0, rel=0.1)
+
+
+def private_rows(rows: list[int]) -> Any:
+    import torch
+
+    return torch.tensor(rows, dtype=torch.int64)
+
+
+def test_the_same_noise_gives_the_same_bytes_and_secret_noise_others() -> None:
+    privacy = LocalPrivacy(noise_multiplier=1.0)
+    one, other = ((local := local_of(privacy))[0].descend(local[1]).end for _ in range(2))
+    assert np.array_equal(one, other)
+    secret, start = local_of(privacy, noise=Noise.secret())
+    assert not np.array_equal(one, secret.descend(start).end)
+
+
+def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
+    """Rate 0.01, noise 1.1, 10 000 steps, delta 1e-5: 5.63 (TensorFlow Privacy's and Opacus' RDP accountants)."""
+    ledger = np.array([[1.1, 0.01, 10_000.0]])
+    assert learner_private._epsilon(ledger, 1e-5) == pytest.approx(5.632, abs=0.001)
+    local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
+    assert local.spent() == 0.0
+    local.descend(start)
+    first = local.spent()
+    again, _ = local_of(LocalPrivacy(noise_multiplier=1.0), ledger=local.ledger)
+    again.descend(start)
+    assert again.spent() > first > 0.0
+    assert again.ledger is not None
+    assert again.ledger.tolist() == [[1.0, 0.1, 40.0]]
+
+
+def test_a_target_is_reached_by_all_rounds_and_never_exceeded() -> None:
+    privacy = LocalPrivacy(target_epsilon=3.0)
+    ledger = None
+    for _ in range(4):  # three rounds, and a phase before them
+        local, start = local_of(privacy, ledger=ledger)
+        local.descend(start)
+        ledger = local.ledger
+    assert local.spent() == pytest.approx(3.0, rel=0.01)
+    assert local.spent() <= 3.0 * learner_private.TOLERANCE
+    local, start = local_of(privacy, ledger=ledger)
+    with pytest.raises(PublicError, match="the agent trains no more in this run"):
+        local.descend(start)
+
+
+def test_a_batch_norm_is_refused_with_its_name_and_the_way_out() -> None:
+    with pytest.raises(PublicError, match=r"layer \S+ is BatchNorm2d.*nn\.GroupNorm"):
+        local_of(LocalPrivacy(noise_multiplier=1.0), NORMED)
+
+
+def test_a_layer_that_opacus_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PublicError, match="Opacus cannot train this model"):
+        learner_private._check_layers(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))
+
+
+def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    with pytest.raises(PublicError, match=r"pip install 'covey\[privacy\]'"):
+        local_of(LocalPrivacy(noise_multiplier=1.0))
+
+
+def test_what_needs_other_examples_is_refused() -> None:
+    local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
+    with pytest.raises(PublicError, match="weighs examples"):
+        local.descend(start, weights=np.ones(60, np.float32))
+    with pytest.raises(PublicError, match="weighs examples"):
+        local.descend(start, contrast=Contrast(2))
+
+
+LOCAL = {"signatures": None, "local": {"noise_multiplier": 1.0}, "rounds": 3}
+
+
+def done(folder: Path, **changes: Any) -> ReportContent:
+    folder.mkdir()
+    assert answer(job(folder, **changes))["failed"] is None
+    return ReportContent.from_bytes((folder / "report").read_bytes())
+
+
+def test_a_worker_trains_privately_and_reports_epsilon_and_no_figure_of_the_data(tmp_path: Path) -> None:
+    report = done(tmp_path / "a", privacy=LOCAL)
+    assert set(report.numbers) == {"epsilon"}
+    assert report.numbers["epsilon"] > 0.0
+    assert (report.loss, report.steps) == (0.0, 0)
+    assert load_memory(tmp_path / "a" / "memory")[LEDGER].shape == (1, 3)
+    other = done(tmp_path / "b", privacy=LOCAL)
+    first, second = (decode(one.vectors["model"], length=one.vectors["model"].length) for one in (report, other))
+    assert not np.array_equal(first, second), "a device's noise must be secret, and the order's seed is not"
+
+
+def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
+    """An order of the same seed twice: who can repeat the noise can take it off."""
+    privacy = {"signatures": {"clip": 1.0, "noise_multiplier": 1.0}, "local": None, "rounds": 3}
+    size = 5 * 2  # the linear model's only layer is its final one
+    order = {"phase": "signature", "strategy": {"name": "fedclust"}, "sizes": {"signature": size}, "privacy": privacy}
+    one, other = (done(tmp_path / name, **order).vectors["signature"] for name in ("a", "b"))
+    first, second = (decode(vector, length=vector.length) for vector in (one, other))
+    assert np.linalg.norm(first - second) > 0.5
