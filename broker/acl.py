@@ -7,7 +7,8 @@ without users, has no rules.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -103,16 +104,45 @@ def may_subscribe(user: str, wanted: str, members: Members | None = None) -> boo
 
 
 def render(members: Members | None = None) -> str:
-    """The rules as Mosquitto's ACL file: by name alone, or user by user where they are known."""
-    if members is not None:
+    """The rules as Mosquitto's ACL file: by name alone, or by what is known of the users.
+
+    Mosquitto reads lines of single users in quadratic time: 10 000 users would keep it from starting. So the agents of the
+    largest federation share patterns, and what these would give to the other users is denied to them one by one.
+    """
+    if members is None:
+        return "\n".join([_user_lines(COORDINATOR, COORDINATOR_MEMBER), _pattern_lines(ANY)])
+    largest = _largest_federation(members)
+    if largest is None:
         return "\n".join(_user_lines(user, member) for user, member in sorted(members.items()))
-    coordinator = _user_lines(COORDINATOR, COORDINATOR_MEMBER)
-    agents = [f"pattern {rule.action} {rule.of('%u', ANY)}" for rule in AGENT_RULES]
-    return "\n".join([coordinator, *agents, ""])
+    sharing = Member("agent", largest)
+    others = {user: member for user, member in sorted(members.items()) if member != sharing}
+    lines = [_user_lines(user, member, _denied(user, member, largest)) for user, member in others.items()]
+    return "\n".join([*lines, _pattern_lines(largest)])
 
 
-def _user_lines(user: str, member: Member) -> str:
-    lines = [f"user {user}"]
+def _largest_federation(members: Members) -> str | None:
+    counts = Counter(member.federation for member in members.values() if member.role == "agent")
+    del counts[ANY]
+    return max(sorted(counts), key=counts.__getitem__, default=None)
+
+
+def _denied(user: str, member: Member, federation: str) -> list[str]:
+    """What the agents' patterns of the federation would allow this user beyond its own rules."""
+    found = []
+    for rule in AGENT_RULES:
+        pattern = rule.of(user, federation)
+        if not any(_covers(own, pattern) for own in _patterns(user, member, rule.action)):
+            found.append(pattern)
+    return list(dict.fromkeys(found))
+
+
+def _pattern_lines(federation: str) -> str:
+    lines = [f"pattern {rule.action} {rule.of('%u', federation)}" for rule in AGENT_RULES]
+    return "\n".join([*lines, ""])
+
+
+def _user_lines(user: str, member: Member, denied: Sequence[str] = ()) -> str:
+    lines = [f"user {user}", *(f"topic deny {pattern}" for pattern in denied)]
     lines += [f"topic {rule.action} {rule.of(user, member.federation)}" for rule in RULES[member.role]]
     return "\n".join([*lines, ""])
 

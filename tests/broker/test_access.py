@@ -92,3 +92,32 @@ def test_a_password_file_with_a_strange_line_is_refused_with_its_number(tmp_path
     file.write_text(f"a:{passwords.hashed('x')}\nplain:text\n")
     with pytest.raises(UserError, match="line 2"):
         passwords.read(file)
+
+
+def test_the_rules_of_ten_thousand_agents_are_few_lines() -> None:
+    """Mosquitto reads lines of single users in quadratic time: it did not start with those of 10 000."""
+    members = {f"pi-{number}": acl.Member("agent", "default") for number in range(10_000)}
+    members |= {"watch": acl.Member("observer", "default"), "far": acl.Member("agent", "elsewhere")}
+    rendered = acl.render(members)
+    assert len(rendered.splitlines()) < 50
+    assert "topic deny covey/default/agents/far/status" in rendered
+    assert "topic deny covey/default/clusters/+/model/+" in rendered
+    assert "pattern write covey/default/agents/%u/report/0" in rendered
+
+
+@pytest.mark.parametrize(
+    ("user", "wanted", "allowed"),
+    [
+        ("pi", "covey/f/agents/pi/order", True),
+        ("pi", "covey/f/agents/pi/model/+", True),
+        ("pi", "covey/f/agents/pi/#", False),
+        ("pi", "covey/f/agents/+/order", False),
+        ("pi", "#", False),
+        ("pi", "+/+/+/+/+", False),
+        ("coordinator", "covey/f/agents/+/report/+", True),
+        ("coordinator", "#", False),
+        ("pi", f"covey/f/clusters/{'x' * 600}/model/0", False),
+    ],
+)
+def test_a_filter_is_granted_where_one_rule_covers_all_of_it(user: str, wanted: str, allowed: bool) -> None:
+    assert acl.may_subscribe(user, wanted) is allowed

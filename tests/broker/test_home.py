@@ -31,7 +31,7 @@ from shared.errors import UserError
 from shared.link import Down, Message
 from shared.mqtt_link import MqttLink
 from tests.conformance.test_links import down, message, up
-from tests.processes import ROOT, free_port, needs_mosquitto
+from tests.processes import ROOT, free_port, needs_mosquitto, until
 
 EVIL = b'{"id": "pi\\nExecStartPre=/bin/sh", "broker": "mqtts://h"}\n-----BEGIN CERTIFICATE-----'
 ORDER = "covey/f/agents/pi-7/order"
@@ -292,6 +292,18 @@ def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: Home) ->
     assert (home.folder / "server.pem").read_bytes() != before
     assert shakes_hands(home, "localhost")
     assert hosts_of((home.folder / "server.pem").read_bytes()) == ["localhost"]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", WAYS)
+def test_a_broker_that_runs_shows_the_renewed_certificate(way: list[str], home: Home) -> None:
+    place = ("127.0.0.1", home.url.port)
+    with running(home, *way):
+        before = ssl.get_server_certificate(place)
+        home.renew()
+        renewed = (home.folder / "server.pem").read_text()
+        assert before != renewed
+        until(lambda: ssl.get_server_certificate(place) == renewed)
 
 
 def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourteen(tmp_path: Path) -> None:

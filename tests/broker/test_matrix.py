@@ -28,6 +28,7 @@ WHO = (
     "coordinator",
     "agent pi-7",
     "another agent",
+    "agent of another federation",
     "observer",
     "certificate, CN pi-7",
     "certificate, CN coordinator",
@@ -37,24 +38,25 @@ WHO = (
 # R: is sent messages of the topic. W: may publish to it. T: may have a message retained there. L: as a last will.
 ALL, OWN, SEND, READ, NONE = "RWTL", "RWTL", "WTL", "R", ""
 TABLE: dict[str, tuple[str, ...]] = {
-    f"{FEDERATION}/coordinator/status": (ALL, READ, READ, READ, READ, ALL, NONE, NONE),
-    f"{FEDERATION}/run/metrics": (ALL, NONE, NONE, READ, NONE, ALL, NONE, NONE),
-    f"{FEDERATION}/run/roster": (ALL, NONE, NONE, READ, NONE, ALL, NONE, NONE),
-    f"{FEDERATION}/control": (ALL, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
-    f"{FEDERATION}/clusters/0/model/0": (ALL, READ, READ, NONE, READ, ALL, NONE, NONE),
-    f"{AGENT}/status": (ALL, OWN, NONE, READ, OWN, ALL, NONE, NONE),
-    f"{AGENT}/order": (ALL, READ, NONE, NONE, READ, ALL, NONE, NONE),
-    f"{AGENT}/model/0": (ALL, READ, NONE, NONE, READ, ALL, NONE, NONE),
-    f"{AGENT}/report/0": (ALL, SEND, NONE, NONE, SEND, ALL, NONE, NONE),
-    f"{AGENT}/report/1": (ALL, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
-    f"{AGENT}/report/0/more": (ALL, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
-    "covey/elsewhere/agents/pi-7/status": (ALL, NONE, NONE, NONE, OWN, ALL, NONE, NONE),
-    "covey/elsewhere/clusters/0/model/0": (ALL, NONE, NONE, NONE, READ, ALL, NONE, NONE),
+    f"{FEDERATION}/coordinator/status": (ALL, READ, READ, NONE, READ, READ, ALL, NONE, NONE),
+    f"{FEDERATION}/run/metrics": (ALL, NONE, NONE, NONE, READ, NONE, ALL, NONE, NONE),
+    f"{FEDERATION}/run/roster": (ALL, NONE, NONE, NONE, READ, NONE, ALL, NONE, NONE),
+    f"{FEDERATION}/control": (ALL, NONE, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
+    f"{FEDERATION}/clusters/0/model/0": (ALL, READ, READ, NONE, NONE, READ, ALL, NONE, NONE),
+    f"{AGENT}/status": (ALL, OWN, NONE, NONE, READ, OWN, ALL, NONE, NONE),
+    f"{AGENT}/order": (ALL, READ, NONE, NONE, NONE, READ, ALL, NONE, NONE),
+    f"{AGENT}/model/0": (ALL, READ, NONE, NONE, NONE, READ, ALL, NONE, NONE),
+    f"{AGENT}/report/0": (ALL, SEND, NONE, NONE, NONE, SEND, ALL, NONE, NONE),
+    f"{AGENT}/report/1": (ALL, NONE, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
+    f"{AGENT}/report/0/more": (ALL, NONE, NONE, NONE, NONE, NONE, ALL, NONE, NONE),
+    "covey/elsewhere/agents/pi-7/status": (ALL, NONE, NONE, NONE, NONE, OWN, ALL, NONE, NONE),
+    "covey/elsewhere/clusters/0/model/0": (ALL, NONE, NONE, READ, NONE, READ, ALL, NONE, NONE),
 }
 NAMES = {
     "coordinator": "coordinator",
     "agent pi-7": "pi-7",
     "another agent": "pi-8",
+    "agent of another federation": "far",
     "observer": "watch",
     "expelled": "gone",
     "nobody": "",
@@ -63,6 +65,7 @@ MEMBERS = {
     "coordinator": Entry(role="coordinator"),
     "pi-7": Entry(federation="default"),
     "pi-8": Entry(federation="default"),
+    "far": Entry(federation="elsewhere"),
     "watch": Entry(role="observer", federation="default"),
     "gone": Entry(federation="default"),
 }
@@ -153,8 +156,14 @@ def by_certificate(kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path) -
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_cell_for_users_with_passwords(kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path) -> None:
     with by_password(kind, tmp_path) as connect:
-        seen = tried(connect, owner=connect["coordinator"])
-    assert seen == {who: column(who) for who in connect}
+        owner = connect["coordinator"]
+        seen = tried(connect, owner=owner)
+        assert seen == {who: column(who) for who in connect}
+        with owner("listener") as listener:
+            listener.subscribe("covey/+/#")
+            for who, name in (("observer", "watch"), ("agent of another federation", "far")):
+                status = f"{FEDERATION}/agents/{name}/status"  # what an agent of that name could write
+                assert _written(connect[who], who, status, listener, owner) == "", who
 
 
 @pytest.mark.processes

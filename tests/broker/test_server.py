@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker import passwords, sessions
-from broker.limits import Limits
-from broker.packets import PacketReader, ProtocolError, answer, decode_publish, publish_head
+from broker.limits import LEAST_MEMORY, SESSION_HOURS, Limits
+from broker.packets import PacketReader, ProtocolError, Publish, answer, decode_publish, publish_head
 from broker.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
 from tests.clock import run
 
@@ -196,6 +196,61 @@ def test_who_connects_and_says_nothing_is_cut_off() -> None:
         client = Client(Hub())
         await asyncio.sleep(11)
         assert client.wire.closed
+
+    run(program())
+
+
+def test_a_connect_that_comes_byte_by_byte_is_cut_off_too() -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        client.send(b"\x10\xff\x01")
+        for _ in range(11):
+            client.send(b"A")
+            await asyncio.sleep(1)
+        assert client.wire.closed
+
+    run(program())
+
+
+def test_a_packet_before_connect_is_short() -> None:
+    async def program() -> None:
+        client = Client(Hub())
+        client.send(bytes([0x10, 0x80, 0x80, 0x40]))  # a CONNECT of 1 MiB is announced
+        assert client.wire.closed
+
+    run(program())
+
+
+def test_a_session_of_another_user_is_not_resumed() -> None:
+    async def program() -> None:
+        hub = Hub(users=Users({"ann": passwords.hashed("a"), "bob": passwords.hashed("b")}))
+        Client(hub).connect("shared", clean=False, username="ann", password="a").connection.connection_lost(None)
+        bob = Client(hub).connect("shared", clean=False, username="bob", password="b")
+        assert bob.heard()[0] == (CONNACK, 0, b"\0\0")  # no session present
+
+    run(program())
+
+
+def test_a_session_whose_client_stays_away_is_forgotten() -> None:
+    async def program() -> None:
+        hub = Hub()
+        Client(hub).connect("p", clean=False).connection.connection_lost(None)
+        await asyncio.sleep(SESSION_HOURS * 3600 + 1)
+        Client(hub).connect("other")
+        assert set(hub.sessions) == {"other"}
+
+    run(program())
+
+
+def test_retained_messages_take_half_of_the_memory_and_no_more() -> None:
+    async def program() -> None:
+        hub = Hub(limits=Limits(memory=LEAST_MEMORY))
+        for number in range(3):
+            hub.route("", Publish(f"t/{number}", bytes(LEAST_MEMORY // 5), 1, True, 1))
+        assert [topic for topic, _ in hub.retained.matching("t/+")] == ["t/0", "t/1"]
+        hub.route("", Publish("t/0", b"", 1, True, 1))
+        hub.route("", Publish("t/2", bytes(LEAST_MEMORY // 5), 1, True, 1))
+        assert [topic for topic, _ in hub.retained.matching("t/+")] == ["t/1", "t/2"]
 
     run(program())
 
