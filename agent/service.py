@@ -318,6 +318,10 @@ class Agent:
                 done = await self._worked(order)
         except TimeoutError:
             done = {"failure": f"policy of this device: max_seconds: the work took longer than {limit:g} s"}
+        if "model_damaged" in done:
+            self.tell({"event": "damaged", "why": self.store.remove(done["model_damaged"])})
+            self._feed(e.ModelDamaged(done["model_damaged"]))
+            return
         if "failure" in done:
             self.tell({"event": "failed", "step": order.step, "why": done.get("detail") or done["failure"]})
             self._feed(e.WorkFailed(order.step, done["failure"]))

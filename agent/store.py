@@ -69,6 +69,12 @@ class ModelStore:
             raise
         return True
 
+    def remove(self, digest: bytes) -> str:
+        """Remove a model whose file is damaged; returns what happened, for a person."""
+        self.path(digest).unlink(missing_ok=True)
+        self._parts.forget(BROKER, digest)
+        return f"{self.path(digest)}: the model is damaged; it is fetched again"
+
     def keep(self, digests: Collection[bytes], now: float) -> None:
         """Remove all other whole models, and parts that nobody completes."""
         for digest in self.digests:

@@ -112,6 +112,8 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
             content, memory_digest = _work(job, order, memory_out)
     except MemoryDamaged:
         return {"memory_damaged": True}
+    except ModelDamaged as error:
+        return {"model_damaged": error.digest}
     except DiskFull:
         raise
     except Exception as error:
@@ -130,6 +132,14 @@ def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
 
 class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
     """There is no room for what the work has made."""
+
+
+class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
+    """The file of a model does not hold what its name says."""
+
+    def __init__(self, digest: bytes) -> None:
+        super().__init__(digest.hex())
+        self.digest = digest
 
 
 class MemoryDamaged(Exception):  # noqa: N818 - what becomes of it is the service's to say
@@ -153,7 +163,7 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
     settings_of(work)
     values_of(work.layout)  # a layout, before it is taken for one
     layout = Layout.from_wire(work.layout)
-    models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
+    models = [decode_model(_model_content(Path(path)), layout) for path in job["models"]]
     memory = load_memory(Path(job["memory"]), job.get("memory_digest", "")) if job["memory"] else {}
     simulated = is_simulated(job["source"])
     noise = simulated_noise(work, job["client"]) if simulated else Noise.secret()
@@ -166,6 +176,16 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
     if new is memory:
         return content, b""
     return content, save_memory(memory_out, new, durable=job["durable"])
+
+
+def _model_content(path: Path) -> bytes:
+    """What lies in a model's file, whose name is its digest. Raises ModelDamaged."""
+    from shared.messages import digest
+
+    content = path.read_bytes()
+    if path.suffix == ".model" and digest(content).hex() != path.stem:
+        raise ModelDamaged(bytes.fromhex(path.stem))
+    return content
 
 
 @contextlib.contextmanager

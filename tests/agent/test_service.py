@@ -352,6 +352,34 @@ def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Pa
     assert any("the model is damaged" in event.get("why", "") for event in world.told)
 
 
+class DoubtingPool(FakePool):
+    """Compares each model with its name, as a worker does."""
+
+    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+        for path in map(Path, job.get("models", [])):
+            if digest(path.read_bytes()).hex() != path.stem:
+                self.jobs.append(job)
+                return {"model_damaged": bytes.fromhex(path.stem)}
+        return await super().run(job, weight=weight)
+
+
+def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
+        await world.order(rest(accepted=1, closed=1))
+        await asyncio.sleep(1)
+        flip(agent.store.path(digest(MODEL)))
+        await world.order(order(2, ref(), accepted=1))
+        await asyncio.sleep(10)
+        assert {part.about for part in world.parts} == {1, 2}
+
+    world = play(tmp_path, alive(story), pool=DoubtingPool())
+    assert world.pool.steps == [1, 2, 2]
+    assert any("the model is damaged" in event.get("why", "") for event in world.told)
+
+
 class ForgetfulPool(FakePool):
     """Finds the memory damaged, as a worker does that compares it with its digest."""
 

@@ -70,6 +70,16 @@ def job(folder: Path, **changes: Any) -> wire.Job:
     }
 
 
+def test_a_damaged_model_is_found_before_it_is_used(tmp_path: Path) -> None:
+    wanted = job(tmp_path)
+    content = (tmp_path / "model").read_bytes()
+    path = tmp_path / f"{digest(content).hex()}.model"
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert answer({**wanted, "models": [str(path)]}) == {"model_damaged": digest(content)}
+    path.write_bytes(content)
+    assert answer({**wanted, "models": [str(path)]})["failed"] is None
+
+
 @pytest.mark.parametrize("damage", ["one bit", "half of it"])
 def test_damaged_memory_is_found_before_it_is_used(tmp_path: Path, damage: str) -> None:
     wanted = job(tmp_path)

@@ -98,7 +98,9 @@ class Injector:
         return self.site.coordinator
 
     async def _resume(self) -> None:
-        await self.site.start_coordinator(self.name, "--resume")
+        """Start again as a user would: a run that had not begun to be written begins again."""
+        begun = (self.folder / "scenario.yaml").exists()
+        await self.site.start_coordinator(self.name, *(["--resume"] if begun else []))
 
     async def _kill_coordinator(self, fault: Fault) -> bool:
         await self._coordinator.kill()
@@ -263,9 +265,13 @@ class Injector:
         """The run's folder as it was a little while ago: a backup that was restored."""
         backup = self.site.folder / f"backup-{self.name}"
         await self._coordinator.kill()
-        shutil.rmtree(backup, ignore_errors=True)
-        shutil.copytree(self.folder, backup)
+        begun = (self.folder / "checkpoint" / "manifest.json").exists()
+        if begun:
+            shutil.rmtree(backup, ignore_errors=True)
+            shutil.copytree(self.folder, backup)
         await self._resume()
+        if not begun:
+            return False
         rows = len(self.site.rows(self.name))
         await self._until_rows(rows + 1, 8.0)
         if not self._coordinator.lives:

@@ -73,6 +73,8 @@ async def disturbed(site: Site, plan: Plan, init: Path, wanted: dict[str, str]) 
         outcome.outcome = f"the run did not end within {RUN_S:.0f} s: {_last_words(site, name)}"
     except Broken as broken:
         outcome.outcome = str(broken)[:2000]
+    except Exception as error:  # of the campaign itself: it is a row like others, and the next run begins
+        outcome.outcome = f"the campaign failed: {error!r}"[:2000]
     outcome.seconds = round(time.monotonic() - began, 1)
     outcome.counts = dict(site.proxy.counts)
     await _leave(site, name, keep=outcome.outcome != EQUAL)

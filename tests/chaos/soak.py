@@ -87,7 +87,7 @@ def table(trends: Sequence[Trend], rounds: int, faults: int, minutes: float) -> 
 async def soak(folder: Path, minutes: float, seed: int, agents: int) -> tuple[list[Trend], int, int, str]:
     """Run for so long. Gives the trends, rounds, faults, and EQUAL or what went wrong."""
     samples: dict[str, list[Sample]] = {}
-    async with Site(folder / "site", agents=agents, rounds=ENDLESS, slow_s=0.0, disks=False) as site:
+    async with Site(folder / "site", agents=agents, rounds=ENDLESS, slow_s=0.5, disks=False) as site:
         await site.initial_models("fedavg", folder / "start.npz")
         await site.start_fleet()
         scenario = site.scenario("fedavg", init=folder / "start.npz")
