@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format lies clean mosquitto chaos soak
+.PHONY: help run test check format fuzz lies clean mosquitto chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -30,6 +30,9 @@ format: $(READY) ## put the code into its format, mend what the linter can mend
 
 lies: $(READY) ## every method among liars: every kind of lie that a report can tell, some 1 800 runs, half an hour
 	$(BIN)/python -m tests.attacks.lies
+
+fuzz: $(READY) ## a million hostile inputs to everything that reads bytes; goes on where it was interrupted
+	$(BIN)/python -m tests.fuzz --inputs 1000000 --seed 1
 
 chaos: $(READY) mosquitto ## 200 runs under faults on seeds, and the table of what came of them: runs/chaos
 	$(BIN)/python -m tests.chaos --runs 200 --seed 1 --out runs/chaos

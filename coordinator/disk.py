@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from shared import json_text
 from shared.files import replacing
 from shared.vectors import blocks, release
 
@@ -90,7 +92,7 @@ def open_arrays(path: Path) -> tuple[dict[str, Array], Any]:
     Raises ValueError for a file that is cut short or is no safetensors file.
     """
     arrays, metadata = _opened(path)
-    return arrays, json.loads(metadata.get("facts", "null"))
+    return arrays, json_text.loads(metadata.get("facts", "null"))
 
 
 def _opened(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
@@ -99,19 +101,28 @@ def _opened(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
         length = int.from_bytes(file.read(8), "little")
         if length > path.stat().st_size:
             raise ValueError(f"{path} is cut short")
-        header = json.loads(file.read(length))
+        header = file.read(length)
     try:
-        metadata = dict(header.pop("__metadata__", {}))
-        return {name: _map(path, entry, 8 + length) for name, entry in header.items()}, metadata
-    except (AttributeError, KeyError, TypeError) as error:
+        return _mapped(path, json_text.loads(header), 8 + length)
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from None
+
+
+def _mapped(path: Path, header: Any, base: int) -> tuple[dict[str, Array], dict[str, str]]:
+    """Arrays and metadata by a file's header; raises KeyError, TypeError and their like for a header that is none."""
+    metadata = dict(header.pop("__metadata__", {}))
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise TypeError("metadata is text")
+    return {name: _map(path, entry, base) for name, entry in header.items()}, metadata
 
 
 def _map(path: Path, entry: Mapping[str, Any], base: int) -> Array:
     start, stop = entry["data_offsets"]
     dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
-    if base + stop > path.stat().st_size:
-        raise ValueError(f"{path} is cut short")
+    if any(type(length) is not int or length < 0 for length in (start, stop, *shape)):
+        raise ValueError(f"{path} has a length that is no whole number")
+    if base + stop > path.stat().st_size or stop - start != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{path} is cut short, or its header is damaged")
     if start == stop:
         return np.zeros(shape, dtype)
     return np.memmap(path, dtype, "r", base + start, shape)

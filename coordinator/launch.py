@@ -25,7 +25,7 @@ from shared.broker_url import BrokerUrl
 from shared.children import environment, python
 from shared.consent import NO_CODE, AllowedCode
 from shared.credentials import COORDINATOR, FLEET
-from shared.errors import UserError
+from shared.errors import DecodeError, UserError
 from shared.files import write_atomically
 from shared.scenario import Scenario
 from shared.strategy import Setup
@@ -158,7 +158,7 @@ def _given(scenario: Scenario, path: Path) -> bool:
     try:
         with np.load(given, allow_pickle=False) as file:
             starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, DecodeError, zipfile.BadZipFile):
         return False  # other contents, and what is wrong with them, are for `agent model`
     wanted = (scenario.strategy.starts, layout.size)
     if starts.shape != wanted:

@@ -25,11 +25,14 @@ class ArrayFileError(ValueError):
 
 def read_npz(file: Path | BinaryIO, limit: int) -> dict[str, npt.NDArray[Any]]:
     """Every array of an `.npz` by name, at most `limit` bytes in all. Raises ArrayFileError, and OSError for no file."""
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            return read_npz(opened, limit)
     try:
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, limit)
             return {name: _read(archive, member) for name, member in members.items()}
-    except (ArrayFileError, OSError):
+    except ArrayFileError:
         raise
     except MemoryError:
         raise ArrayFileError("its arrays do not fit into memory") from None

@@ -267,7 +267,7 @@ class _Check:
         if record["sequence"] != before.sequence + 1:
             return f"it has number {record['sequence']}, {before.sequence + 1} was expected: lines are missing or moved"
         bare = {name: value for name, value in record.items() if name != "hash"}
-        if not hmac.compare_digest(_hash(bare, self.key), record["hash"]):
+        if not hmac.compare_digest(_hash(bare, self.key).encode(), record["hash"].encode(errors="replace")):
             other = ", or another key was used" if self.key is not None else ""
             return f"its hash does not fit its content: the line was changed{other}"
         if record["previous"] != before.hash:

@@ -265,7 +265,7 @@ def _from_int8(encoded: Encoded) -> Vector:
     length, count = encoded.length, len(encoded.scale) // 4
     _expect(encoded, length, 4 * count)
     block = _block_count(length, count) if count else 1
-    if _block_count(length, block) != count:
+    if not block or _block_count(length, block) != count:  # a vector of no values has no scale
         raise DecodeError("bad scale", f"{count} scales do not cut {length} values into equal blocks")
     scale = np.frombuffer(encoded.scale, "<f4")
     if not (np.isfinite(scale).all() and (scale >= 0).all()):

@@ -129,7 +129,8 @@ def _said(item: Any, path: Path, source: Source, root: type[BaseModel]) -> tuple
             tags = [tag.strip(" '\"") for tag in item["ctx"]["expected_tags"].split(",")]
             return _short(item["ctx"]["tag"]), unknown(str(item["ctx"]["tag"]), tags)
         case "union_tag_not_found":
-            return "missing", "known: " + ", ".join(sorted(model.model_fields["name"].default for model in around))
+            named = [model for model in around if "name" in model.model_fields]
+            return "missing", "known: " + ", ".join(sorted(map(name_of, named)))
         case "value_error":
             return "", str(item["ctx"]["error"])
     bare_word = isinstance(item["input"], bool) and item["type"] == "string_type"

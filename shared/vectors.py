@@ -19,8 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared.errors import DecodeError
+
 Vector = npt.NDArray[np.float32]
 
+MAX_VALUES = 1 << 33  # of a model: 32 GiB
 BLOCK = 1 << 18  # elements: 2 MiB in float64
 
 
@@ -114,8 +117,24 @@ class Layout:
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Layout:
-        tensors = tuple(Tensor(name, tuple(shape)) for name, shape in wire["tensors"])
-        return cls(tensors, int(wire["trainable"]))
+        """What `to_wire` made. Raises DecodeError("layout") for anything else."""
+        try:
+            tensors = tuple(_tensor(*entry) for entry in wire["tensors"])
+            layout = cls(tensors, wire["trainable"])
+            fits = type(layout.trainable) is int and 0 <= layout.trainable <= len(tensors)
+        except (KeyError, TypeError, ValueError):
+            fits = False
+        if not fits or len({tensor.name for tensor in tensors}) < len(tensors) or layout.size > MAX_VALUES:
+            raise DecodeError("layout", "tensors by name and shape, and how many of them are trained, are expected")
+        return layout
+
+
+def _tensor(name: Any, shape: Any) -> Tensor:
+    """Raises ValueError for a name that is no text, or a shape that is no list of lengths."""
+    lengths = tuple(shape)
+    if not isinstance(name, str) or not all(type(length) is int and length >= 0 for length in lengths):
+        raise ValueError("a tensor has a name and a shape")
+    return Tensor(name, lengths)
 
 
 def blocks(size: int, block: int = BLOCK) -> Iterator[slice]:

@@ -21,6 +21,7 @@ from shared.errors import DataError
 
 MAX_DEPTH = 16  # of lists in the JSON: an image is three deep in a user's data, which is three deep itself
 MAX_USER_NAME = 200
+MAX_IMAGE_NAME = 255  # bytes, as file systems have it
 SIDE = 84  # LEAF's models read CelebA in 84x84
 RAW = ("raw/img_align_celeba", "img_align_celeba", "raw", ".")  # where LEAF keeps the images, and where people do
 Rows = tuple[Array, Array, Array]  # features, targets, users
@@ -178,7 +179,7 @@ def _images(user: User, base: Path, names: list[Any]) -> npt.NDArray[np.uint8]:
 
 def _below(user: User, name: Any, folder: Path) -> Path:
     """The image `name` in `folder`. DataError where the name, or a link that it follows, leads out of the folder."""
-    if not isinstance(name, str) or "\0" in name:
+    if not isinstance(name, str) or "\0" in name or len(name.encode(errors="replace")) > MAX_IMAGE_NAME:
         raise user.error(
             "x holds something that is no name of an image", "x holds something that is no name of an image"
         )

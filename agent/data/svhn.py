@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +9,9 @@ import numpy as np
 
 from agent.data.dataset import Array, Dataset, dataset
 from agent.data.limits import check_size, unpacked_limit
+from agent.data.matlab import MatlabError, read_arrays
 from shared.errors import DataError
 
-EXPECTED = {  # the classes of MATLAB that each variable may have
-    "X": ("uint8", "int8", "int16", "int32", "single", "double"),
-    "y": ("double", "single", "uint8", "int8", "uint16", "int16", "uint32", "int32"),
-}
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
 
@@ -28,7 +23,7 @@ def load_svhn(path: Path) -> Dataset:
     """The folder of the two files (`extra_32x32.mat` is not read), or one file without a test part.
 
     X (32, 32, 3, n) becomes (n, 3, 32, 32) uint8; y counts the digit zero as 10 and becomes 0 to 9.
-    Needs scipy. DataError names the file.
+    DataError names the file.
     """
     train = path / TRAIN if path.is_dir() else path
     test = path / TEST
@@ -57,31 +52,9 @@ def _digits(path: Path) -> tuple[Array, Array]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        from scipy.io import loadmat, whosmat
-    except ImportError:
-        fault = "reading .mat files needs scipy: pip install 'covey[coordinator]'"
-        raise DataError(f"{path}: {fault}", public=fault) from None
-    try:
-        _check_header(path, whosmat(path))
-        return dict(loadmat(path, variable_names=list(EXPECTED)))
-    except DataError:
-        raise
-    except NotImplementedError:
-        fault = "a MATLAB 7.3 file; SVHN ships as MATLAB 5: save it with -v7"
-        raise DataError(f"{path}: {fault}", public=fault) from None
-    except Exception as error:  # scipy's reader raises whatever its unpacking meets
-        fault = "cut short or not a MATLAB 5 file"
-        raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
-
-
-def _check_header(path: Path, found: Sequence[tuple[str, tuple[int, ...], str]]) -> None:
-    """Before anything is unpacked: X and y are plain numbers, and no larger than the file may unpack to."""
     limit = unpacked_limit(path)
-    for name, shape, kind in found:
-        if name not in EXPECTED:
-            continue
-        if kind not in EXPECTED[name]:
-            fault = f"{name} is of class {kind}; {EXPECTED[name][0]} is expected"
-            raise DataError(f"{path}: {fault}", public=fault)
-        check_size(path, math.prod(shape) * 8, limit)
+    check_size(path, path.stat().st_size, limit)
+    try:
+        return dict(read_arrays(path.read_bytes(), ("X", "y"), limit))
+    except MatlabError as error:
+        raise DataError(f"{path}: {error}; copy it again", public=f"a file of SVHN cannot be read: {error}") from None

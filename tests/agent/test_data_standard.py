@@ -314,7 +314,7 @@ def test_a_damaged_svhn_file_is_named(tmp_path: Path, damage: Callable[[bytes], 
         load(tmp_path)
 
 
-def test_svhn_without_scipy_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_svhn_is_read_without_scipy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     svhn(tmp_path / "train_32x32.mat", [1, 2])
     real = builtins.__import__
 
@@ -324,5 +324,4 @@ def test_svhn_without_scipy_says_what_to_install(tmp_path: Path, monkeypatch: py
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without_scipy)
-    with pytest.raises(DataError, match=r"needs scipy: pip install 'covey\[coordinator\]'"):
-        load(tmp_path)
+    assert load(tmp_path).targets.tolist() == [1, 2]

@@ -1,0 +1,114 @@
+"""`python -m tests.fuzz --inputs 1000000 --seed 1`: the campaign, with a progress bar; interrupted, it goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tests.fuzz.campaign import Figures, campaign
+from tests.fuzz.targets import shares, targets
+
+MAX_GROWTH = 64 << 20  # bytes of a target's process over its inputs, after the first tenth of them
+MIB = 1 << 20
+
+
+def main(
+    inputs: Annotated[int, typer.Option(help="of all targets together")] = 1_000_000,
+    seed: Annotated[int, typer.Option(help="the same seed makes the same inputs")] = 1,
+    only: Annotated[
+        list[str] | None, typer.Option(help="targets whose names contain this; all inputs are theirs")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="folder of the figures; delete it to begin from the first input")] = Path(
+        "runs/fuzz"
+    ),
+) -> None:
+    """Feed hostile input to every reader of bytes. Exit code 1 where one crashed, or grew."""
+    wanted = shares(inputs, tuple(only or ()))
+    out.mkdir(parents=True, exist_ok=True)
+    place = out / f"fuzz-{seed}-{inputs}.json"
+    known = _read(place)
+    console = Console()
+    with Progress(
+        TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), console=console,
+    ) as bar:  # fmt: skip
+        whole = bar.add_task("all targets", total=sum(wanted.values()))
+        bar.advance(whole, sum(min(known[name].inputs, count) for name, count in wanted.items() if name in known))
+        for name, count in wanted.items():
+            figures = known.setdefault(name, Figures(name))
+            before = figures.inputs
+            for _ in campaign(name, seed, figures, count):
+                bar.update(whole, advance=figures.inputs - before, description=name)
+                before = figures.inputs
+                _write(place, known)
+    console.print(table(known))
+    bad = [figures for figures in known.values() if figures.crashes or figures.growth > MAX_GROWTH]
+    for figures in bad:
+        for crash in figures.crashes[:10]:
+            console.print(f"{figures.name} input {crash.index}: {crash.what}\n  {crash.where}", markup=False)
+        if figures.growth > MAX_GROWTH:
+            console.print(f"{figures.name} grew by {figures.growth // MIB} MiB")
+    console.print(f"figures: {place}")
+    if bad:
+        sys.exit(1)
+
+
+def table(known: Mapping[str, Figures]) -> Table:
+    """A row per target, and their sum."""
+    shown = Table(title="fuzz campaign")
+    for column in ("target", "inputs", "accepted", "refused", "most frequent refusals", "crashes"):
+        shown.add_column(column)
+    for column in ("seconds", "slowest s", "growth MiB", "peak MiB"):
+        shown.add_column(column, justify="right")
+    for figures in known.values():
+        shown.add_row(*_row(figures))
+    total = sum(figures.inputs for figures in known.values())
+    crashes = sum(len(figures.crashes) for figures in known.values())
+    seconds = sum(figures.seconds for figures in known.values())
+    shown.add_row("all", f"{total}", "", "", "", f"{crashes}", f"{seconds:.0f}", "", "", "")
+    return shown
+
+
+def _row(figures: Figures) -> list[str]:
+    fine = {"accepted", "honest"}
+    refused = [(reason, count) for reason, count in figures.reasons.most_common() if reason not in {*fine, "crash"}]
+    accepted = sum(figures.reasons[name] for name in fine)
+    reasons = ", ".join(f"{reason} {count}" for reason, count in refused[:3])
+    return [
+        figures.name,
+        str(figures.inputs),
+        str(accepted),
+        str(sum(count for _, count in refused)),
+        reasons,
+        str(len(figures.crashes)),
+        f"{figures.seconds:.0f}",
+        f"{figures.slowest:.2f}",
+        f"{figures.growth / MIB:.1f}",
+        f"{figures.peak / MIB:.0f}",
+    ]
+
+
+def _read(place: Path) -> dict[str, Figures]:
+    """Figures of an interrupted campaign, in the order of the targets."""
+    if not place.exists():
+        return {}
+    told = json.loads(place.read_text())
+    return {name: Figures.from_json(told[name]) for name in targets() if name in told}
+
+
+def _write(place: Path, known: Mapping[str, Figures]) -> None:
+    beside = place.with_suffix(".new")
+    beside.write_text(json.dumps({name: figures.to_json() for name, figures in known.items()}, indent=1))
+    beside.replace(place)
+
+
+if __name__ == "__main__":
+    typer.run(main)

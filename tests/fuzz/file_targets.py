@@ -1,0 +1,408 @@
+"""What lies on a disk: scenarios, credentials, data of every format, models, checkpoints, spools and records."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shutil
+import struct
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+
+from agent.data import load as load_data
+from agent.outbox import Outbox
+from broker import passwords
+from coordinator import records
+from coordinator.checkpoint import Checkpoint
+from coordinator.disk import open_arrays, save_arrays
+from shared import array_files, audit, credentials
+from shared.broker_url import BrokerUrl
+from shared.errors import DecodeError, UserError
+from shared.messages import RosterMessage
+from shared.scenario_load import load as load_scenario
+from tests.attacks import bad_data
+from tests.fuzz.mutate import as_json, mutated, mutated_tree
+from tests.fuzz.target import Target
+from tests.processes import ROOT
+
+Take = Callable[[Any], str]
+Ready = Callable[[Path], Take]
+
+
+def file_target(
+    name: str,
+    samples: Callable[[], Sequence[bytes]],
+    read: Callable[[Path], Any],
+    file: str,
+    allowed: tuple[type[Exception], ...] = (UserError,),
+    share: float = 1.0,
+    make: Callable[[Random, Sequence[bytes]], bytes] = mutated,
+) -> Target:
+    """A file of this name, made of the samples, and read with `read`."""
+    kept = lru_cache(maxsize=1)(samples)
+
+    def ready(folder: Path) -> Take:
+        path = folder / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        warnings.simplefilter("ignore")
+
+        def take(data: bytes) -> str:
+            path.write_bytes(data)
+            told = read(path)
+            return told if isinstance(told, str) else ""
+
+        return take
+
+    return Target(name, lambda rng: make(rng, kept()), ready, allowed, share)
+
+
+def made(write: Callable[[io.BytesIO], Any]) -> bytes:
+    write(buffer := io.BytesIO())
+    return buffer.getvalue()
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+MAX_YAML = 16_000  # bytes: PyYAML reads some 100 000 in a second
+ALIASES = b"name: a\nseed: &s 1\ntask: &t {features: [2], classes: 2}\ntraining: {<<: {epochs: 1}, batch: 2}\n"
+
+
+def scenarios() -> list[bytes]:
+    files = [path.read_bytes() for path in sorted((ROOT / "scenarios").glob("*.yaml"))]
+    plain = [b"\n".join(line.partition(b" #")[0] for line in text.splitlines()) for text in files]
+    return [ALIASES, *sorted(plain, key=len)[:6]]
+
+
+@lru_cache(maxsize=16)
+def tree_of(text: bytes) -> Any:
+    import yaml
+
+    return yaml.safe_load(text)
+
+
+def scenario_text(rng: Random, samples: Sequence[bytes]) -> bytes:
+    """Changed text, or the changed tree of a scenario as YAML that a machine wrote."""
+    if rng.random() < 0.5:
+        return mutated(rng, samples)
+    return as_json(mutated_tree(rng, tree_of(rng.choice(samples))))[:MAX_YAML]  # almost all JSON is YAML
+
+
+AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def credential_files() -> list[bytes]:
+    url = BrokerUrl.parse("mqtts://pi-7:secret@broker.example:8883")
+    return [credentials.render("pi-7", url, AUTHORITY).encode()]
+
+
+URLS = [b"mqtt://localhost:1883", b"mqtts://user:pa%20ss@[::1]:8883", b"mqtt://user@host", b"mqtt://10.0.0.1"]
+
+
+def take_url(data: bytes) -> str:
+    url = BrokerUrl.parse(data.decode(errors="replace"))
+    if BrokerUrl.parse(url.with_password()) != url:
+        raise AssertionError(f"{url.with_password()!r} reads otherwise when it is written again")
+    return ""
+
+
+def audit_log() -> list[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = audit.AuditLog(Path(folder) / "audit.jsonl", "run-1", now=lambda: 1.0)
+        for number in range(4):
+            log.append("accept", agent=f"pi-{number}", step=number)
+        return [log.path.read_bytes()]
+
+
+def audit_text(rng: Random, samples: Sequence[bytes]) -> bytes:
+    """Any change breaks the chain, so some logs stay whole."""
+    return mutated(rng, samples) if rng.random() < 0.95 else samples[0]
+
+
+def read_audit(path: Path) -> str:
+    return "" if audit.verify(path).whole else "broken"
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+
+
+def csv() -> list[bytes]:
+    return [
+        b"a,b,label\n1,2,cat\n3,4.5,dog\n5,6,cat\n",
+        b"a;b;y\n1;2;0.5\n3;4;1\n",
+        b'"a","b","class"\n1,"2",0\n3,4,1\n',
+    ]
+
+
+def parquet() -> list[bytes]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"a": [1.0, 2.0, 3.0], "b": [1, 2, 3], "label": ["cat", "dog", "cat"]})
+    words = pa.table({"a": [1.0, 2.0], "b": ["1", "2"], "label": [0, 1]})
+    tables = [(table, "snappy"), (table, "gzip"), (table, "none"), (words, "zstd")]
+    return [made(lambda file, t=t, c=c: pq.write_table(t, file, compression=c)) for t, c in tables]  # type: ignore[misc]
+
+
+def npz() -> list[bytes]:
+    x, y = np.arange(8, dtype=np.float32).reshape(4, 2), np.array([0, 1, 0, 1])
+    names = np.array(["cat", "dog"])
+    plain: dict[str, Any] = {"x": x, "y": y}
+    return [
+        made(lambda file: np.savez(file, **plain)),
+        made(lambda file: np.savez_compressed(file, **plain, x_test=x, y_test=y, label_names=names)),
+        made(lambda file: np.savez(file, x=np.asfortranarray(x.astype(np.uint8)), y=names[y])),
+    ]
+
+
+def images() -> list[bytes]:
+    from PIL import Image
+
+    image = Image.fromarray(np.arange(48, dtype=np.uint8).reshape(4, 4, 3))
+    kinds = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")
+    return [made(lambda file, kind=kind: image.save(file, kind)) for kind in kinds]  # type: ignore[misc]
+
+
+def read_images(path: Path) -> None:
+    second = path.with_name("2.png")
+    if not second.exists():
+        second.write_bytes(images()[0])
+    load_data(path.parent.parent)
+
+
+def idx() -> list[bytes]:
+    return [bad_data.idx(4, 3, 3, content=bytes(range(36))), bad_data.idx(2, 3, 3)]
+
+
+def read_idx(path: Path) -> None:
+    labels = path.with_name("train-labels-idx1-ubyte")
+    if not labels.exists():
+        labels.write_bytes(bad_data.idx(4, content=b"\0\1\0\1"))
+    load_data(path.parent)
+
+
+def zipped_idx(rng: Random, samples: Sequence[bytes]) -> bytes:
+    """Mutations before and after the compression."""
+    content = mutated(rng, samples) if rng.random() < 0.7 else rng.choice(samples)
+    squeezed = gzip.compress(content, 1, mtime=0)
+    return squeezed if rng.random() < 0.6 else mutated(rng, [squeezed])
+
+
+def archives() -> list[bytes]:
+    import tarfile
+
+    record = bytes(3073)
+    names = [*(f"cifar/data_batch_{i}.bin" for i in range(1, 6)), "cifar/test_batch.bin"]
+
+    def write(file: io.BytesIO) -> None:
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for name in names:
+                info = tarfile.TarInfo(name)
+                info.size = len(record)
+                archive.addfile(info, io.BytesIO(record))
+
+    return [made(write)]
+
+
+def archive(rng: Random, samples: Sequence[bytes]) -> bytes:
+    """Changed headers of a tar archive, zipped or not. Headers with a right checksum are among them."""
+    data = bytearray(samples[0])
+    for _ in range(rng.randint(1, 3)):
+        start = 512 * rng.randrange(len(data) // 512)
+        at = start + rng.choice((rng.randrange(512), rng.randrange(100), 124 + rng.randrange(12), 156))
+        data[at] = rng.choice(
+            (0, 0x37, 0x80, 0xFF, rng.randrange(256), ord("S"), ord("L"), ord("x"), ord("1"), ord("2"))
+        )
+        total = sum(data[start : start + 148]) + sum(data[start + 156 : start + 512]) + 8 * 32
+        data[start + 148 : start + 156] = b"%06o\0 " % total
+    whole = bytes(data) if rng.random() < 0.8 else mutated(rng, [bytes(data)])
+    return gzip.compress(whole, 1, mtime=0) if rng.random() < 0.5 else whole
+
+
+def cifar_batches() -> list[bytes]:
+    return [bytes(3074 * 2), bytes([200]) * 3074, bytes(3074)]
+
+
+def read_cifar(path: Path) -> None:
+    test = path.with_name("test.bin")
+    if not test.exists():
+        test.write_bytes(bytes(3074))
+    load_data(path.parent)
+
+
+def matlab() -> list[bytes]:
+    from scipy.io import savemat
+
+    x, y = np.zeros((32, 32, 3, 2), np.uint8), np.array([[1], [10]], np.uint8)
+    squeezed = made(lambda file: savemat(cast(Any, file), {"X": x, "y": y}, do_compression=True))
+    plain = made(lambda file: savemat(cast(Any, file), {"y": y, "X": x[..., :1]}))
+    return [squeezed, plain, squeezed[:300], plain[:400]]
+
+
+def leaf() -> list[bytes]:
+    rows, wide = bad_data.leaf_user([[1.0, 2.0], [3.0, 4.0]], [0, 1]), bad_data.leaf_user([[0.5] * 784] * 2, [0, 1])
+    return [rows.encode(), wide.encode(), bad_data.leaf_user(["1.png", "../1.png"], [0, 1]).encode()]
+
+
+def leaf_text(rng: Random, samples: Sequence[bytes]) -> bytes:
+    if rng.random() < 0.4:
+        return mutated(rng, samples)
+    return as_json(mutated_tree(rng, json.loads(samples[rng.choice((0, 2))])))
+
+
+def partition() -> list[bytes]:
+    index, ends = np.arange(4), np.array([0, 2, 4])
+    parts: dict[str, Any] = {
+        "train_idx": index,
+        "train_ptr": ends,
+        "test_idx": index[:2],
+        "test_ptr": np.array([0, 1, 2]),
+    }
+    return [made(lambda file: np.savez(file, **parts, truth=np.array([0, 1])))]
+
+
+def read_partition(path: Path) -> None:
+    from agent.data.dataset import dataset
+    from agent.partition import load_split
+
+    data = dataset(np.ones((6, 2), np.float32), np.arange(6), source="here")
+    load_split(path, data, 2)
+
+
+# -- models, checkpoints, records --------------------------------------------------------------------------------------
+
+
+def tensors() -> list[bytes]:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.safetensors"
+        save_arrays(
+            path, {"fc.weight": np.ones((2, 3), np.float32), "fc.bias": np.zeros(2, np.float32)}, {"task": {"a": 1}}
+        )
+        return [path.read_bytes()]
+
+
+def tensor_file(rng: Random, samples: Sequence[bytes]) -> bytes:
+    """The header is JSON behind its length: half of the inputs change its tree."""
+    data = samples[0]
+    if rng.random() < 0.5:
+        return mutated(rng, samples)
+    length = int.from_bytes(data[:8], "little")
+    header = as_json(mutated_tree(rng, json.loads(data[8 : 8 + length])))
+    return struct.pack("<Q", len(header)) + header + data[8 + length :]
+
+
+def read_tensors(path: Path) -> None:
+    arrays, _ = open_arrays(path)
+    for array in arrays.values():
+        array.sum() if array.dtype.kind in "iuf" else None  # the pages are read
+
+
+def read_arrays(path: Path) -> None:
+    array_files.read_npz(path, 1 << 20)
+
+
+class State:
+    """A strategy's state stands for all of them."""
+
+
+def checkpoint_target() -> Target:
+    from dataclasses import dataclass
+
+    @dataclass
+    class Small:
+        models: tuple[Any, ...]
+        assignment: dict[str, int]
+
+    def ready(folder: Path) -> Take:
+        checkpoint = Checkpoint(folder / "checkpoint")
+        state = Small((np.ones(4, np.float32), np.zeros(4, np.float32)), {"pi-7": 1})
+        checkpoint.save({"run": {"run": "r"}, "engine": {"step": None}}, state)
+        files = sorted(path for path in (folder / "checkpoint").rglob("*") if path.is_file())
+        kept = {path: path.read_bytes() for path in files}
+
+        def take(seed: int) -> str:
+            rng = Random(seed)
+            path = rng.choice(files)
+            path.write_bytes(mutated(rng, [kept[path]]))
+            try:
+                again = Checkpoint(folder / "checkpoint")
+                again.facts()
+                again.state(Small)
+            finally:
+                path.write_bytes(kept[path])
+            return ""
+
+        return take
+
+    return Target("disk.checkpoint", lambda rng: rng.randrange(1 << 60), ready, (UserError,), 1)
+
+
+def outbox_state() -> list[bytes]:
+    return [b'{"run": "r", "accepted": 3, "memory": "", "step": 4, "report": "", "digest": "", "size": 1}']
+
+
+def read_outbox(path: Path) -> str:
+    for left in path.parent.iterdir():
+        if left != path:
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
+    with Outbox(path.parent, durable=False) as outbox:
+        known = outbox.outboxed.run
+        _ = (outbox.memory, outbox.report)
+        outbox.commit(1)
+    return "" if known == "r" else "forgotten"
+
+
+def roster_file() -> list[bytes]:
+    return [RosterMessage(run="r", agents={"pi-7": {"online": True}}).to_bytes()]
+
+
+def rounds_file() -> list[bytes]:
+    return [b'{"event": "phase", "round": 1, "loss": 0.5}\n{"event": "void", "round": 1}\n']
+
+
+def result_file() -> list[bytes]:
+    return [json.dumps(dict.fromkeys(records.RESULT, 1)).encode()]
+
+
+def file_targets() -> list[Target]:
+    npz_error = (array_files.ArrayFileError, OSError)
+    folder = "data/"
+    return [
+        file_target("scenario.yaml", scenarios, load_scenario, "s.yaml", share=1.2, make=scenario_text),
+        file_target("credentials", credential_files, credentials.read, "pi-7.pem", share=3),
+        Target("broker.url", lambda rng: mutated(rng, URLS), lambda _: take_url, (UserError,), 4),
+        file_target(
+            "broker.passwords", lambda: [b"pi-7:$7$101$c2FsdA==$aGFzaA==\n"], passwords.read, "passwords", share=2
+        ),
+        file_target("audit.log", audit_log, read_audit, "audit.jsonl", make=audit_text),
+        file_target("data.csv", csv, load_data, "d.csv", share=4),
+        file_target("data.parquet", parquet, load_data, "d.parquet", share=1),
+        file_target("data.npz", npz, load_data, "d.npz", share=2),
+        file_target("data.images", images, read_images, folder + "cat/1.png", share=2),
+        file_target("data.idx", idx, read_idx, folder + "train-images-idx3-ubyte", share=2),
+        file_target("data.idx.gz", idx, read_idx, folder + "train-images-idx3-ubyte.gz", share=2, make=zipped_idx),
+        file_target("data.cifar.tar", archives, load_data, "c.tar.gz", share=1, make=archive),
+        file_target("data.cifar.bin", cifar_batches, read_cifar, folder + "train.bin", share=0.5),
+        file_target("data.svhn", matlab, lambda path: load_data(path.parent), folder + "train_32x32.mat", share=1),
+        file_target("data.leaf", leaf, load_data, "l.json", share=2, make=leaf_text),
+        file_target("fleet.partition", partition, read_partition, "p.npz", share=1),
+        file_target("model.safetensors", tensors, read_tensors, "m.safetensors", (ValueError,), 2, tensor_file),
+        file_target("model.npz", npz, read_arrays, "m.npz", npz_error, 1),
+        checkpoint_target(),
+        file_target("disk.outbox", outbox_state, read_outbox, "outbox/state.json", share=1),
+        file_target(
+            "disk.roster", roster_file, lambda p: RosterMessage.from_bytes(p.read_bytes()), "r", (DecodeError,), 2
+        ),
+        file_target("disk.rounds", rounds_file, lambda p: records.lines(p.parent), "run/rounds.jsonl", share=1),
+        file_target("disk.result", result_file, lambda p: records.finished(p.parent), "run/result.json", share=1),
+    ]

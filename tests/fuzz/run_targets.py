@@ -1,0 +1,136 @@
+"""Reports into a whole run: whatever they tell, each is accepted or refused, and the run goes on to its end."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from coordinator.events import Joined
+from coordinator.run import Run, SendOrder
+from shared.client import decode_model, perform
+from shared.errors import DecodeError
+from shared.messages import OrderMessage, ReportContent
+from tests.fuzz.mutate import mutated, mutated_tree, packed
+from tests.fuzz.target import Target
+from tests.fuzz.wire_targets import sealed
+from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+
+FIELDS = (
+    "numbers",
+    "numbers",
+    "vectors",
+    "vectors",
+    "examples",
+    "steps",
+    "loss",
+    "seconds",
+    "failure",
+    "step",
+    "client",
+)
+
+
+@dataclass
+class Course:
+    """A run that is begun again when it is over; `turn` counts runs, so that each has another method."""
+
+    folder: Path
+    names: tuple[str, ...]
+    turn: int = 0
+    lies: int = 0  # since an honest report was accepted
+    run: Run | None = None
+    people: dict[str, Any] = field(default_factory=dict)
+    memories: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self) -> Run:
+        shutil.rmtree(self.folder / "run", ignore_errors=True)
+        self.scene = scenario(
+            self.names[self.turn % len(self.names)],
+            task={"standardise": "federated" if self.turn % 2 else "none"},
+            evaluation={"every": 1, "track": True},
+            rounds={"count": 2},
+        )
+        self.turn += 1
+        self.people, self.memories = clients(scene=self.scene), {}
+        run = Run.start(self.folder / "run", self.scene, setup(self.scene), rules(self.scene), "r", 0.0)
+        run.spool.durable = False
+        run.samples |= dict.fromkeys(self.people, (24, 24))
+        for client in self.people:
+            run.handle(Joined(client), 0.0)
+        return run
+
+    def next_order(self) -> tuple[str, OrderMessage]:
+        """An order with work of a run that is not over."""
+        while True:
+            if self.run is None or self.run.engine.stage.value == "finished":
+                self.run = self.begin()
+            orders = [effect for effect in self.run.desired() if isinstance(effect, SendOrder)]
+            open_ones = [(effect.client, effect.order) for effect in orders if effect.order.work is not None]
+            if open_ones:
+                return open_ones[0]
+            self.run = None
+
+    def honest(self, client: str, order: OrderMessage) -> tuple[ReportContent, Any]:
+        work = order.work
+        assert work is not None
+        assert self.run is not None
+        if work.phase == "moments":
+            told = {"count": [24] * 5, "sum": [0.0] * 5, "square": [24.0] * 5}
+            plain: dict[str, Any] = {"examples": 24, "steps": 0, "loss": 0.0, "seconds": 0.0, "vectors": {}}
+            whole = {"run": "r", "step": order.step, "client": client, "numbers": told, **plain}
+            return ReportContent.model_validate(whole), self.memories.get(client, {})
+        models = [decode_model(self.run.content_of(ref.key), self.run.setup.layout) for ref in work.models]
+        local = local_for(self.people)(client, order)
+        return perform(order, models, local, self.memories.get(client, {}), client=client)
+
+
+def lie(report: ReportContent, rng: Random) -> bytes:
+    """A report with a right checksum and something wrong in it."""
+    tree = report.model_dump()
+    if rng.random() < 0.1:
+        return sealed(mutated(rng, [packed(tree)]))
+    for _ in range(rng.randint(1, 2)):
+        name = rng.choice(FIELDS)
+        tree[name] = mutated_tree(rng, [tree[name]])
+        tree[name] = tree[name][0] if isinstance(tree[name], list) and tree[name] else tree[name]
+    return sealed(packed(tree))
+
+
+def report_target() -> Target:
+    def ready(folder: Path) -> Callable[[Any], str]:
+        course = Course(folder, tuple(name for name in METHODS if name != "fesem_ma-fedma"))
+        cache: dict[tuple[int, str, int], tuple[ReportContent, Any]] = {}
+
+        def take(seed: int) -> str:
+            client, order = course.next_order()
+            run = course.run
+            assert run is not None
+            place = (course.turn, client, order.step)
+            if place not in cache:
+                cache.clear()
+                cache[place] = course.honest(client, order)
+            report, kept = cache[place]
+            course.lies += 1
+            truth = course.lies > 30
+            try:
+                run.accept(client, report.to_bytes() if truth else lie(report, Random(seed)), 0.0)
+            except DecodeError:
+                if truth:
+                    course.run = None  # this agent is set aside: the next run begins
+                    course.lies = 0
+                raise
+            except BaseException:
+                course.run = None  # the next input begins a new run
+                raise
+            if run.facts.accepted.get(client) == order.step:
+                course.memories[client] = kept
+                course.lies = 0
+            return "honest" if truth else ""
+
+        return take
+
+    return Target("run.accept", lambda rng: rng.randrange(1 << 60), ready, (DecodeError,), 2)

@@ -1,0 +1,133 @@
+"""What the campaign found, each as the smallest input that showed it. Before, every one of these was a crash."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent.data import load as load_data
+from coordinator.disk import open_arrays
+from coordinator.scenario_file import load as load_scenario
+from shared import audit
+from shared.array_files import ArrayFileError, read_npz
+from shared.codec import decode
+from shared.errors import DataError, DecodeError, UserError
+from shared.messages import Encoded
+from shared.vectors import Layout
+from tests.attacks.bad_data import leaf_user
+from tests.fuzz.campaign import rng_of
+from tests.fuzz.file_targets import matlab, npz
+from tests.fuzz.mutate import mutated
+
+
+def test_a_vector_of_no_values_with_a_scale_is_refused() -> None:
+    """ZeroDivisionError, in the coordinator's hands."""
+    with pytest.raises(DecodeError, match="bad scale"):
+        decode(Encoded(codec="int8", length=0, data=b"", scale=bytes(4)), length=-5)
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        {},
+        {"tensors": 5, "trainable": 1},
+        {"tensors": [["w"]], "trainable": 1},
+        {"tensors": [[7, [2]]], "trainable": 1},
+        {"tensors": [["w", [2.5]]], "trainable": 1},
+        {"tensors": [["w", [-2]]], "trainable": 1},
+        {"tensors": [["w", [True]]], "trainable": 1},
+        {"tensors": [["w", [2]]], "trainable": "1"},
+        {"tensors": [["w", [2]]], "trainable": 2},
+        {"tensors": [["w", [2]], ["w", [2]]], "trainable": 1},
+        {"tensors": [["w", [2**31, 2**31]]], "trainable": 1},
+    ],
+    ids=str,
+)
+def test_a_layout_that_is_none_is_refused(wire: dict[str, Any]) -> None:
+    """Five kinds of exceptions; and a layout of 2**62 values was taken."""
+    with pytest.raises(DecodeError, match="layout"):
+        Layout.from_wire(wire)
+
+
+def test_an_audit_log_with_another_alphabet_in_a_hash_is_broken(tmp_path: Path) -> None:
+    """TypeError: hashes are compared in constant time, which takes ASCII alone."""
+    log = audit.AuditLog(tmp_path / "audit.jsonl", "run-1")
+    row = json.loads(log.path.read_text())
+    log.path.write_text(json.dumps(row | {"hash": "ä" * 64}, ensure_ascii=False) + "\n")
+    assert not audit.verify(log.path).whole
+
+
+def test_an_npz_file_with_a_wild_offset_is_refused(tmp_path: Path) -> None:
+    """OSError: Invalid argument, without the name of the file."""
+    content = bytearray(npz()[0])
+    directory = content.rindex(b"PK\x01\x02")
+    content[directory + 42 : directory + 46] = struct.pack("<I", 2**32 - 1)
+    end = content.rindex(b"PK\x05\x06")
+    content[end + 16 : end + 20] = struct.pack("<I", 2**31)
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(ArrayFileError):
+        read_npz(tmp_path / "a.npz", 1 << 20)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [],
+        5,
+        {"__metadata__": 5},
+        {"__metadata__": {"facts": 5}},
+        {"a": 5},
+        {"a": {"dtype": "F32", "shape": [2]}},
+        {"a": {"dtype": "F99", "shape": [2], "data_offsets": [0, 8]}},
+        {"a": {"dtype": "F32", "shape": [1e400], "data_offsets": [0, 8]}},
+        {"a": {"dtype": "F32", "shape": [10**12], "data_offsets": [0, 0]}},
+        {"a": {"dtype": "F32", "shape": [2], "data_offsets": [-8, 0]}},
+    ],
+    ids=str,
+)
+def test_a_model_file_with_a_wrong_header_is_refused(header: Any, tmp_path: Path) -> None:
+    """Six kinds of exceptions; a shape of 10**12 values was set aside in memory."""
+    text = json.dumps(header).encode()
+    (tmp_path / "m.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    with pytest.raises(ValueError, match=r"m\.safetensors|JSON|number"):
+        open_arrays(tmp_path / "m.safetensors")
+
+
+def test_a_scenario_whose_union_has_no_name_is_explained(tmp_path: Path) -> None:
+    """KeyError in the explanation of the mistake."""
+    (tmp_path / "s.yaml").write_text(
+        "name: a\nstrategy: {}\ntask: {features: [2], classes: 2}\nfleet: {partition: {}}\n"
+    )
+    with pytest.raises(UserError, match=r"strategy\.name: missing"):
+        load_scenario(tmp_path / "s.yaml")
+
+
+def test_a_name_of_an_image_longer_than_any_file_has_is_refused(tmp_path: Path) -> None:
+    """OSError: File name too long."""
+    (tmp_path / "l.json").write_text(leaf_user(["9" * 5000 + ".png"] * 2, [0, 1]))
+    with pytest.raises(DataError, match="no name of an image"):
+        load_data(tmp_path / "l.json")
+
+
+def test_a_label_beyond_the_largest_float_is_a_word(tmp_path: Path) -> None:
+    """OverflowError: int too large to convert to float."""
+    (tmp_path / "d.csv").write_text(f"a,label\n1,{'9' * 400}\n2,1\n")
+    with pytest.raises(DataError):
+        load_data(tmp_path / "d.csv")
+
+
+def test_a_damaged_matlab_file_does_not_end_the_process(tmp_path: Path) -> None:
+    """SciPy's reader dies of some of these: a segmentation fault, which no `except` catches."""
+    path = tmp_path / "train_32x32.mat"
+    for index in range(60):
+        path.write_bytes(mutated(rng_of(0, "data.svhn", index), matlab()))
+        try:
+            load_data(tmp_path)
+        except DataError:
+            continue
+        assert np.isfinite(load_data(tmp_path).targets).all()
