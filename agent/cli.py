@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import re
 import signal
@@ -17,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
+from shared import json_text
 from shared.errors import UserError, files_named
 from shared.files import replacing
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
@@ -158,7 +158,7 @@ def show_policy(policy: PolicyFile = None, limit: Limits = None, as_json: Json =
         return
     for key, field in type(effective).model_fields.items():
         value = getattr(effective, key)
-        print(f"{key}: {json.dumps(value)}  # {field.description}")
+        print(f"{key}: {json_text.dumps(value)}  # {field.description}")
 
 
 def _policy(file: Path | None, limits: list[str] | None) -> Any:
@@ -231,7 +231,7 @@ def model(
     if plan.strategy.head:
         headed(build(plan.task, plan.seed, allowed), plan.strategy.head)
     drawn = [initial(plan.task, entropy(plan.seed, "init", j), j, allowed) for j in range(plan.strategy.starts)]
-    layout = json.dumps(drawn[0][1].to_wire())
+    layout = json_text.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as beside, beside.open("wb") as file:
         np.savez(file, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
@@ -266,7 +266,7 @@ def superclasses(
     from shared.consent import AllowedCode
 
     known = None if scaling is None else _scaling(scaling)
-    print(json.dumps(accuracies(load_scenario(scenario), models, data_root, known, AllowedCode.parse(allow))))
+    print(json_text.dumps(accuracies(load_scenario(scenario), models, data_root, known, AllowedCode.parse(allow))))
 
 
 def _scaling(text: str) -> dict[str, list[float]]:
@@ -325,7 +325,7 @@ def _quiet_links() -> None:
 
 def _json_lines(event: Mapping[str, Any]) -> None:
     with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(dict(event)) + "\n")
+        sys.stdout.write(json_text.dumps(dict(event)) + "\n")
         sys.stdout.flush()
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from agent.learner import affine
 from agent.models import build, layout_of, tensors_of
+from shared import json_text
 from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.files import write_atomically
@@ -74,7 +74,7 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
     """The task that a run left in a model's file, and its module with the weights. What the file names is built in or allowed."""
     try:
         with safe_open(model, framework="numpy") as file:
-            facts = json.loads((file.metadata() or {}).get("facts", "null"))
+            facts = json_text.loads((file.metadata() or {}).get("facts", "null"))
             named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         task = Task.model_validate(facts["task"])
     except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:

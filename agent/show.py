@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from agent.check import Finding, inspect, load_local
 from agent.scenario_file import load_scenario
+from shared import json_text
 from shared.errors import DataError
 from shared.printable import printable_lines
 from shared.terminal import Terminal
@@ -23,12 +23,12 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
         finding = inspect(load_local(data, label), task)
     except DataError as error:
         if as_json:
-            print(json.dumps({"source": data, "problems": [str(error)]}))
+            print(json_text.dumps({"source": data, "problems": [str(error)]}))
         else:
             sys.stderr.write(printable_lines(f"agent: {error}\n"))
         return False
     if as_json:
-        print(json.dumps(asdict(finding)))
+        print(json_text.dumps(asdict(finding)))
     else:
         _print(finding, f"the task of {scenario}" if scenario else "")
     return not finding.problems

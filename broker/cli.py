@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import ipaddress
-import json
 import signal
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from broker.members import Entry
 from broker.mosquitto import Mosquitto
 from broker.options import Options
 from broker.start import installed
+from shared import json_text
 from shared.broker_url import PORTS, BrokerUrl, Tls
 from shared.credentials import COORDINATOR, FLEET
 from shared.credentials import read as read_credentials
@@ -142,7 +142,7 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
     known = _changed(files)  # before it reads them
     async with broker:
         if as_json:
-            print(json.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}), flush=True)
+            print(json_text.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}), flush=True)
         else:
             print(f"{broker.name} listens at {broker.url} (Ctrl-C stops it)", flush=True)
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
@@ -256,7 +256,7 @@ def list_users(
         entries, certificates = own.entries(), own.certificates()
     if as_json:
         users = {name: entry.model_dump() for name, entry in sorted(entries.items())}
-        print(json.dumps({"users": users, "certificates": certificates}, indent=1))
+        print(json_text.dumps({"users": users, "certificates": certificates}, indent=1))
         return
     table = Table("user", "role", "federation", "credentials of")
     for name, entry in sorted(entries.items()):
@@ -296,7 +296,7 @@ def doctor(
         doctor = Doctor(address, patience_s=patience_s, role=told["role"], federation=told["federation"])
         findings = asyncio.run(doctor.examine())
     if as_json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        print(json_text.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
         _show(address, findings)
     if any(finding.state == "missing" for finding in findings):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.metadata
-import json
 import logging
 import os
 import signal
@@ -24,6 +23,7 @@ from broker import passwords
 from broker.child import Child
 from broker.limits import Limits
 from broker.options import Options, free_port
+from shared import json_text
 from shared.broker_url import BrokerUrl
 from shared.children import environment, python
 from shared.errors import UserError
@@ -116,7 +116,7 @@ async def serve(options: Options) -> None:
         ssl_handshake_timeout=HANDSHAKE_S if context else None,
         backlog=4096,
     )
-    print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
+    print(json_text.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
     async with server:
         await until_closed(sys.stdin)
 

@@ -11,7 +11,7 @@ no memory, and a run that was never interrupted reads the very bytes that a resu
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -21,11 +21,13 @@ import numpy as np
 
 from coordinator.disk import Array, array_digest, open_arrays, save_arrays
 from coordinator.room import Room
+from shared import json_text
 from shared.errors import UserError
 from shared.files import make_folder, write_atomically
 
 S = TypeVar("S")
 _ARRAY = "$array"
+_FLOAT = "$float"  # infinity and NaN, which JSON does not have
 
 
 class Checkpoint:
@@ -47,7 +49,7 @@ class Checkpoint:
         self._room.write(lambda: make_folder(self._arrays))
         names = {id(array): name for name, array in self._mapped.items()}
         tree = {field.name: self._pack(getattr(state, field.name), names) for field in fields(_dataclass(state))}
-        body = json.dumps({"facts": facts, "state": tree})  # a state may hold an infinite threshold
+        body = json_text.dumps(_without_infinity({"facts": facts, "state": tree}))
         digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
         self._room.write(lambda: write_atomically(self._manifest, f"{digest}\n{body}\n".encode()))
         before, self._mapped = self._mapped, {}
@@ -76,7 +78,7 @@ class Checkpoint:
                 f"{self._manifest}: the checkpoint is cut short or was changed; nothing was overwritten. "
                 "Restore the file from a copy, or start anew in another folder with --out"
             )
-        tree: dict[str, Any] = json.loads(body)
+        tree: dict[str, Any] = _with_infinity(json_text.loads(body))
         return tree
 
     def _pack(self, value: Any, names: Mapping[int, str]) -> Any:
@@ -143,3 +145,27 @@ def _dataclass(state: Any) -> Any:
     if not is_dataclass(state):
         raise TypeError(f"a strategy's state must be a dataclass, not a {type(state).__name__}")
     return state
+
+
+def _without_infinity(tree: Any) -> Any:
+    """The same tree as JSON can hold it."""
+    match tree:
+        case float() if not math.isfinite(tree):
+            return {_FLOAT: repr(tree)}
+        case Mapping():
+            return {key: _without_infinity(item) for key, item in tree.items()}
+        case list() | tuple():
+            return [_without_infinity(item) for item in tree]
+    return tree
+
+
+def _with_infinity(tree: Any) -> Any:
+    """The other way round."""
+    match tree:
+        case {"$float": str(text)}:
+            return float(text)
+        case dict():
+            return {key: _with_infinity(item) for key, item in tree.items()}
+        case list():
+            return [_with_infinity(item) for item in tree]
+    return tree

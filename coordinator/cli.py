@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import shlex
 import sys
@@ -16,6 +15,7 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 import typer
 
 from coordinator.signals import sigterm_as_ctrl_c
+from shared import json_text
 from shared.broker_url import Tls
 from shared.consent import AllowedCode
 from shared.errors import UserError, files_named
@@ -253,7 +253,7 @@ def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = Fals
     from coordinator.scenario_file import dump, load
 
     loaded = load(scenario, overrides or [])
-    print(json.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded), end="\n" if as_json else "")
+    print(json_text.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded), end="\n" if as_json else "")
 
 
 @main.command()
@@ -274,7 +274,7 @@ def plan(scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_
         setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
     figures = planned(loaded, setup)
     if as_json:
-        print(json.dumps(figures.to_json()))
+        print(json_text.dumps(figures.to_json()))
         return
     _print_rows(f"{loaded.name}: {loaded.strategy.name}", figures.rows())
 
@@ -426,12 +426,12 @@ def methods(as_json: Json = False) -> None:
 
     rows = listed()
     if as_json:
-        print(json.dumps(rows))
+        print(json_text.dumps(rows))
         return
     for row in rows:
         out.print(row["name"], f" {row['summary']} ({row['source']})", highlight=False, soft_wrap=True)
         for parameter in row["parameters"]:
-            text = f"    {parameter['name']}: {parameter['type']} = {json.dumps(parameter['default'])}"
+            text = f"    {parameter['name']}: {parameter['type']} = {json_text.dumps(parameter['default'])}"
             out.print(
                 text + (f"   {parameter['description']}" if parameter["description"] else ""),
                 highlight=False,
@@ -443,7 +443,7 @@ def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
     from coordinator.scenario_file import schema as made
 
-    print(json.dumps(made(), indent=1))
+    print(json_text.dumps(made(), indent=1))
 
 
 def _print_rows(title: str, rows: Any) -> None:

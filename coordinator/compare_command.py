@@ -28,6 +28,7 @@ from coordinator.records import finished, lines, scenario_digest
 from coordinator.scenario_file import load
 from coordinator.simulate import simulate
 from coordinator.workers import Crew
+from shared import json_text
 from shared.errors import UserError
 from shared.files import private_folder, replacing, write_atomically
 from shared.scenario import Scenario
@@ -110,7 +111,7 @@ def known_rows(scenario: Scenario, files: Iterable[Path]) -> Known:
 def _recorded(file: Path) -> dict[str, tuple[Identity, Row]]:
     """The cells that a compare.json has rows of, by name."""
     try:
-        document = json.loads(file.read_text())
+        document = json_text.loads(file.read_text())
         scenario = Scenario.model_validate(document["scenario"])
         rows = {(row["partition"], row["method"], row["seed"]): row for row in document["cells"]}
         return {

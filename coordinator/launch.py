@@ -21,6 +21,7 @@ import numpy as np
 
 from coordinator.sampling import expected_share
 from coordinator.scenario_file import listed_participants
+from shared import json_text
 from shared.broker_url import BrokerUrl
 from shared.children import environment, python
 from shared.consent import NO_CODE, AllowedCode
@@ -65,7 +66,7 @@ async def broker(folder: Path, scenario: Scenario, *, embedded: bool) -> AsyncIt
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
         line = await _first_line(child, folder / "broker.log")
-        told = json.loads(line)
+        told = json_text.loads(line)
         stands_in = told["broker"].startswith("embedded") and not embedded
         place = BrokerUrl.parse(told["url"])
         url = replace(place, user=COORDINATOR, password=password)
@@ -111,7 +112,7 @@ def _read_start(path: Path) -> tuple[np.ndarray, Layout]:
     """The initial models (starts, d) and their layout. Raises UserError for a damaged file."""
     try:
         with np.load(path, allow_pickle=False) as file:
-            return file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+            return file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
     except Exception as error:  # numpy, zipfile and zlib raise a dozen types for a file that is not what it was
         raise UserError(
             f"{path}: the initial models are missing or damaged ({type(error).__name__}: {error}). "
@@ -138,7 +139,7 @@ async def superclass_accuracies(
         told, _ = await child.communicate()
         if child.returncode != 0:
             raise UserError(f"the clusters could not be tested on the super-classes:\n{tail(log)}")
-    table: list[list[float]] = json.loads(told)
+    table: list[list[float]] = json_text.loads(told)
     return table
 
 
@@ -157,7 +158,7 @@ def _given(scenario: Scenario, path: Path) -> bool:
         return False
     try:
         with np.load(given, allow_pickle=False) as file:
-            starts, layout = file["starts"], Layout.from_wire(json.loads(str(file["layout"])))
+            starts, layout = file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
     except (OSError, ValueError, KeyError, DecodeError, zipfile.BadZipFile):
         return False  # other contents, and what is wrong with them, are for `agent model`
     wanted = (scenario.strategy.starts, layout.size)

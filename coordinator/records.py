@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from coordinator.disk import save_arrays
 from coordinator.room import Room
-from shared import metrics
+from shared import json_text, metrics
 from shared.errors import UserError
 from shared.files import replacing, write_atomically
 from shared.model_files import model_file
@@ -284,7 +284,7 @@ def finished(folder: Path) -> dict[str, Any]:
 def _row(text: bytes, where: str, *keys: str) -> dict[str, Any]:
     """One JSON object of a run's files that has these keys."""
     try:
-        row: dict[str, Any] = json.loads(text)
+        row: dict[str, Any] = json_text.loads(text)
     except ValueError as error:  # no JSON, or no text at all
         raise _damaged(where, f"no JSON ({error})") from None
     missing = [key for key in keys if key not in row] if isinstance(row, dict) else list(keys)

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from shared import json_text
 from shared.errors import UserError
 
 BEGIN = "begin"  # event of the first line
@@ -347,7 +348,7 @@ _KINDS = {"event": str, "fields": dict, "hash": str, "previous": str, "sequence"
 def _parsed(raw: bytes) -> dict[str, Any] | None:
     """The record of a line; None unless the line is exactly as this module writes it."""
     try:
-        record = json.loads(raw)
+        record = json_text.loads(raw)
         same = isinstance(record, dict) and _canonical(record) + b"\n" == raw
     except (ValueError, RecursionError):
         return None

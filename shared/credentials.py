@@ -5,11 +5,11 @@ Readers of PEM files pass over what stands before the first certificate (RFC 746
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shared import json_text
 from shared.broker_url import BrokerUrl
 from shared.errors import UserError
 from shared.topics import is_name
@@ -26,7 +26,7 @@ def render(name: str, url: BrokerUrl, authority: str, *, role: str = "", federat
         about["role"] = role
     if federation:
         about["federation"] = federation
-    return f"{json.dumps(about, indent=1)}\n{authority}"
+    return f"{json_text.dumps(about, indent=1)}\n{authority}"
 
 
 def read(file: Path) -> Mapping[str, str]:
@@ -37,7 +37,7 @@ def read(file: Path) -> Mapping[str, str]:
     """
     try:
         about, begin, _ = file.read_text().partition(BEGIN)
-        found: dict[str, Any] = json.loads(about)
+        found: dict[str, Any] = json_text.loads(about)
         told = {key: found.get(key, "") for key in ("id", "broker", "role", "federation")}
         BrokerUrl.parse(told["broker"])
         names = [told["id"], *filter(None, (told["role"], told["federation"]))]

@@ -24,6 +24,7 @@ from pydantic import (
     model_serializer,
 )
 
+from shared import json_text
 from shared.errors import DecodeError
 from shared.printable import printable
 from shared.topics import is_name
@@ -36,6 +37,7 @@ LONGEST = (
 MAX_MODELS = 1024  # in one order
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
 DEEPEST = 16  # levels of lists and maps in `Numbers`
+DEEPEST_DOCUMENT = 200  # levels of a JSON message before its fields are looked at
 CHECKSUM_BYTES = 8
 
 # `AgentStatus.problem` of statuses that others publish in an agent's name, offline
@@ -133,7 +135,14 @@ class Packed(Message):
         if _checksum(body) != payload[1 : 1 + CHECKSUM_BYTES]:
             raise DecodeError("checksum", "the message was damaged or cut short")
         try:
-            data = msgpack.unpackb(body, raw=False, strict_map_key=True, max_array_len=LONGEST, max_map_len=LONGEST)
+            data = msgpack.unpackb(
+                body,
+                raw=False,
+                strict_map_key=True,
+                max_array_len=LONGEST,
+                max_map_len=LONGEST,
+                object_pairs_hook=json_text.unique,
+            )
         except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
             raise DecodeError("not msgpack", str(error)[:200]) from None
         try:
@@ -160,6 +169,10 @@ class Document(Message):
             raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {cls.largest}")
         if cls.checked:
             payload = _without_check(payload)
+        try:
+            json_text.loads(payload, depth=DEEPEST_DOCUMENT)  # pydantic takes the second of two equal keys
+        except json_text.JsonError as error:
+            raise DecodeError("not json", str(error)) from None
         try:
             return cls.model_validate_json(payload)
         except ValidationError as error:

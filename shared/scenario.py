@@ -7,7 +7,6 @@ discriminated union of strategies is the registry of methods; there is no other.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -24,6 +23,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from shared import json_text
 from shared.aggregation import Average, Rule
 from shared.messages import Name
 from shared.privacy import Privacy
@@ -120,7 +120,7 @@ class Task(Section):
     @property
     def digest(self) -> str:
         """Names what an agent checked its data against."""
-        text = json.dumps(self.told(), sort_keys=True)
+        text = json_text.dumps(self.told(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -8,7 +8,6 @@ memory for one block, not for N models, and the result does not depend on how th
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shared import json_text
 from shared.errors import DecodeError
 
 Vector = npt.NDArray[np.float32]
@@ -63,7 +63,7 @@ class Layout:
     @cached_property
     def digest(self) -> str:
         """Short hash of names, shapes and order: two ends with the same digest mean the same."""
-        text = json.dumps([self.trainable, [[t.name, list(t.shape)] for t in self.tensors]])
+        text = json_text.dumps([self.trainable, [[t.name, list(t.shape)] for t in self.tensors]])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def spans(self) -> Iterator[tuple[Tensor, slice]]:
