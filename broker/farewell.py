@@ -24,7 +24,7 @@ from shared.topics import Topics
 if TYPE_CHECKING:
     from broker.home import Home
 
-CONNECT_S = 5.0
+CONNECT_S = 20.0  # a refusal comes at once; a busy machine may take a while for TLS
 QUIET_S = 2.5  # a broker reads changed users within RELOAD_S, which is 1 s; so long nobody must answer
 WITHIN_S = 30.0
 ANY_FEDERATION = "+"
