@@ -24,7 +24,7 @@ from enum import Enum
 from agent import events as e
 from agent.policy import DEFAULT_RULES, Rules
 from shared.link import Down, Up
-from shared.messages import AgentStatus, CoordinatorStatus, ModelRef, OrderMessage
+from shared.messages import AgentStatus, CoordinatorStatus, ModelRef, OrderMessage, bounded_labels
 from shared.namesakes import Answer, Namesakes
 from shared.topics import Topics
 
@@ -120,7 +120,7 @@ class Session:
             task=seen.task,
             samples=seen.samples,
             test_samples=seen.test_samples,
-            labels=list(seen.labels),
+            labels=bounded_labels(seen.labels),
             problem=seen.problem,
             cluster=self._order.cluster if self._order else None,
             busy=self._work is not None,

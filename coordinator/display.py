@@ -24,6 +24,7 @@ from coordinator.records import rounds_done
 
 NONE = "–"
 PRIVACY = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
+MOST_REMARKS = 1000  # shown once each: agents write some of them
 MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
 
 
@@ -102,7 +103,7 @@ class Progressing:
                 self._once(text)
 
     def _once(self, text: str) -> None:
-        if text not in self._warned:
+        if text not in self._warned and len(self._warned) < MOST_REMARKS:
             self._warned.add(text)
             self._warn(text)
 

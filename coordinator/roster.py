@@ -6,7 +6,7 @@ It counts only if it answers the present roll call; a live status always counts.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +16,8 @@ from shared.messages import EXPELLED, AgentStatus
 from shared.strategy import ClientId
 
 NOBODY: Mapping[ClientId, str] = {}
+MOST_STRANGERS = 1000  # kept of those that never fitted
+LONGEST_PROBLEM = 500  # characters of it that are kept
 
 
 @dataclass
@@ -24,7 +26,9 @@ class Entry:
 
     status: AgentStatus
     seen: float  # seconds since the epoch
+    labels: int  # how many
     here: bool = False
+    member: bool = False  # it has taken part, or could have
     refusals: Counter[str] = field(default_factory=Counter)
     failure: str | None = None  # why its newest report holds no work
 
@@ -35,6 +39,8 @@ class Roster:
     def __init__(self, task_digest: str) -> None:
         self.task_digest = task_digest
         self.entries: dict[ClientId, Entry] = {}
+        self._strangers: OrderedDict[ClientId, None] = OrderedDict()  # who never fitted, least recently seen first
+        self.forgotten = 0  # strangers that made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
 
     def seen(self, status: AgentStatus, *, retained: bool, epoch: str, now: float) -> list[Joined | Left]:
@@ -46,14 +52,18 @@ class Roster:
             return []
         if entry is not None and status.online and self._overtaken(status, entry.status):
             return []
+        labels = len(status.labels)
+        status = _slim(status)
         if entry is None:
-            entry = self.entries[status.agent] = Entry(status, now)
+            entry = self.entries[status.agent] = Entry(status, now, labels)
         if not status.online:  # a last will knows nothing but that; who revokes credentials says so
             gone = {"online": False, "busy": False, "problem": status.problem or entry.status.problem}
             status = entry.status.model_copy(update=gone)
-        entry.status, entry.seen = status, now
+            labels = entry.labels
+        entry.status, entry.seen, entry.labels = status, now, labels
         fits = status.online and status.problem is None and status.task == self.task_digest
         was, entry.here = entry.here, fits
+        self._remember(status.agent, entry)
         if fits:
             return [Joined(status.agent)]
         return [Left(status.agent)] if was else []
@@ -62,6 +72,18 @@ class Roster:
         """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""
         entry = self.entries.get(agent)
         return entry is not None and not entry.status.online and entry.status.problem == EXPELLED
+
+    def _remember(self, agent: ClientId, entry: Entry) -> None:
+        """Members stay; of strangers, whose names cost nothing to invent, only the most recently seen stay."""
+        entry.member = entry.member or entry.here
+        self._strangers.pop(agent, None)
+        if entry.member:
+            return
+        self._strangers[agent] = None
+        if len(self._strangers) > MOST_STRANGERS:
+            oldest, _ = self._strangers.popitem(last=False)
+            del self.entries[oldest]
+            self.forgotten += 1
 
     def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
         return status.session == known.session and status.serial < known.serial
@@ -89,7 +111,7 @@ class Roster:
                 "seen": round(entry.seen, 3),
                 "samples": entry.status.samples,
                 "test_samples": entry.status.test_samples,
-                "labels": len(entry.status.labels),
+                "labels": entry.labels,
                 "busy": entry.status.busy,
                 "problem": entry.status.problem,
                 "quarantined": quarantined.get(agent),
@@ -99,3 +121,9 @@ class Roster:
             }
             for agent, entry in sorted(self.entries.items())
         }
+
+
+def _slim(status: AgentStatus) -> AgentStatus:
+    """What the roster keeps of a status: its sender decides how long the rest is."""
+    problem = status.problem[:LONGEST_PROBLEM] if status.problem is not None else None
+    return status.model_copy(update={"labels": [], "dropped": {}, "problem": problem})

@@ -12,17 +12,20 @@ import json
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from coordinator.alone import two_at_once
 from coordinator.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
+from coordinator.rate import Rates
 from coordinator.room import DiskFullError
 from coordinator.roster import Roster
 from coordinator.rounds import Stage
 from coordinator.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
 from coordinator.steady import BEAT_S, SteadyClock
+from shared.audit import Flood
 from shared.errors import DecodeError
 from shared.files import is_full
 from shared.link import Down, Incoming, Link, Message, Up, Will
@@ -33,10 +36,14 @@ from shared.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 10_000  # items that were read and not yet dealt with; then the link's own bounds count
+MOST_WAITING = 10_000  # small items that were read and not yet dealt with; then the link's own bounds count
+MOST_REPORTS = 2  # whole reports of one agent that wait to be accepted
+ROLL_AGAIN_S = (5.0, 60.0)  # first and longest wait before agents are asked again whose statuses were dropped
 MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # so long nothing is said where no phase opens
+RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
+PEER_EVENTS = {"ignored", "failed", "refused"}  # a peer can cause these at will
 PUBLISHERS = 32  # orders under way at once
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
@@ -52,6 +59,13 @@ class Arrived:
 
 
 @dataclass(frozen=True)
+class Seen:
+    """Statuses of an agent wait; a newer one takes the place of one that waits."""
+
+    agent: str
+
+
+@dataclass(frozen=True)
 class Stop:
     """End the service; the run can be resumed."""
 
@@ -61,7 +75,7 @@ class Repeat:
     """Another coordinator has spoken, and may have overwritten what is retained: say all of it again."""
 
 
-Item = Up | Down | Arrived | tuple[AgentStatus, bool] | Control | Stop | Repeat
+Item = Up | Down | Arrived | Seen | Control | Stop | Repeat
 
 
 def last_will(topics: Topics) -> Will:
@@ -91,6 +105,13 @@ class Service:
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode
         self._other = ""  # name of the run that was here before this one: it goes on, this one gives way
         self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
+        self._statuses: dict[str, dict[bool, tuple[AgentStatus, bool]]] = {}  # waiting: online or not, retained
+        self._late: dict[str, tuple[bytes, bool]] = {}  # the newest status of an agent that sends too many, not read
+        self._shown = Flood(singly=300)  # lines about peers, for whoever watches
+        self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
+        self._rates = Rates(self.scenario.wire.part_bytes)
+        self._roll_at: float | None = None  # when to call the roll again, because statuses were dropped
+        self._roll_wait_s = ROLL_AGAIN_S[0]
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
@@ -187,6 +208,7 @@ class Service:
 
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
+        late = min(map(self._rates.status_at, self._late), default=None)
         timers = (
             self.run.engine.wake_at,
             self._roster_due or None,
@@ -194,6 +216,8 @@ class Service:
             self._waiting_due,
             self._tell_due,
             self._again_due,
+            late,
+            self._roll_at,
         )
         times = [time for time in timers if time is not None]
         timeout = self._clock.wait(min(times), time_of_loop()) if times else None
@@ -249,14 +273,7 @@ class Service:
         self.run.traffic["wire_up"] += packet_bytes(incoming.topic, incoming.payload)
         match topic:
             case AgentTopic(agent, "status"):
-                status = AgentStatus.from_bytes(incoming.payload)
-                if status.problem == ASKED and not status.online:  # our own question
-                    return None
-                if status.agent != agent:
-                    raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
-                if agent not in self.roster.entries and len(self.roster.entries) >= MOST_AGENTS:
-                    raise DecodeError("too many agents", f"{agent} would be one more than {MOST_AGENTS}")
-                return status, incoming.retained
+                return self._status(agent, incoming.payload, incoming.retained)
             case AgentTopic(_, "report") if not incoming.payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "report"):
@@ -264,6 +281,46 @@ class Service:
             case PlainTopic("control"):
                 return Control.from_bytes(incoming.payload)
         return None
+
+    def _status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
+        """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
+        if len(payload) > AgentStatus.largest:
+            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.largest}")
+        now = self.now()
+        if agent not in self.roster.entries:
+            if not self._rates.stranger(len(payload), now):
+                self._roll_at = self._roll_at or now + self._roll_wait_s
+                self._drop(agent, "too many statuses of agents that nobody knows")
+                return None
+            return self._read_status(agent, payload, retained)
+        if self._rates.status(agent, now):
+            self._late.pop(agent, None)
+            return self._read_status(agent, payload, retained)
+        if agent in self._late:
+            self._drop(agent, "too many statuses; only the newest is kept")
+        self._late[agent] = (payload, retained)
+        return None
+
+    def _drop(self, agent: str, why: str) -> None:
+        """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
+        if self.roster.refusals["rate"] % RATE_LINES == 0:
+            self.run.audit.blame("refuse", agent, f"rate: {why}")
+        self.roster.refuse("rate", agent)
+
+    def _read_status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
+        status = AgentStatus.from_bytes(payload)
+        if status.problem == ASKED and not status.online:  # our own question
+            return None
+        if status.agent != agent:
+            raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
+        if agent not in self.roster.entries and len(self.roster.entries) >= MOST_AGENTS:
+            raise DecodeError("too many agents", f"{agent} would be one more than {MOST_AGENTS}")
+        waiting = self._statuses.setdefault(agent, {})
+        is_new = not waiting
+        # a last will of an older session must not hide the status after which it came
+        waiting.pop(status.online, None)
+        waiting[status.online] = status, retained
+        return Seen(agent) if is_new else None
 
     def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
         """What others read of us: it may be the last will of an earlier life, or a coordinator beside us."""
@@ -284,10 +341,20 @@ class Service:
             raise DecodeError("too long", f"a part of {len(payload)} bytes")
         if agent not in self.run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
-        self._parts.largest_bytes = max(self._parts.largest_bytes, self.run.largest_report)
-        sink = self._parts.feed(agent, Part.from_bytes(payload), self.now())
+        largest = self._parts.largest_bytes = max(self._parts.largest_bytes, self.run.largest_report)
+        now = self.now()
+        if not self._rates.part(agent, len(payload), largest, now):
+            self._drop(agent, "too many parts of reports")
+            return None
+        part = Part.from_bytes(payload)
+        sink = self._parts.feed(agent, part, now)
         if sink is None:
             return None
+        if self._reports[agent] >= MOST_REPORTS:
+            sink.discard()
+            self._parts.forget(agent, part.digest)  # it may come again
+            raise DecodeError("rate", f"{MOST_REPORTS} reports of {agent} wait already")
+        self._reports[agent] += 1
         assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
         return Arrived(agent, sink)
 
@@ -314,8 +381,8 @@ class Service:
                 return await self._handle(LinkLost())
             case Arrived(client, sink):
                 return await self._arrived(client, sink)
-            case (status, retained):
-                return await self._seen(status, retained)
+            case Seen(agent):
+                return await self._seen_all(agent)
             case Repeat():
                 return await asyncio.to_thread(self.run.desired)
             case Control(command="stop"):
@@ -335,6 +402,10 @@ class Service:
         """What is due now."""
         now = self.now()
         self._parts.expire(now)
+        self._tidy()
+        late = await self._read_late(now)
+        if self._roll_at is not None and now >= self._roll_at:
+            await self._call_roll_again()
         if self.namesakes.speak_at is not None and now >= self.namesakes.speak_at:
             self.namesakes.speak_at, self._tell_due = None, now
         if self._tell_due is not None and now >= self._tell_due:
@@ -343,7 +414,7 @@ class Service:
         if self._again_due is not None and now >= self._again_due:
             self._again_due = None
             effects = [self.run.order_of(client) for client in sorted(self._unpublished)]
-        return [*effects, *await self._handle(Tick())]
+        return [*late, *effects, *await self._handle(Tick())]
 
     def _tell_control(self, command: str) -> None:
         self.run.audit.blame("control", "operator", command)
@@ -356,13 +427,50 @@ class Service:
     async def _up(self) -> list[Effect]:
         """A (re)connected link: call the roll and say again what should be retained."""
         self._connections += 1
-        self.epoch = f"{self.namesakes.session}.{self._connections}"
+        self._name_epoch()
         self.watch({"event": "link", "up": True})
         wanted = (self.topics.every_status, self.topics.every_report, self.topics.control)
         await self.link.subscribe([*wanted, self.topics.coordinator_status])
         effects = await self._handle(LinkBack())
         await self._tell(online=True)
         return [*await asyncio.to_thread(self.run.desired), *effects]
+
+    def _name_epoch(self) -> None:
+        self.epoch = f"{self.namesakes.session}.{self._connections}"
+
+    async def _call_roll_again(self) -> None:
+        """Statuses of unknown agents were dropped in a flood: ask all to say again who they are."""
+        self._roll_at = None
+        self._roll_wait_s = min(2 * self._roll_wait_s, ROLL_AGAIN_S[1])
+        self._connections += 1
+        self._name_epoch()
+        await self._tell(online=True)
+
+    async def _read_late(self, now: float) -> list[Effect]:
+        """Read the statuses that had to wait because their agents had sent too many."""
+        effects: list[Effect] = []
+        for agent in [agent for agent in self._late if self._rates.status_at(agent) <= now]:
+            payload, retained = self._late.pop(agent)
+            self._rates.status(agent, now)
+            try:
+                item = self._read_status(agent, payload, retained)
+            except DecodeError as error:
+                self.roster.refuse(error.reason, agent)
+                continue
+            if item is not None:
+                effects += await self._seen_all(agent)
+        return effects
+
+    def _tidy(self) -> None:
+        """Forget the limits of agents that left the roster."""
+        if len(self._rates) > 2 * len(self.roster.entries):
+            self._rates.keep(self.roster.entries.keys())
+
+    async def _seen_all(self, agent: str) -> list[Effect]:
+        effects: list[Effect] = []
+        for status, retained in self._statuses.pop(agent, {}).values():
+            effects += await self._seen(status, retained)
+        return effects
 
     async def _seen(self, status: AgentStatus, retained: bool) -> list[Effect]:
         effects: list[Effect] = []
@@ -376,7 +484,7 @@ class Service:
         if status.agent in self.run.engine.known and not known:
             effects.append(self.run.order_of(status.agent))
         if status.problem and status.online:
-            self.watch({"event": "problem", "agent": status.agent, "why": status.problem})
+            self._watch_peer({"event": "problem", "agent": status.agent, "why": status.problem})
         if status.online and not retained and status.epoch != self.epoch:
             # it has heard of another coordinator than this one: what is retained may not convince it
             self._tell_due = self._tell_due or self.now() + TELL_EVERY_S
@@ -392,6 +500,8 @@ class Service:
             finally:
                 sink.discard()
 
+        self._reports[client] -= 1
+
         try:
             effects: list[Effect] = await asyncio.to_thread(accept)
         except DecodeError as error:
@@ -400,6 +510,11 @@ class Service:
             self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
             return await asyncio.to_thread(self.run.refused, client, error, now)
         return effects
+
+    def _watch_peer(self, row: Mapping[str, Any]) -> None:
+        """Tell of what a peer has caused; of a flood only the first lines of each minute."""
+        if self._shown.admit("", "", self.now()):
+            self.watch(row)
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -421,14 +536,16 @@ class Service:
                     if row["event"] == "failed":
                         self.roster.failed(row["agent"], row["why"])
                         self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
-                    self.watch(row)
+                    by_peer = row["event"] in PEER_EVENTS
+                    show = self._watch_peer if by_peer else self.watch
+                    show(row)
                     if row["event"] == "phase":
                         self.last_phase = row
                         self.last_evaluation = row.get("evaluation", self.last_evaluation)
                         await self.link.publish(
                             self.topics.metrics, json.dumps(row, allow_nan=False).encode(), retain=True
                         )
-                    told = True
+                    told = told or not by_peer  # the status says nothing of what peers did
                 case Done(why):
                     over = why
         if told or over is not None:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 from shared.link import Incoming, Message
 
+ITEM_BYTES = 512
+"""What a message costs in memory besides its payload: many empty ones fill an inbox too."""
+
 TURN = 64
 """Items handed out in one go before other tasks get a turn: a long inbox must not delay the keep-alive."""
 
@@ -35,7 +38,7 @@ class Inbox:
             return
         if isinstance(item, Message):
             self._messages += 1
-            self.size_bytes += len(item.payload)
+            self.size_bytes += len(item.payload) + ITEM_BYTES
         self._items.append(item)
         self._changed.set()
 
@@ -62,7 +65,7 @@ class Inbox:
         item = self._items.popleft()
         if isinstance(item, Message):
             self._messages -= 1
-            self.size_bytes -= len(item.payload)
+            self.size_bytes -= len(item.payload) + ITEM_BYTES
         return item
 
 

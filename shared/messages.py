@@ -10,7 +10,9 @@ This module needs neither numpy nor torch: an idle agent imports it.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgpack
@@ -39,6 +41,8 @@ MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each o
 DEEPEST = 16  # levels of lists and maps in `Numbers`
 DEEPEST_DOCUMENT = 200  # levels of a JSON message before its fields are looked at
 CHECKSUM_BYTES = 8
+MOST_LABELS = 1000  # of a status
+LABELS_BYTES = 1 << 14
 
 # `AgentStatus.problem` of statuses that others publish in an agent's name, offline
 EXPELLED = "expelled: its credentials were revoked"
@@ -308,11 +312,25 @@ class ReportContent(Packed):
         return cls(run=order.run, step=order.step, client=client, failure=why, **empty)
 
 
+def bounded_labels(labels: Sequence[str]) -> list[str]:
+    """The first labels, as many as a status has room for."""
+    kept: list[str] = []
+    room = LABELS_BYTES
+    for label in labels[:MOST_LABELS]:
+        room -= len(json.dumps(label)) + 1
+        if room < 0:
+            break
+        kept.append(label)
+    return kept
+
+
 class AgentStatus(Document):
     """Who an agent is and how it does (retained, and as last will with `online` false).
 
     `session` is new for each start of the agent: a last will of an older session is ignored.
     """
+
+    largest: ClassVar[int] = 1 << 15
 
     agent: Name
     session: Name
@@ -322,7 +340,7 @@ class AgentStatus(Document):
     task: Annotated[str, Field(max_length=64)] = ""  # digest of the task that the data was checked against
     samples: Count = 0
     test_samples: Count = 0
-    labels: list[Text] = []
+    labels: Annotated[list[Text], Field(max_length=MOST_LABELS)] = []  # as many as `bounded_labels` leaves
     problem: Text | None = None  # why this agent stays out of the run
     cluster: int | None = None
     busy: bool = False
@@ -330,7 +348,7 @@ class AgentStatus(Document):
     run: Annotated[str, Field(max_length=64)] = ""  # the run that the agent's state belongs to
     accepted: Count = 0  # the newest step of that run whose report it believes to be accepted
     version: Text = ""
-    dropped: dict[Text, Count] = {}  # messages refused by this agent, by reason
+    dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}  # messages refused by this agent, by reason
 
 
 class CoordinatorStatus(Document):
@@ -367,6 +385,7 @@ class Control(Document):
     """An operator's command. `release` trusts `agent` again after a quarantine; `tell` makes a running coordinator answer."""
 
     checked: ClassVar[bool] = False
+    largest: ClassVar[int] = 1 << 12
 
     command: Literal["pause", "resume", "stop", "release", "tell"]
     agent: Name | None = None

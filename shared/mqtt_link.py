@@ -67,7 +67,7 @@ class MqttLink:
         keepalive_s: int = 30,
         clean_session: bool = True,
         ack_s: float = 120.0,
-        inbox_bytes: int = 1 << 30,
+        inbox_bytes: int = 1 << 28,
         backoff: Backoff | None = None,
     ) -> None:
         self.url = BrokerUrl.parse(url) if isinstance(url, str) else url

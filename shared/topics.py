@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from shared.errors import DecodeError
 
 ROOT = "covey"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+REMEMBERED = 1024  # topics whose meaning is kept at hand: the same ones come again and again
 
 
 @dataclass(frozen=True)
@@ -105,18 +107,23 @@ class Topics:
 
     def parse(self, topic: str) -> Topic:
         """The meaning of a topic; DecodeError("topic") for one that is not in the tree."""
-        inside, prefix, path = topic.partition(f"{self.base}/")
-        words = path.split("/") if prefix and not inside else []
-        match words:
-            case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control"]:
-                return PlainTopic("/".join(words))
-            case ["agents", agent, ("status" | "order") as leaf] if is_name(agent):
-                return AgentTopic(agent, leaf)
-            case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(part):
-                return AgentTopic(agent, leaf, int(part))
-            case ["clusters", key, "model", part] if is_name(key) and _is_part(part):
-                return ClusterTopic(key, int(part))
-        raise DecodeError("topic", f"{topic!r} is not in the tree below {self.base}")
+        return _parsed(self.base, topic)
+
+
+@lru_cache(REMEMBERED)
+def _parsed(base: str, topic: str) -> Topic:
+    inside, prefix, path = topic.partition(f"{base}/")
+    words = path.split("/") if prefix and not inside else []
+    match words:
+        case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control"]:
+            return PlainTopic("/".join(words))
+        case ["agents", agent, ("status" | "order") as leaf] if is_name(agent):
+            return AgentTopic(agent, leaf)
+        case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(part):
+            return AgentTopic(agent, leaf, int(part))
+        case ["clusters", key, "model", part] if is_name(key) and _is_part(part):
+            return ClusterTopic(key, int(part))
+    raise DecodeError("topic", f"{topic!r} is not in the tree below {base}")
 
 
 def _is_part(text: str) -> bool:

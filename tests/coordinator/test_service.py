@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from broker.memory import MemoryBroker
 from coordinator import service
 from coordinator.events import Paused
+from coordinator.roster import MOST_STRANGERS, Roster
 from coordinator.run import Run
 from shared.link import Message
-from shared.messages import AgentStatus, Control, Part, digest
+from shared.messages import AgentStatus, Control, Part, RosterMessage, digest
 from shared.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet
@@ -98,3 +100,69 @@ def test_a_run_that_begins_paused_says_so_and_where_to_resume_it(tmp_path: Path)
             return [row.get("command", row["event"]) for row in fleet.rows if row["event"] in ("control", "phase")]
 
     assert clock.run(told())[:3] == ["pause", "resume", "phase"]
+
+
+def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_path: Path) -> None:
+    scene, broker = scenario("fedavg"), MemoryBroker()
+
+    async def program() -> tuple[dict[str, Any], dict[str, int]]:
+        async with Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.0)
+            async with broker.link("flood") as link:
+                for i in range(500):
+                    status = AgentStatus(agent="flood", session="s", online=True, serial=i, samples=i)
+                    await link.publish(TOPICS.status("flood"), status.to_bytes())
+            await serving
+            assert fleet.service is not None
+            return fleet.service.roster.rows({}), dict(fleet.service.roster.refusals)
+
+    roster, refusals = clock.run(program())
+    assert roster["flood"]["samples"] == 499, "the newest status is the one that counts"
+    assert refusals["rate"] > 400
+    assert roster["flood"]["refusals"]["rate"] > 400
+    assert all(roster[client]["refusals"] == {} for client in clients()), "nobody else is limited"
+
+
+def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    labels = ["x" * 4000] * 1000
+    whole = AgentStatus.model_construct(agent="agent-0", session="s", online=True, labels=labels)
+    assert clock.run(refusals(tmp_path, Message(TOPICS.status("agent-0"), whole.to_bytes())))["too long"] == 1
+
+
+def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_nobody_honest_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.rate.STRANGERS", (1.0, 20.0))
+    scene, broker = scenario("fedavg"), MemoryBroker()
+
+    async def program() -> int:
+        fleet = Fleet(tmp_path, scene, rules(scene), broker, clients())
+        fleet.late = {"agent-7"}
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(2.0)
+            async with broker.link("flood") as link:
+                for i in range(200):
+                    made_up = AgentStatus(agent=f"made-up-{i}", session="s", online=True, serial=1)
+                    await link.publish(TOPICS.status(made_up.agent), made_up.to_bytes())
+            fleet.join("agent-7")  # its first status is lost in the flood; the run waits for it
+            await serving
+            assert fleet.service is not None
+            return fleet.service.roster.refusals["rate"]
+
+    assert clock.run(program()) > 100
+
+
+def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
+    roster = Roster("task")
+    member = AgentStatus(agent="member", session="s", online=True, task="task")
+    roster.seen(member, retained=False, epoch="", now=0.0)
+    for i in range(5000):
+        labels, problem = ["l" * 4000] * 3, "p" * 4000
+        made_up = AgentStatus(agent=f"made-up-{i}", session="s", online=True, labels=labels, problem=problem)
+        roster.seen(made_up, retained=False, epoch="", now=float(i))
+    assert len(roster.entries) == 1 + MOST_STRANGERS
+    assert "member" in roster.entries
+    assert len(RosterMessage(agents=roster.rows({})).to_bytes()) < 1 << 20
+    assert roster.forgotten == 5000 - MOST_STRANGERS

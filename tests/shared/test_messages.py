@@ -208,7 +208,7 @@ def test_deep_nesting_is_refused_without_exhausting_the_stack() -> None:
         )
         == "fields"
     )
-    assert reason(Control, b"[" * 100_000) == "not json"
+    assert reason(Control, b"[" * 4_000) == "not json"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""A hostile client as a program of its own: `python -m tests.attacks.flood PORT KIND SECONDS PER_S`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
+
+from shared.messages import AgentStatus
+from shared.topics import Topics
+
+TOPICS = Topics("default")
+BIG_BYTES = 4_000_000
+
+
+def big(number: int) -> tuple[str, bytes]:
+    """A status of 4 MB, as the message format allowed it."""
+    labels = ["x" * 4000] * (BIG_BYTES // 4003)
+    whole = AgentStatus.model_construct(agent="rogue", session="s", online=True, serial=number, labels=labels)
+    return TOPICS.status("rogue"), whole.to_bytes()
+
+
+def small(number: int) -> tuple[str, bytes]:
+    """One status after another of one agent."""
+    return TOPICS.status("rogue"), AgentStatus(agent="rogue", session="s", online=True, serial=number).to_bytes()
+
+
+def stranger(number: int) -> tuple[str, bytes]:
+    """Each status from another made-up agent, as large as it may be."""
+    name = f"made-up-{number}"
+    status = AgentStatus(agent=name, session="s", online=True, serial=1, problem="p" * 4000, labels=["l" * 4000] * 3)
+    return TOPICS.status(name), status.to_bytes()
+
+
+KINDS: dict[str, Callable[[int], tuple[str, bytes]]] = {"big": big, "small": small, "stranger": stranger}
+
+
+def main(port: int, kind: str, seconds: float, per_s: float) -> None:
+    """Publish at this rate, as far as broker and machine allow, and print how many were sent."""
+    client = Client(CallbackAPIVersion.VERSION2, client_id=f"rogue-{kind}")
+    client.max_queued_messages_set(0)
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    began, sent = time.monotonic(), 0
+    while (passed := time.monotonic() - began) < seconds:
+        while sent < passed * per_s:
+            topic, payload = KINDS[kind](sent)
+            client.publish(topic, payload, qos=0).wait_for_publish(5)
+            sent += 1
+        time.sleep(0.002)
+    client.disconnect()
+    client.loop_stop()
+    print(sent, flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4]))

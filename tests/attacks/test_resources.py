@@ -1,0 +1,76 @@
+"""One hostile client and the coordinator's memory and pace, with the real programs over a stock Mosquitto."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import coordinator, fleet
+from tests.processes import Program, free_port, mosquitto, needs_mosquitto, rows, until
+
+pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
+
+QUICK: dict[str, Any] = {
+    "fleet": {"agents": 4, "faults": {}},
+    "rounds": {"count": 5000, "participation": 1.0, "start_agents": 4},
+    "evaluation": {"every": 0},
+    "training": {"epochs": 1},
+}
+
+
+def rounds_per_s(folder: Path, seconds: float) -> float:
+    before, began = len(rows(folder)), time.monotonic()
+    time.sleep(seconds)
+    return (len(rows(folder)) - before) / (time.monotonic() - began)
+
+
+def megabytes(this: Program) -> float:
+    return float(psutil.Process(this.process.pid).memory_info().rss) / 1e6
+
+
+def roster(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "roster.json").read_text())
+    return found
+
+
+def attack(folder: Path, port: int, kind: str, per_s: float, seconds: float = 4.0) -> Program:
+    command = ["tests.attacks.flood", str(port), kind, str(seconds), str(per_s)]
+    return Program(command, folder / f"{kind}.log")
+
+
+def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(tmp_path: Path) -> None:
+    """Growth after 4 s of 4 MB statuses: 217 MB before, 0.1 MB after; of made-up agents with 16 KB each: 16 KB each before."""
+    port, run = free_port(), tmp_path / "run"
+    with mosquitto(tmp_path, port), fleet(tmp_path, port, **QUICK):
+        this = coordinator(tmp_path, port, "--set", "strategy.name=fedavg", **QUICK)
+        try:
+            until(lambda: len(rows(run)) >= 3, of=this)
+            calm, memory = rounds_per_s(run, 2.0), megabytes(this)
+            grown: dict[str, float] = {}
+            pace: dict[str, float] = {}
+            sent: dict[str, int] = {}
+            blamed: dict[str, int] = {}
+            for kind, per_s in (("big", 40.0), ("small", 4000.0), ("stranger", 2000.0)):
+                rogue = attack(tmp_path, port, kind, per_s)
+                before = len(rows(run))
+                until(lambda: rogue.process.poll() is not None, of=rogue)  # noqa: B023 - called at once
+                pace[kind] = (len(rows(run)) - before) / 4.0 / max(calm, 0.1)
+                grown[kind] = megabytes(this) - memory
+                sent[kind] = int(rogue.output)
+                blamed = roster(run)["agents"].get("rogue", {}).get("refusals", {}) if kind == "small" else blamed
+            print(f"calm {calm:.1f} rounds/s, {memory:.0f} MB; pace {pace}; growth in MB {grown}; sent {sent}")
+            folded = len(rows(run))
+            until(lambda: len(rows(run)) >= folded + 2, of=this)  # the run goes on
+        finally:
+            this.stop()
+    refusals = roster(run)["refusals"]
+    assert refusals["too long"] > 0
+    assert blamed["rate"] > 200, "the flood is dropped, and its sender named"
+    assert max(grown.values()) < 100, grown
+    assert len(roster(run)["agents"]) < 1100
+    assert (run / "audit.jsonl").stat().st_size < 2_000_000
