@@ -62,6 +62,13 @@ class Inspected:
 
 
 @dataclass(frozen=True)
+class SubscriptionsRefused:
+    """The broker refuses these subscriptions; none: it refuses no more."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class WorkDone:
     """The report of `step` lies in the outbox."""
 
@@ -117,6 +124,7 @@ Event = (
     | Sent
     | ReportDamaged
     | ModelDamaged
+    | SubscriptionsRefused
     | Tick
 )
 

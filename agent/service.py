@@ -24,10 +24,11 @@ from agent.session import Session
 from agent.store import LARGEST_MODEL, ModelStore
 from shared.errors import DecodeError, UserError
 from shared.files import is_full, write_atomically
-from shared.link import Incoming, Link, Message, Will
+from shared.link import Incoming, Link, Message, Up, Will
 from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
 from shared.namesakes import session_id
 from shared.parts import split
+from shared.subscriptions import Subscriptions
 from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
 Tell = Callable[[Mapping[str, Any]], None]  # one event for a person or a log: {"event": ..., ...}
@@ -103,6 +104,7 @@ class Agent:
         self._work: asyncio.Task[None] | None = None
         self._inspecting: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
+        self._subscriptions: Subscriptions | None = None
         self._over = asyncio.Event()
 
     @property
@@ -164,6 +166,8 @@ class Agent:
                 self._feed(event)
 
     def _understand(self, incoming: Incoming) -> e.Event | None:
+        if isinstance(incoming, Up) and self._subscriptions is not None:
+            self._subscriptions.connected()
         if not isinstance(incoming, Message):
             self.tell({"event": type(incoming).__name__.lower(), "why": getattr(incoming, "why", "")})
             return incoming
@@ -284,14 +288,18 @@ class Agent:
 
     async def _speak(self, link: Link) -> None:
         """What must stay in order goes out one after another; where the link is down it comes again after `Up`."""
+        subscriptions = self._subscriptions = Subscriptions(link, self._subscriptions_refused)
         while True:
             match await self._outgoing.get():
                 case e.Subscribe(topics):
-                    await link.subscribe(topics)
+                    await subscriptions.add(topics)
                 case e.Unsubscribe(topics):
-                    await link.unsubscribe(topics)
+                    await subscriptions.remove(topics)
                 case e.PublishStatus(status):
                     await link.publish(self.topics.status(self.identity.agent), status.to_bytes(), retain=True)
+
+    def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
+        self._feed(e.SubscriptionsRefused(topics))
 
     # work
 
@@ -452,6 +460,8 @@ class Agent:
     def _drop_everything(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if self._subscriptions is not None:
+            self._subscriptions.close()
         for task in (self._work, self._inspecting, self._sending, self._flushing):
             _cancel(task)
 

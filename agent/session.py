@@ -72,6 +72,7 @@ class Session:
         self._epoch = ""  # the roll call that our next status answers
         self._inspection = e.Inspected("")
         self._inspecting = ""
+        self._refused: tuple[str, ...] = ()  # subscriptions: without them we are deaf
         self._phase = Phase.IDLE
         self._work: OrderMessage | None = None  # what is fetched for or worked on; None when idle
         self._order: OrderMessage | None = None  # the newest that was not stale
@@ -121,7 +122,7 @@ class Session:
             samples=seen.samples,
             test_samples=seen.test_samples,
             labels=bounded_labels(seen.labels),
-            problem=seen.problem,
+            problem=self._deafness or seen.problem,
             cluster=self._order.cluster if self._order else None,
             busy=self._work is not None,
             step=self._work.step if self._work else 0,
@@ -168,6 +169,8 @@ class Session:
                 return self._report_damaged(step, now)
             case e.ModelDamaged(digest):
                 return self._model_damaged(digest, now)
+            case e.SubscriptionsRefused(topics):
+                return self._subscriptions_refused(topics)
             case e.Tick():
                 return self._tick(now)
 
@@ -181,6 +184,17 @@ class Session:
         own = (self._topics.order(self._agent), self._topics.status(self._agent))
         subscriptions = (self._topics.coordinator_status, *own, *self._subscribed)
         return [e.Subscribe(subscriptions), *self._watch_for_stall(now)]
+
+    @property
+    def _deafness(self) -> str | None:
+        """Why this agent hears nothing, for others to read; None where it hears."""
+        if not self._refused:
+            return None
+        return f"the broker refuses the subscription to {self._refused[0]}; check its access rules for this agent"
+
+    def _subscriptions_refused(self, topics: tuple[str, ...]) -> list[e.Action]:
+        self._refused = topics
+        return [e.Say(self._deafness or "the broker refuses no subscription any more")]
 
     def _settle_status(self) -> list[e.Action]:
         """A roll call alone is answered by its timer; whatever else others may see goes out at once."""

@@ -37,6 +37,7 @@ class MemoryBroker:
         self.drop_session = drop_session
         self.random = random.Random(f"memory broker {seed}")  # noqa: S311  bad luck, no secrets
         self.retained = Retained()
+        self.denied: set[str] = set()  # topic filters that nobody may subscribe to
         self._connected: dict[str, MemoryLink] = {}
         self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()
         self._back_at = 0.0
@@ -155,13 +156,14 @@ class MemoryLink:
             raise ValueError(f"{wrong} are no topic filters")
         if not await self._travel():
             return False
-        for topic in topics:
+        granted = [topic for topic in topics if topic not in self._broker.denied]
+        for topic in granted:
             self._patterns.add(topic)
             self._broker._subscriptions.add(topic, self)
-        for topic in topics:
+        for topic in granted:
             if self.up:
                 self._broker._resend(self, topic)
-        return self.up
+        return self.up and len(granted) == len(topics)
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
         if not await self._travel():

@@ -82,6 +82,11 @@ class Progressing:
                 self._warn(f'paused: it goes on when {{"command": "resume"}} is published on {row["topic"]}')
             case "control":
                 self._say("goes on after the pause")
+            case "subscriptions" if row["refused"]:
+                topics = ", ".join(row["refused"])
+                self._warn(f"the broker refuses the subscription to {topics}; trying again. Check its access rules")
+            case "subscriptions":
+                self._say("the broker refuses no subscription any more")
             case "link" if not row["up"]:
                 self._warn(f"broker: {row['why']}; trying again")
 

@@ -32,6 +32,7 @@ from shared.link import Down, Incoming, Link, Message, Up, Will
 from shared.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
 from shared.namesakes import Answer, Namesakes, session_id
 from shared.parts import Assembler, FileSink, split
+from shared.subscriptions import Subscriptions
 from shared.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,12 @@ class Repeat:
     """Another coordinator has spoken, and may have overwritten what is retained: say all of it again."""
 
 
-Item = Up | Down | Arrived | Seen | Control | Stop | Repeat
+@dataclass(frozen=True)
+class Wake:
+    """Look at the timers: one of them has changed."""
+
+
+Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
 
 
 def last_will(topics: Topics) -> Will:
@@ -112,6 +118,7 @@ class Service:
         self._rates = Rates(self.scenario.wire.part_bytes)
         self._roll_at: float | None = None  # when to call the roll again, because statuses were dropped
         self._roll_wait_s = ROLL_AGAIN_S[0]
+        self._subscriptions = Subscriptions(link, self._subscriptions_refused)
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
@@ -180,6 +187,7 @@ class Service:
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
             heart.cancel()
+            self._subscriptions.close()
         self.run.audit.close("stop" if over is None else "end", why=over or "")
         if self._full is not None:
             raise self._full
@@ -372,7 +380,7 @@ class Service:
 
     async def _decide(self, item: Item | None) -> list[Effect]:
         match item:
-            case None:
+            case None | Wake():
                 return await self._woken()
             case Up():
                 return await self._up()
@@ -430,10 +438,20 @@ class Service:
         self._name_epoch()
         self.watch({"event": "link", "up": True})
         wanted = (self.topics.every_status, self.topics.every_report, self.topics.control)
-        await self.link.subscribe([*wanted, self.topics.coordinator_status])
+        self._subscriptions.connected()
+        await self._subscriptions.add([*wanted, self.topics.coordinator_status])
         effects = await self._handle(LinkBack())
         await self._tell(online=True)
         return [*await asyncio.to_thread(self.run.desired), *effects]
+
+    def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
+        """Say what we cannot hear; once we can, call the roll again, for answers were missed."""
+        self.watch({"event": "subscriptions", "refused": list(topics)})
+        self.run.audit.blame("subscriptions_refused", "broker", ", ".join(topics) or "none any more")
+        if not topics:
+            self._roll_at = self.now()
+            with contextlib.suppress(asyncio.QueueFull):  # then somebody is awake
+                self._items.put_nowait(Wake())
 
     def _name_epoch(self) -> None:
         self.epoch = f"{self.namesakes.session}.{self._connections}"

@@ -166,3 +166,44 @@ def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
     assert "member" in roster.entries
     assert len(RosterMessage(agents=roster.rows({})).to_bytes()) < 1 << 20
     assert roster.forgotten == 5000 - MOST_STRANGERS
+
+
+def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it_may(tmp_path: Path) -> None:
+    scene, broker = scenario("fedavg"), MemoryBroker()
+    broker.denied = {TOPICS.every_status}
+
+    async def program() -> list[list[str]]:
+        async with Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(30.0)
+            assert not [row for row in fleet.rows if row["event"] == "phase"]
+            broker.denied = set()
+            await serving
+            return [row["refused"] for row in fleet.rows if row["event"] == "subscriptions"]
+
+    assert clock.run(program()) == [[TOPICS.every_status], []]
+
+
+def test_an_agent_that_may_not_hear_its_orders_says_so_in_its_status_and_works_once_it_may(tmp_path: Path) -> None:
+    scene, broker = scenario("fedavg", rounds={"participation": 1.0}), MemoryBroker()
+    broker.denied = {TOPICS.order("agent-3")}
+
+    async def program() -> tuple[str | None, bool]:
+        async with (
+            Fleet(tmp_path, scene, rules(scene, quorum=8), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(30.0)  # without agent-3 no phase has a quorum
+            assert fleet.service is not None
+            problem = fleet.service.roster.rows({})["agent-3"]["problem"]
+            broker.denied = set()
+            await serving
+            return problem, fleet.service.roster.entries["agent-3"].here
+
+    problem, takes_part = clock.run(program())
+    assert (
+        problem
+        == f"the broker refuses the subscription to {TOPICS.order('agent-3')}; check its access rules for this agent"
+    )
+    assert takes_part
