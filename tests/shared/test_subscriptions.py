@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.memory import MemoryBroker
-from shared.link import Message
+from broker.server import Connection, Hub
+from shared.link import Message, Up
+from shared.mqtt_link import MqttLink
 from shared.subscriptions import Pauses, Subscriptions
 from tests import clock
 
@@ -52,3 +56,27 @@ def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
         return told
 
     assert clock.run(program()) == []
+
+
+async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    allowed = False
+    monkeypatch.setattr(Hub, "_may_subscribe", lambda hub, session, pattern: allowed or pattern != "a/order")
+    hub, told = Hub(), asyncio.Queue[tuple[str, ...]]()
+    server = await asyncio.get_running_loop().create_server(lambda: Connection(hub), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = f"mqtt://127.0.0.1:{port}"
+    async with MqttLink(url, client_id="agent") as link, asyncio.timeout(30):
+        assert isinstance(await anext(link.incoming()), Up)
+        subscriptions = Subscriptions(link, told.put_nowait, Pauses(first_s=0.05, most_s=0.1))
+        assert not await subscriptions.add(["a/order", "a/status"])
+        assert await told.get() == ("a/order",)
+        allowed = True
+        assert await told.get() == ()
+        assert await link.publish("a/order", b"work")
+        heard = await anext(link.incoming())
+        subscriptions.close()
+    server.close()
+    assert isinstance(heard, Message)
+    assert heard.payload == b"work"
