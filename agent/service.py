@@ -25,10 +25,10 @@ from agent.store import LARGEST_MODEL, ModelStore
 from shared.errors import DecodeError, UserError
 from shared.files import is_full, write_atomically
 from shared.link import Incoming, Link, Message, Up, Will
+from shared.link_subscriptions import Subscriptions
 from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
 from shared.namesakes import session_id
 from shared.parts import split
-from shared.subscriptions import Subscriptions
 from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
 Tell = Callable[[Mapping[str, Any]], None]  # one event for a person or a log: {"event": ..., ...}

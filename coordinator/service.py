@@ -29,10 +29,10 @@ from shared.audit import Flood
 from shared.errors import DecodeError
 from shared.files import is_full
 from shared.link import Down, Incoming, Link, Message, Up, Will
+from shared.link_subscriptions import Subscriptions
 from shared.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
 from shared.namesakes import Answer, Namesakes, session_id
 from shared.parts import Assembler, FileSink, split
-from shared.subscriptions import Subscriptions
 from shared.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ import pytest
 from broker.memory import MemoryBroker
 from broker.server import Connection, Hub
 from shared.link import Message, Up
+from shared.link_subscriptions import Pauses, Subscriptions
 from shared.mqtt_link import MqttLink
-from shared.subscriptions import Pauses, Subscriptions
 from tests import clock
 
 
