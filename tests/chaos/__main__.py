@@ -91,23 +91,28 @@ def init(out: Path, method: str) -> Path:
 def table(known: dict[int, Outcome]) -> str:
     """Injected faults and what came of the runs that they hit."""
     hits, equal = Counter[str](), Counter[str]()
-    runs = Counter[str]()
+    runs, packets = Counter[str](), Counter[str]()
+    good = 0
     for outcome in known.values():
-        for name in outcome.injected:
-            hits[name] += 1
+        is_equal = outcome.outcome == EQUAL
+        good += is_equal
+        hits.update(outcome.injected)
+        packets.update(outcome.counts)
         for name in set(outcome.injected):
             runs[name] += 1
-            equal[name] += outcome.outcome == EQUAL
+            equal[name] += is_equal
     lines = ["| fault | injected | runs | equal bytes |", "|---|---:|---:|---:|"]
-    lines += [f"| {name} | {hits[name]} | {runs[name]} | {equal[name]} |" for name in KINDS]
-    good = sum(outcome.outcome == EQUAL for outcome in known.values())
+    for name in KINDS:
+        lines.append(f"| {name} | {hits[name]} | {runs[name]} | {equal[name]} |")
     lines.append(f"| **all** | {sum(hits.values())} | {len(known)} | {good} |")
-    packets = Counter[str]()
-    for outcome in known.values():
-        packets.update(outcome.counts)
-    if packets:
-        lines.append("")
-        lines.append("Disturbed by the proxy: " + ", ".join(f"{name} {n}" for name, n in sorted(packets.items())) + ".")
+    disturbed_by_proxy = ", ".join(f"{name} {packets[name]}" for name in sorted(packets))
+    if disturbed_by_proxy:
+        lines += ["", f"Disturbed by the proxy, in packets or connections: {disturbed_by_proxy}."]
+    lines += [
+        f"Seed {outcome.seed} ({outcome.method}): {outcome.outcome[:300]}"
+        for outcome in known.values()
+        if outcome.outcome != EQUAL
+    ]
     return "\n".join(lines)
 
 

@@ -20,38 +20,48 @@ def model_digests(run: Path) -> dict[str, str]:
 def folds(rows: Sequence[Mapping[str, Any]], rounds: int, agents: Iterable[str]) -> list[str]:
     """What is wrong with the record: each round is folded once, each phase once, and always with everybody."""
     phases = [row for row in rows if row["event"] == "phase"]
-    wrong = []
+    wrong: list[str] = []
     steps = [row["step"] for row in phases]
     if steps != sorted(set(steps)):
         wrong.append(f"steps are {steps}")
     ended = [row["round"] for row in phases if row["ends_round"]]
     if ended != list(range(rounds)):
         wrong.append(f"rounds that were folded are {ended}")
-    kinds = Counter((row["round"], row["phase"]) for row in phases)
-    wrong += [f"phase {phase} of round {round_} was folded {n} times" for (round_, phase), n in kinds.items() if n > 1]
     everybody = sorted(agents)
-    wrong += [
-        f"step {row['step']} was folded with {len(row['reported'])} reports, {len(set(row['reported']))} of them different"
-        for row in phases
-        if sorted(row["reported"]) != everybody
-    ]
+    seen = Counter[tuple[int, str]]()
+    for row in phases:
+        key = (row["round"], row["phase"])
+        seen[key] += 1
+        if seen[key] > 1:
+            wrong.append(f"phase {row['phase']} of round {row['round']} was folded {seen[key]} times")
+        reported = row["reported"]
+        if sorted(reported) != everybody:
+            different = len(set(reported))
+            wrong.append(f"step {row['step']} was folded with {len(reported)} reports, {different} of them different")
     return wrong
 
 
 def accepted(rows: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], runs: Iterable[str]) -> list[str]:
     """Reports that an agent was promised to be accepted, and that no fold has used. `events` are those of the fleet."""
-    used = {(agent, row["step"]) for row in rows if row["event"] == "phase" for agent in row["reported"]}
-    void = {row["step"] for row in rows if row["event"] == "void"}
-    of_run: dict[str, str] = {}
+    used: set[tuple[str, int]] = set()
+    void: set[int] = set()
+    for row in rows:
+        if row["event"] == "phase":
+            used |= {(agent, row["step"]) for agent in row["reported"]}
+        elif row["event"] == "void":
+            void.add(row["step"])
     known = set(runs)
+    of_run: dict[str, str] = {}
     lost = []
     for event in events:
         agent = str(event.get("agent", ""))
         if event["event"] == "run":
             of_run[agent] = event["run"]
-        promised = event["event"] == "accepted" and of_run.get(agent) in known
-        if promised and event["step"] not in void and (agent, event["step"]) not in used:
-            lost.append(f"the report of {agent} for step {event['step']} was accepted and never folded")
+        if event["event"] != "accepted" or of_run.get(agent) not in known:
+            continue
+        step = event["step"]
+        if step not in void and (agent, step) not in used:
+            lost.append(f"the report of {agent} for step {step} was accepted and never folded")
     return lost
 
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,17 @@ def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accep
     run, _ = resumed(tmp_path)
     assert {order.accepted for order in orders_in(run.desired()).values()} == {0}
     assert {order.step for order in orders_in(run.desired()).values()} == {orders["agent-1"].step}
+
+
+def test_a_restart_whose_clock_went_back_gives_newer_orders_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half_reported(tmp_path)
+    first = resumed(tmp_path)[0].facts.again
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    second = resumed(tmp_path)[0].facts.again
+    third = resumed(tmp_path)[0].facts.again
+    assert first < second < third
 
 
 def test_a_report_that_began_with_lost_memory_is_named_in_the_record(tmp_path: Path) -> None:
