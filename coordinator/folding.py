@@ -73,13 +73,30 @@ def steps_of(strategy: Strategy[Any], state: Any, phase: Phase, reports: Reports
     return steps
 
 
-def too_far(steps: Sequence[Step], settings: Aggregation) -> dict[ClientId, str]:
-    """Clients whose step no training makes, and why: many times as long as the usual one, and as the model itself."""
+def usual_steps(steps: Sequence[Step]) -> dict[str, float]:
+    """The lower median of the steps' norms by vector name, where enough reports make one."""
+    norms: dict[str, list[float]] = {}
+    for step in steps:
+        norms.setdefault(step.name, []).append(step.norm)
+    return {name: lower_median(own) for name, own in norms.items() if len(own) >= FEWEST}
+
+
+def too_far(
+    steps: Sequence[Step], settings: Aggregation, earlier: Mapping[str, float] | None = None
+) -> dict[ClientId, str]:
+    """Clients whose step no training makes, and why: many times as long as the usual one, and as the model itself.
+
+    A few reports have no median that a liar among them could not make: they are compared with `earlier` ones of the
+    run, as `usual_steps` gave them, where there are any.
+    """
     if settings.refuse_beyond is None:
         return {}
     found: dict[ClientId, str] = {}
     for step in steps:
-        usual, size = _usual(step, steps), max(step.size, 1.0)
+        few = sum(one.name == step.name for one in steps) < FEWEST
+        usual = (earlier or {}).get(step.name) if few else None
+        usual = _usual(step, steps) if usual is None else usual
+        size = max(step.size, 1.0)
         limit = settings.refuse_beyond * max(usual, size)
         if step.norm > limit:
             found[step.client] = (

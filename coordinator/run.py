@@ -121,6 +121,7 @@ class Facts:
     evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
+    usual: dict[str, float] = field(default_factory=dict)  # median norm of the newest steps, by name of the vector
     audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
     ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)  # of privacy: `private_fold.Ledger`
 
@@ -408,7 +409,8 @@ class Run:
             return self._ask_again(close.step, unreadable, now)
         began = time.monotonic()
         reports = self.spool.reports(close.step, close.reporters)
-        if refused := self._too_far(phase, reports):
+        steps = self._steps(phase, reports)
+        if refused := folding.too_far(steps, self.scenario.aggregation, self.facts.usual):
             return self._set_aside(close.step, refused, now)
         try:
             outcome = self._outcome(phase, reports)
@@ -423,6 +425,7 @@ class Run:
         before = dict(self.strategy.assignment(self.state))
         self._count_up(reports)
         self._take(phase, reports, outcome)
+        self.facts.usual |= folding.usual_steps(steps)
         row = self._row(step, close, outcome, before, time.monotonic() - began)
         self.audit.note(
             "fold",
@@ -452,19 +455,18 @@ class Run:
         self._save()
         return [*effects, *map(self.order_of, unreadable), *self._carry_out(actions, now)]
 
-    def _too_far(self, phase: Phase, reports: Reports) -> dict[ClientId, str]:
-        """Reports whose steps no training makes. One of which not even this can be said is left to the fold."""
-        if phase.name in (EVALUATE, MOMENTS):
-            return {}
+    def _steps(self, phase: Phase, reports: Reports) -> list[folding.Step]:
+        """How far the reports moved. Where not even this can be said, the fold fails as well and finds whose fault it is."""
+        if phase.name in (EVALUATE, MOMENTS) or self.scenario.aggregation.refuse_beyond is None:
+            return []
         if self.scenario.privacy is not None and self.scenario.privacy.client is not None:
-            return {}  # every report is clipped; and whom to refuse must not depend on what the others sent
+            return []  # every report is clipped; and whom to refuse must not depend on what the others sent
         try:
-            steps = folding.steps_of(self.strategy, self.state, phase, reports)
+            return folding.steps_of(self.strategy, self.state, phase, reports)
         except (OSError, MemoryError):
             raise
-        except Exception:  # the fold will fail as well, and finds whose fault it is
-            return {}
-        return folding.too_far(steps, self.scenario.aggregation)
+        except Exception:
+            return []
 
     def _set_aside(self, step: int, guilty: Mapping[ClientId, str], now: float) -> list[Effect]:
         """Take these reports out of the step, name their senders, and go on with what is left."""
