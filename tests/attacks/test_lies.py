@@ -96,7 +96,7 @@ def spoil(path: Path, change: dict[str, Any]) -> None:
 
     arrays, facts = open_arrays(path)
     copies = {name: np.array(array) for name, array in arrays.items()}
-    save_arrays(path, copies, {**facts, **change})
+    save_arrays(path, copies, {**facts, **change}, sealed=True)
 
 
 def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(tmp_path: Path) -> None:
