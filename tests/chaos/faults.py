@@ -219,7 +219,7 @@ class Injector:
         return sorted((self.folder / "spool").glob("[0-9]*/[!.]*.safetensors"))
 
     async def _damage_checkpoint(self, fault: Fault) -> bool:
-        """It is refused by name; whoever restores the file can go on."""
+        """It is refused by name; the run continues once the file is restored."""
         await self._coordinator.kill()
         found = sorted((self.folder / "checkpoint" / "arrays").glob("*.safetensors"))
         if found:
@@ -233,7 +233,7 @@ class Injector:
         return bool(found)
 
     async def _damage_start(self, fault: Fault) -> bool:
-        """It is refused by name; whoever removes the file can go on."""
+        """It is refused by name; the run continues once the file is removed."""
         await self._coordinator.kill()
         start = self.folder / "start.npz"
         if not start.exists():

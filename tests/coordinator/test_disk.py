@@ -13,6 +13,7 @@ import pytest
 from coordinator.checkpoint import Checkpoint
 from coordinator.disk import open_arrays, save_arrays
 from coordinator.spool import Spool
+from shared import files
 from shared.errors import UserError
 from shared.strategy import Report
 from shared.vectors import Vector, mean
@@ -76,6 +77,16 @@ def test_only_a_durable_spool_waits_for_the_disk(
     spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), 1.25)
     assert bool(synced) == durable
     assert [path.name for path in (tmp_path / "4").iterdir()] == ["pi-7.safetensors"]
+
+
+def test_a_durable_spool_survives_a_power_cut_with_the_folders_that_lead_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "_sync", synced.append)
+    spool = Spool(tmp_path / "run" / "spool")
+    spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), 1.25)
+    assert {tmp_path / "run", tmp_path / "run" / "spool", tmp_path / "run" / "spool" / "4"} <= set(synced)
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from shared import files
 from shared.files import replacing, write_atomically
 
 
@@ -59,3 +61,20 @@ def test_only_a_durable_write_waits_for_the_disk(tmp_path: Path, monkeypatch: py
     assert not synced
     write_atomically(tmp_path / "x", b"2")
     assert len(synced) == 2  # the file, and the folder that names it
+
+
+def test_a_durable_folder_is_named_on_the_disk_by_each_folder_above_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(files, "_sync", synced.append)
+    files.make_folder(tmp_path / "a" / "b")
+    assert sorted(synced) == [tmp_path, tmp_path / "a"]
+    files.make_folder(tmp_path / "a" / "c", durable=False)
+    files.make_folder(tmp_path / "a" / "b")
+    assert len(synced) == 2
+
+
+@pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
+def test_only_a_lack_of_room_counts_as_a_full_disk(number: int, full: bool) -> None:
+    assert files.is_full(OSError(number, "why")) == full
