@@ -125,6 +125,8 @@ class Message(BaseModel):
 class Packed(Message):
     """A msgpack message."""
 
+    largest: ClassVar[int] = 1 << 40  # bytes; what carries weights is bounded where its parts are put together
+
     def to_bytes(self) -> bytes:
         body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
         return b"".join((bytes([VERSION]), _checksum(body), body))
@@ -133,6 +135,8 @@ class Packed(Message):
     def from_bytes(cls, payload: bytes) -> Self:
         if not payload:
             raise DecodeError("empty")
+        if len(payload) > cls.largest:
+            raise DecodeError("too long", f"{len(payload)} bytes of msgpack, at most {cls.largest}")
         if payload[0] != VERSION:
             raise DecodeError("version", f"{payload[0]}, want {VERSION}")
         body = memoryview(payload)[1 + CHECKSUM_BYTES :]
@@ -252,6 +256,8 @@ class OrderMessage(Packed):
     `again` grows with every restart of the coordinator, which then lost sight of the parts in transit and
     wants them once more; `serial` grows with every order in between.
     """
+
+    largest: ClassVar[int] = 16 << 20
 
     run: Name
     serial: Count = 0

@@ -17,12 +17,14 @@ from shared import audit
 from shared.array_files import ArrayFileError, read_npz
 from shared.codec import decode
 from shared.errors import DataError, DecodeError, UserError
-from shared.messages import Encoded
+from shared.messages import Encoded, OrderMessage
 from shared.vectors import Layout
 from tests.attacks.bad_data import leaf_user
 from tests.fuzz.campaign import rng_of
 from tests.fuzz.file_targets import matlab, npz
-from tests.fuzz.mutate import mutated
+from tests.fuzz.mutate import mutated, packed
+from tests.fuzz.wire_targets import sealed
+from tests.shared.samples import SAMPLES
 
 
 def test_a_vector_of_no_values_with_a_scale_is_refused() -> None:
@@ -52,6 +54,13 @@ def test_a_layout_that_is_none_is_refused(wire: dict[str, Any]) -> None:
     """Five kinds of exceptions; and a layout of 2**62 values was taken."""
     with pytest.raises(DecodeError, match="layout"):
         Layout.from_wire(wire)
+
+
+def test_an_order_that_keeps_an_agent_busy_is_refused_unread() -> None:
+    """46 MB of lists in lists where a text is expected took 6 s, and an idle agent has no memory for them."""
+    order = SAMPLES["order"].model_dump() | {"run": [b"x" * 1000] * 20_000}
+    with pytest.raises(DecodeError, match="too long"):
+        OrderMessage.from_bytes(sealed(packed(order)))
 
 
 def test_an_audit_log_with_another_alphabet_in_a_hash_is_broken(tmp_path: Path) -> None:

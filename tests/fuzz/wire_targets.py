@@ -40,6 +40,8 @@ def sealed_json(kind: type[Document], body: bytes) -> bytes:
     return body[:-1] + messages._check_key(body) if kind.checked and body else body
 
 
+MAX_MESSAGE = 1 << 20  # bytes: a list of a list of lists, each 300 times over, only takes time
+
 # -- single messages ---------------------------------------------------------------------------------------------------
 
 
@@ -51,10 +53,11 @@ def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
         return mutated(rng, [whole])
     if isinstance(sample, Packed):
         body = whole[1 + messages.CHECKSUM_BYTES :]
-        return sealed(mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump())))
+        changed = mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump()))
+        return sealed(changed if len(changed) <= MAX_MESSAGE else mutated(rng, [body]))
     body = sample.model_dump_json().encode()
     changed = mutated(rng, [body]) if way < 0.45 else as_json(mutated_tree(rng, sample.model_dump(mode="json")))
-    return sealed_json(type(sample), changed)
+    return sealed_json(type(sample), changed[:MAX_MESSAGE])
 
 
 def message_target(name: str) -> Target:

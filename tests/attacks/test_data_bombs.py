@@ -1,0 +1,214 @@
+"""Data files that claim or unpack to more than any machine has, or that lead out of their folder."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from agent.data import load
+from agent.data.limits import FREE_BYTES, LIMIT_VARIABLE, MAX_RATIO, unpacked_limit
+from shared.errors import DataError, UserError
+from tests.attacks.bad_data import idx, leaf_user
+
+SMALL = 1 << 20
+ZEROS = 64 << 20  # of content: 64 MiB unpack from some 64 KiB
+
+
+def gz_bomb(folder: Path) -> Path:
+    """Images as its header claims, 64 times the limit."""
+    images = gzip.compress(idx(ZEROS >> 10, 32, 32, content=bytes(ZEROS)), 9)
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(images)
+    (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(2)))
+    return folder
+
+
+def gz_that_goes_on(folder: Path) -> Path:
+    """Two images as its header claims, and 64 MiB behind them."""
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(2, 2, 2) + bytes(ZEROS), 9))
+    (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(2)))
+    return folder
+
+
+def npz_bomb(folder: Path) -> Path:
+    np.savez_compressed(folder / "a.npz", x=np.zeros((1 << 10, ZEROS >> 10), np.uint8), y=np.arange(1 << 10) % 2)
+    return folder / "a.npz"
+
+
+def npz_that_lies(folder: Path) -> Path:
+    """The array's own header claims 8 TB, the archive's says a hundred bytes."""
+    member = io.BytesIO()
+    np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
+    with zipfile.ZipFile(folder / "a.npz", "w") as archive:
+        archive.writestr("x.npy", member.getvalue() + bytes(100))
+        archive.writestr("y.npy", b"")
+    return folder / "a.npz"
+
+
+def tar_bomb(folder: Path) -> Path:
+    path = folder / "cifar.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        info = tarfile.TarInfo("cifar/data_batch_1.bin")
+        info.size = ZEROS
+        archive.addfile(info, io.BytesIO(bytes(ZEROS)))
+    return path
+
+
+def tar_with_a_long_comment(folder: Path) -> Path:
+    """64 MiB in an extended header, which tar readers take into memory whole."""
+    path = folder / "cifar.tar.gz"
+    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("cifar/data_batch_1.bin")
+        info.pax_headers = {"comment": "x" * (ZEROS // 4)}
+        archive.addfile(info)
+    return path
+
+
+def parquet_bomb(folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = 4_000_000
+    table = pa.table({"a": pa.array(np.zeros(rows, np.float64)), "label": pa.array(np.zeros(rows, np.int64))})
+    pq.write_table(table, folder / "a.parquet", compression="zstd")
+    return folder / "a.parquet"
+
+
+def matlab_bomb(folder: Path) -> Path:
+    from scipy.io import savemat
+
+    zeros = np.zeros((32, 32, 3, ZEROS // 3072), np.uint8)
+    savemat(folder / "train_32x32.mat", {"X": zeros, "y": np.ones((2, 1))}, do_compression=True)
+    return folder
+
+
+BOMBS = [gz_bomb, npz_bomb, tar_bomb, tar_with_a_long_comment, parquet_bomb, matlab_bomb]
+
+
+@pytest.mark.parametrize("make", BOMBS, ids=lambda make: make.__name__)
+def test_a_file_that_unpacks_to_more_than_its_limit_is_refused_before_it_is_unpacked(
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: all 64 MiB were unpacked, and twice as much was held."""
+    place = make(tmp_path)
+    monkeypatch.setenv(LIMIT_VARIABLE, str(SMALL))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError) as caught:
+            load(place)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert f"more than {SMALL} bytes" in str(caught.value) or f"the limit is {SMALL}" in str(caught.value)
+    assert str(SMALL) in caught.value.public
+    assert peak < 16 * SMALL, f"{peak >> 20} MiB were set aside"
+
+
+@pytest.mark.parametrize("make", [gz_that_goes_on, npz_that_lies], ids=lambda make: make.__name__)
+def test_a_header_that_lies_about_the_size_is_found_before_memory_is_set_aside(
+    make: Callable[[Path], Path], tmp_path: Path
+) -> None:
+    """Before: 64 MiB were unpacked, and numpy asked the system for 8 TB."""
+    place = make(tmp_path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match=r"asks for|claims"):
+            load(place)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16 << 20, f"{peak >> 20} MiB were set aside"
+
+
+def test_the_limit_grows_with_the_file_and_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.gz"
+    path.write_bytes(b"")
+    assert unpacked_limit(path) == FREE_BYTES
+    with path.open("wb") as file:
+        file.truncate(FREE_BYTES)
+    assert unpacked_limit(path) == min(64 << 30, FREE_BYTES * MAX_RATIO)
+    monkeypatch.setenv(LIMIT_VARIABLE, "12")
+    assert unpacked_limit(path) == 12
+    monkeypatch.setenv(LIMIT_VARIABLE, "much")
+    with pytest.raises(UserError, match="COVEY_MAX_DATA_BYTES is 'much'; set it to a number of bytes"):
+        unpacked_limit(path)
+
+
+# -- out of the folder -------------------------------------------------------------------------------------------------
+
+
+def image(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4)).save(path)
+
+
+@pytest.mark.parametrize("name", ["../../outside/1.png", "inside/../../../outside/1.png", "link/1.png", "1.png"])
+def test_a_leaf_file_reads_no_image_outside_of_its_folder(name: str, tmp_path: Path) -> None:
+    """Before: any image of the machine that the file named was read, and became a training sample."""
+    image(tmp_path / "outside" / "1.png")
+    home = tmp_path / "data" / "raw"
+    (home / "inside").mkdir(parents=True)
+    (home / "link").symlink_to(tmp_path / "outside")
+    (home / "1.png").symlink_to(tmp_path / "outside" / "1.png")
+    (tmp_path / "data" / "train").mkdir()
+    (tmp_path / "data" / "train" / "a.json").write_text(leaf_user([name] * 2, [0, 1]))
+    with pytest.raises(DataError, match="leads out of") as caught:
+        load(tmp_path / "data")
+    assert caught.value.public == "user 1: the name of an image leads out of the data folder"
+
+
+def test_an_absolute_name_in_a_leaf_file_is_refused(tmp_path: Path) -> None:
+    image(tmp_path / "outside" / "1.png")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.json").write_text(leaf_user([str(tmp_path / "outside" / "1.png")] * 2, [0, 1]))
+    with pytest.raises(DataError, match="leads out of"):
+        load(tmp_path / "data" / "a.json")
+
+
+def test_links_in_an_archive_are_not_followed_and_no_path_of_it_is_written(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(bytes(3073))
+    path = tmp_path / "cifar.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
+            info = tarfile.TarInfo("cifar/data_batch_1.bin")
+            info.type, info.linkname = kind, str(secret)
+            archive.addfile(info)
+        info = tarfile.TarInfo("../../escaped.bin")
+        info.size = 3073
+        archive.addfile(info, io.BytesIO(bytes(3073)))
+    with pytest.raises(DataError, match=r"no data_batch_\*\.bin and no train\.bin among escaped\.bin"):
+        load(path)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["cifar.tar.gz", "secret.bin"]
+
+
+def test_a_program_for_a_printer_is_no_image(tmp_path: Path) -> None:
+    """Before: Pillow hands PostScript, whatever the file is called, to Ghostscript."""
+    path = tmp_path / "cat" / "1.png"
+    path.parent.mkdir()
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 4 4\n%%EndComments\nshowpage\n")
+    with pytest.raises(DataError, match=r"1\.png: not a readable image \(cannot identify"):
+        load(tmp_path)
+
+
+def test_an_image_of_more_pixels_than_are_read_is_refused_by_its_header(tmp_path: Path) -> None:
+    """100 million pixels in 12 KB; Pillow only warns."""
+    import zlib
+
+    path = tmp_path / "cat" / "1.png"
+    image(path)
+    content = bytearray(path.read_bytes())
+    content[16:24] = struct.pack(">II", 10_000, 10_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="10000x10000 pixels, at most 67108864 are read"):
+        load(tmp_path)
