@@ -182,18 +182,7 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         driver = Poisoned(Path(folder), cell, setup, people)
         run = driver.complete({name: (len(one.targets), len(one.test_targets)) for name, one in people.items()})
-        figures = {
-            mode: float(
-                np.mean(
-                    [
-                        one[mode]["accuracy"]
-                        for name, one in run.facts.evaluation.items()
-                        if counts(name, one, mode, driver)
-                    ]
-                )
-            )
-            for mode in ("server", "tuned")
-        }
+        figures = {mode: honest_accuracy(driver, mode) for mode in ("server", "tuned")}
         finite = all(bool(np.isfinite(model).all()) for model in run.strategy.clusters(run.state))
         clusters = len(run.strategy.clusters(run.state))
         quarantined = sorted(run.engine.quarantined)
@@ -201,8 +190,13 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     return {**figures, "finite": finite, "clusters": clusters, "quarantined": quarantined, "seconds": round(seconds, 2)}
 
 
-def counts(name: ClientId, told: dict[str, Any], mode: str, driver: Poisoned) -> bool:
-    return name not in driver.liars and bool(told[mode]["n"])
+def honest_accuracy(driver: Poisoned, mode: str) -> float:
+    """The mean over the honest agents that have something to test on."""
+    shares: list[float] = []
+    for name, told in driver.run.facts.evaluation.items():
+        if name not in driver.liars and told[mode]["n"]:
+            shares.append(told[mode]["accuracy"])
+    return float(np.mean(shares))
 
 
 def cells(seeds: Sequence[int]) -> Iterator[Cell]:
@@ -212,7 +206,7 @@ def cells(seeds: Sequence[int]) -> Iterator[Cell]:
 
 
 def table(found: dict[str, dict[str, Any]], mode: str, seeds: Sequence[int]) -> str:
-    """Markdown: a block per method, a row per rule, a column per attack; percent, mean over the seeds that are there."""
+    """Markdown: a row per method and rule, a column per attack; percent, mean over the seeds that are there."""
     lines = [f"| method | rule | {' | '.join(ATTACKS)} |", "|---|---|" + "---:|" * len(ATTACKS)]
     for method, rule in itertools.product(METHODS, RULES):
         row: list[str] = []

@@ -1,0 +1,48 @@
+"""The poisoning benchmark: its lies are what they are called, and the page shows what the record says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.poisoning import ATTACKS, METHODS, RULES, TIMES, Cell, bent, cells, hostile, scenario, table
+from shared.seeds import generator
+from tests.bowl import flat
+
+ROOT = Path(__file__).parents[2]
+RECORD = ROOT / "benchmarks" / "results" / "poisoning.json"
+
+
+def test_a_bent_report_goes_ten_times_as_far_as_the_honest_one() -> None:
+    base, honest = flat(1.0, 1.0, 1.0), flat(1.0, 2.0, 1.0)
+    draw = generator(1, "test")
+    assert bent(honest, base, "scaled", draw).tolist() == [1.0, 11.0, 1.0]
+    assert bent(honest, base, "sign_flip", draw).tolist() == [1.0, -9.0, 1.0]
+    random = bent(honest, base, "random", draw)
+    assert float(np.linalg.norm(random - base)) == pytest.approx(TIMES, rel=1e-5)
+    assert random.tolist() != [1.0, 11.0, 1.0]
+
+
+def test_a_fifth_of_the_agents_is_hostile_the_same_in_every_cell_of_a_seed() -> None:
+    assert len(hostile(1)) == 6
+    assert hostile(1) == hostile(1) != hostile(2)
+    listed = list(cells([1]))
+    assert len(listed) == len(METHODS) * len(ATTACKS) * len(RULES)
+    assert {scenario(cell).aggregation.rule for cell in listed} >= {"mean", "krum", "median"}
+    assert len({cell.key for cell in listed}) == len(listed)
+
+
+@pytest.mark.parametrize("mode", ["server", "tuned"])
+def test_the_page_shows_the_record(mode: str) -> None:
+    found = json.loads(RECORD.read_text())["cells"]
+    seeds = sorted({int(key.rpartition(" ")[2]) for key in found})
+    assert table(found, mode, seeds) in (ROOT / "docs" / "aggregation.md").read_text("utf-8")
+    assert all(one["finite"] for one in found.values())
+
+
+def test_a_table_has_a_mean_and_a_spread_over_seeds() -> None:
+    found = {Cell("fedavg", "mean", "none", seed).key: {"server": share} for seed, share in ((1, 0.5), (2, 0.7))}
+    assert table(found, "server", [1, 2]).splitlines()[2] == "| fedavg | mean | 60.0 ± 10.0 |  |  |  |  |"
