@@ -193,7 +193,7 @@ def test_commands_are_found_in_their_blocks() -> None:
     ]
 
 
-def test_every_method_has_a_paragraph_with_idea_cost_use_and_what_published_code_got_wrong() -> None:
+def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_published_code() -> None:
     from tests.small_run import METHODS
 
     sections = (ROOT / "docs" / "methods.md").read_text("utf-8").split("\n## ")[1:]
@@ -201,4 +201,5 @@ def test_every_method_has_a_paragraph_with_idea_cost_use_and_what_published_code
     assert set(told) == {str(options.get("name", method)) for method, options in METHODS.items()}
     for section in told.values():
         parts = re.findall(r"^\*\*(.+)\.\*\*", section, re.MULTILINE)
-        assert parts == ["Idea", "Cost per round", "When to use it", "What published code got wrong"], section
+        wanted = ["Idea", "Cost per round", "When to use it", "What it reveals", "What published code got wrong"]
+        assert parts == wanted, section

@@ -1,0 +1,178 @@
+"""What a signature reveals: which labels an agent holds, from FedClust's final layers, with and without noise.
+
+    python benchmarks/leakage.py
+    python benchmarks/leakage.py --noise 0 0.1 1 --seeds 1
+
+Agents with three of the ten digits each train one epoch from one start and send their final layers, as FedClust's
+agents do. Two readers guess which labels each agent holds: one looks at the biases alone (a label that an agent has
+pulls its bias up), the other has learnt from final layers of agents whose labels it knows. The figure is the area under
+the ROC curve over all pairs of agent and label: 1 is certainty, 0.5 is guessing. Also printed: how much of the mean image
+of a class lies in the span that PACFL sends for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.metrics import roc_auc_score
+
+from agent.data import Dataset, fit
+from agent.learner import TorchLocal
+from agent.models import initial
+from agent.partition import client_dataset, fleet_data
+from shared.noise import Noise
+from shared.privacy import SignaturePrivacy, noised
+from shared.scenario import Scenario
+from shared.seeds import generator
+from shared.strategies.pacfl import signature
+from shared.strategy import Training
+from shared.vectors import Vector
+
+OUT = Path(__file__).parent / "results" / "leakage.json"
+AGENTS, SHARE = 60, 0.3
+CLASSES = 10
+CLIP = 1.0
+RIDGE = 10.0
+NOISES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)  # multiples of the clip
+
+Matrix = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Area under the ROC curve of both readers; `noise` None: signatures as they are, no clip."""
+
+    seed: int
+    noise: float | None
+    biases: float
+    learnt: float
+
+
+def scenario(seed: int) -> Scenario:
+    """Digits, a small network, three labels for each agent."""
+    return Scenario.model_validate(
+        {
+            "name": "leakage",
+            "seed": seed,
+            "task": {
+                "features": [1, 8, 8],
+                "classes": CLASSES,
+                "scale": 1 / 16,
+                "model": {"name": "mlp", "options": {"hidden": 64}},
+            },
+            "strategy": {"name": "fedclust"},
+            "fleet": {"agents": AGENTS, "data": "digits", "partition": {"name": "label_skew", "share": SHARE}},
+        }
+    )
+
+
+def fleet_of(plan: Scenario) -> list[Dataset]:
+    """Every agent's data."""
+    assert plan.fleet is not None
+    data, split = fleet_data(plan)
+    return [fit(client_dataset(data, split, i), plan.task) for i in range(plan.fleet.agents)]
+
+
+def signatures(plan: Scenario, fleet: Sequence[Dataset]) -> tuple[Vector, list[Vector]]:
+    """The start's final layer and each agent's after an epoch (S,)."""
+    start, layout = initial(plan.task, plan.seed)
+    training = Training(epochs=1, batch=10, lr=0.1)
+    found = []
+    for i, data in enumerate(fleet):
+        local = TorchLocal(data, plan.task, layout, training, generator(plan.seed, "shuffle", i))
+        found.append(local.descend(start).end[layout.final_layer].copy())
+    return start[layout.final_layer].copy(), found
+
+
+def held(fleet: Sequence[Dataset]) -> Matrix:
+    """Which labels each agent holds, (agents, classes) of 0 and 1."""
+    table = np.zeros((len(fleet), CLASSES))
+    for i, data in enumerate(fleet):
+        table[i, np.unique(data.targets)] = 1.0
+    return table
+
+
+def by_biases(steps: Matrix, truth: Matrix) -> float:
+    """The reader that looks at the biases: the last values of a final layer."""
+    return float(roc_auc_score(truth.ravel(), steps[:, -CLASSES:].ravel()))
+
+
+def by_learning(steps: Matrix, truth: Matrix) -> float:
+    """The reader that has seen the other half of the agents with their labels: ridge regression on final layers."""
+    half = len(steps) // 2
+    scores = np.zeros_like(truth)
+    for known, asked in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
+        seen = steps[known] / (steps[known].std() or 1.0)
+        new = steps[asked] / (steps[known].std() or 1.0)
+        kernel = seen @ seen.T + RIDGE * np.eye(half)
+        scores[asked] = new @ seen.T @ np.linalg.solve(kernel, truth[known] - truth[known].mean(axis=0))
+    return float(roc_auc_score(truth.ravel(), scores.ravel()))
+
+
+def read(seed: int, noises: Sequence[float]) -> list[Reading]:
+    """Both readers on signatures as they are, and behind each amount of noise."""
+    plan = scenario(seed)
+    fleet = fleet_of(plan)
+    base, sent = signatures(plan, fleet)
+    truth = held(fleet)
+    bare = np.stack([one.astype(np.float64) - base for one in sent])
+    found = [Reading(seed, None, by_biases(bare, truth), by_learning(bare, truth))]
+    for amount in noises:
+        settings = SignaturePrivacy(clip=CLIP, noise_multiplier=amount)
+        hidden = [
+            noised(one, base, settings, Noise.simulated(seed, "leakage", i, str(amount))) for i, one in enumerate(sent)
+        ]
+        steps = np.stack([one.astype(np.float64) - base for one in hidden])
+        found.append(Reading(seed, amount, by_biases(steps, truth), by_learning(steps, truth)))
+    return found
+
+
+def mean_in_span(seed: int) -> float:
+    """Share of the squared norm of a class's mean image that lies in what PACFL sends for it, over agents and labels."""
+    shares = []
+    for data in fleet_of(scenario(seed)):
+        inputs = data.features.reshape(len(data.targets), -1).astype(np.float32)
+        vectors, labels = signature(inputs, data.targets, 3)
+        for label in np.unique(data.targets):
+            own = vectors[np.asarray(labels) == label].astype(np.float64)
+            mean = inputs[data.targets == label].mean(axis=0, dtype=np.float64)
+            shares.append(float(np.sum((own @ mean) ** 2) / np.sum(mean**2)))
+    return float(np.mean(shares))
+
+
+def table(readings: Sequence[Reading]) -> str:
+    """Markdown: means over the seeds."""
+    lines = ["| noise on signatures | AUC, biases alone | AUC, learnt reader |", "|---|---:|---:|"]
+    for amount in dict.fromkeys(one.noise for one in readings):
+        own = [one for one in readings if one.noise == amount]
+        name = "none, no clip" if amount is None else "clip only" if not amount else f"{amount:g} x clip"
+        biases, learnt = (float(np.mean([getattr(one, key) for one in own])) for key in ("biases", "learnt"))
+        lines.append(f"| {name} | {biases:.3f} | {learnt:.3f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--noise", nargs="+", type=float, default=list(NOISES), help="multiples of the clip")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    readings = [one for seed in given.seeds for one in read(seed, given.noise)]
+    span = mean_in_span(given.seeds[0])
+    print(table(readings))
+    print(f"\nPACFL: {100 * span:.1f} % of a class's mean image lie in the span that is sent for it")
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    document = {"readings": [asdict(one) for one in readings], "pacfl_mean_in_span": span}
+    given.out.write_text(json.dumps(document, indent=0))
+
+
+if __name__ == "__main__":
+    main()
