@@ -10,7 +10,8 @@ report. Only vectors that become models are bent; signatures stay honest, so tha
   `scaled`: ten times the honest step; `label_flip`: training on labels 9 - y, reported as it is
 
 E-server and E-tuned are means over the honest agents. Every cell is written to --out as soon as it is done, and a
-second start goes on where the first one ended. `--table` prints what there is as Markdown.
+second start goes on where the first one ended. `--table` runs nothing and prints what there is; `--page` puts the tables
+into a Markdown page that has them already.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -219,12 +221,20 @@ def table(found: dict[str, dict[str, Any]], mode: str, seeds: Sequence[int]) -> 
     return "\n".join(lines)
 
 
+def put_into(page: Path, found: dict[str, dict[str, Any]], seeds: Sequence[int]) -> None:
+    """Replace the two tables of a page, E-server's first."""
+    tables = iter([table(found, "server", seeds), table(found, "tuned", seeds)])
+    pattern = r"^\| method \| rule \| none .*(?:\n\|.*)*"
+    write_atomically(page, re.sub(pattern, lambda _: next(tables), page.read_text(), flags=re.MULTILINE).encode())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data-root", default="../shared/data")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose two tables are brought up to date")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -236,6 +246,8 @@ def main() -> None:
         print(cell.key, found[cell.key], flush=True)
         facts = {"agents": AGENTS, "hostile": HOSTILE, "clusters": CLUSTERS, "rounds": ROUNDS, "times": TIMES}
         write_atomically(given.out, json.dumps({"settings": facts, "cells": found}, indent=1).encode())
+    if given.page is not None:
+        put_into(given.page, found, sorted({int(key.rpartition(" ")[2]) for key in found}))
     for mode in ("server", "tuned"):
         print(f"\nE-{mode} of the honest agents, percent\n\n{table(found, mode, given.seeds)}")
 

@@ -142,7 +142,8 @@ def guilty(fold: Callable[[Reports], Any], reports: Reports) -> dict[ClientId, s
     """Whose reports make a fold fail, and how; empty where it does not fail.
 
     First each report alone is left out: one liar is found so. Where that does not help, reports are added one after
-    another, and each that breaks the fold stays out. Raises OSError and MemoryError as they come: a full disk is
+    another, and each that breaks the fold stays out. Where all of several reports break it, nobody is to blame: then
+    the method itself is at fault. Raises OSError and MemoryError as they come: a full disk is
     nobody's lie.
     """
     failure = _failure(fold, reports)
@@ -160,7 +161,7 @@ def guilty(fold: Callable[[Reports], Any], reports: Reports) -> dict[ClientId, s
             good.append((client, report))
         else:
             found[client] = why
-    return found
+    return {} if len(found) == len(reports) > 1 else found
 
 
 def _failure(fold: Callable[[Reports], Any], reports: Reports) -> str | None:

@@ -134,7 +134,8 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(tmp_path: Pat
         effects += run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
     voids = [one.row for one in effects if isinstance(one, Announce) and one.row["event"] == "void"]
     assert run.engine.round == 0
-    assert len(voids) == 1
+    assert [row["why"] for row in voids] == ["the fold failed: ArithmeticError: nothing goes"]
+    assert run.engine.refused == {}
 
 
 def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any) -> None:

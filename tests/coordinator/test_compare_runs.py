@@ -195,14 +195,14 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [NotImplementedError, RecursionError, RuntimeError])
-def test_what_a_method_raises_is_no_end_of_a_run(
+def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
     kind: type[Exception], tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fold(*_: Any) -> Any:
         raise kind("not yet")
 
     monkeypatch.setattr(FedAvg, "fold", fold)
-    with pytest.raises(kind, match="not yet"):
+    with pytest.raises(UserError, match=f"given up after round 0: .* the fold failed: {kind.__name__}: not yet"):
         simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
 
 

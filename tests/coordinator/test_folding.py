@@ -101,6 +101,7 @@ def test_guilty_names_one_liar_several_or_nobody() -> None:
     assert guilty(failing("c"), reports) == {"c": "TypeError: c is bad"}
     assert guilty(failing("a", "d"), reports) == {"a": "TypeError: a is bad", "d": "TypeError: d is bad"}
     assert guilty(failing("a"), reports[:1]) == {"a": "TypeError: a is bad"}
+    assert guilty(failing("a", "b", "c", "d"), reports) == {}, "the fold itself is broken"
 
 
 def test_a_full_disk_is_nobodys_lie() -> None:
