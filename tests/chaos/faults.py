@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.chaos.plan import Fault
 from tests.chaos.site import FEDERATION, Broken, Program, Site, fill, flip, python
 
-SPOOL_S = 2.0  # so long is waited for a report to damage
+SPOOL_S = 10.0  # so long is waited for a report to damage
 REFUSAL_S = 60.0
 USER_ERROR = 2  # exit code
 FREEZE_S = 8.0  # longer than what counts as a busy machine
@@ -198,12 +198,7 @@ class Injector:
 
     async def _damage_spool(self, fault: Fault) -> bool:
         """Between a kill and the restart: an accepted report is not what it was, or is gone."""
-        found: list[Path] = []
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SPOOL_S):
-                while not found and self._coordinator.lives:
-                    found = self._spooled()
-                    await asyncio.sleep(0.005)
+        await self._caught_with_reports()
         await self._coordinator.kill()
         found = self._spooled()
         if found:
@@ -214,6 +209,17 @@ class Injector:
                 flip(chosen, fault.chance)
         await self._resume()
         return bool(found)
+
+    async def _caught_with_reports(self) -> None:
+        """Stop the coordinator at an instant at which reports lie in its spool, if there is one soon."""
+        end = asyncio.get_running_loop().time() + SPOOL_S
+        while asyncio.get_running_loop().time() < end and self._coordinator.lives:
+            if self._spooled():
+                self._coordinator.process.send_signal(signal.SIGSTOP)
+                if self._spooled():
+                    return
+                self._coordinator.process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.005)
 
     def _spooled(self) -> list[Path]:
         return sorted((self.folder / "spool").glob("[0-9]*/[!.]*.safetensors"))
