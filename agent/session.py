@@ -283,7 +283,7 @@ class Session:
     def _order_seen(self, order: OrderMessage, now: float) -> list[e.Action]:
         refusal = self._rules.refuses(order, self._agent)
         self._order = order if refusal is None else order.model_copy(update={"work": None})
-        actions = self._switch_run(order)
+        actions = self._switch_run(order, now)
         actions += self._compare_accepted(order)
         actions += self._settle_report(order)
         if self._work is not None and not self._wants(order, self._work.step):
@@ -316,7 +316,7 @@ class Session:
     def _wants(self, order: OrderMessage, step: int) -> bool:
         return order.work is not None and order.step == step > max(order.accepted, order.closed, self._accepted)
 
-    def _switch_run(self, order: OrderMessage) -> list[e.Action]:
+    def _switch_run(self, order: OrderMessage, now: float) -> list[e.Action]:
         if order.run == self._run:
             return []
         actions = self._stop_sending()
@@ -329,6 +329,7 @@ class Session:
         self._aside = left
         self._run, self._accepted, self._outbox = back.run, back.accepted, back.step
         self._kept, self._confirmed = back.kept, back.confirmed
+        self._nudge(now)  # a report of the run that is back may still wait
         return [*actions, e.SwitchRun(order.run)]
 
     def _compare_accepted(self, order: OrderMessage) -> list[e.Action]:

@@ -374,6 +374,16 @@ def test_another_run_leaves_report_and_work_of_the_old_one() -> None:
     assert react(session, e.OrderSeen(rest(run="run-2"))) == [e.CancelWork(), e.SwitchRun("run-2")]
 
 
+def test_a_report_of_a_run_that_is_back_goes_out_again_though_its_order_asks_for_nothing() -> None:
+    session = reported()
+    session.handle(coordinator_of("run-2"), 0.0)
+    session.handle(e.OrderSeen(rest(run="run-2")), 0.0)
+    session.handle(coordinator_of("run-1", "e9.1"), 10.0)
+    react(session, e.OrderSeen(rest(serial=9)), 10.0)
+    assert session.wake_at is not None
+    assert e.SendReport(1) in session.handle(e.Tick(), 10.0 + NUDGE_S)
+
+
 def test_an_order_of_a_run_that_no_coordinator_names_is_parked() -> None:
     session = reported()
     session.handle(coordinator_of("run-1"), 0.0)

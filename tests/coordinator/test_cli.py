@@ -39,7 +39,7 @@ def refusal(*arguments: object) -> str:
     ("line", "words"),
     [
         ("run scenario.yaml --in-process --out file", "file: a file stands where a folder is wanted"),
-        ("run scenario.yaml --in-process --out file/x", "file/x: a file stands where a folder is wanted"),
+        ("run scenario.yaml --in-process --out file/x", "file: a file stands where a folder is wanted"),
         ("run scenario.yaml --out file --resume", "file/checkpoint/manifest.json: a file stands"),
         ("compare scenario.yaml --in-process --out file", "file: a file stands where a folder is wanted"),
         ("status file", "file/roster.json: a file stands"),
