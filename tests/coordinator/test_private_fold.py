@@ -153,6 +153,19 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
     assert noised == [1, 0]
 
 
+@pytest.mark.parametrize("method", ["ifca", "fesem"])
+def test_a_cluster_that_nobody_chose_gets_noise_where_its_noised_count_says_so(
+    runs: dict[str, Run], method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = runs[method]
+    monkeypatch.setattr("coordinator.private_fold.noised_count", lambda count, multiplier, noise: 10.0)
+    monkeypatch.setattr(type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0})
+    assert run.privacy is not None
+    state = run.privacy.fold(run.state, Phase(), reports_for(run))
+    before, after = run.strategy.clusters(run.state)[1], run.strategy.clusters(state)[1]
+    assert np.std(after - before) == pytest.approx(CLIP / 10, rel=0.4)
+
+
 def test_a_strangers_model_is_not_taken_for_a_signature(runs: dict[str, Run]) -> None:
     """A newcomer that is drawn for a round sends its whole model: its final layer would be a signature without noise."""
     run = runs["fedclust"]
