@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     privacy.fleet_of.cache_clear()
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def softmax(logits: np.ndarray) -> np.ndarray:
     powers = np.exp(logits - logits.max())
     return np.asarray(powers / powers.sum())
 
