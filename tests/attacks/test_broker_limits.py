@@ -67,7 +67,7 @@ def running(kind: Kind, folder: Path, limits: Limits | None = None) -> Iterator[
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_cannot_fill_the_broker_with_retained_messages(kind: Kind, tmp_path: Path) -> None:
-    """Before: every topic below its own `report/` was kept, 160 MB in the review, without end."""
+    """Before: every topic below its own `report/` was kept, 160 MB in one trial, without end."""
     payload = bytes(500_000)
     topics = [f"{BASE}/report/{number}" for number in range(20)]
     topics += [f"{BASE}/report/0/{number}" for number in range(20)]

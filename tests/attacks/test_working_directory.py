@@ -1,7 +1,7 @@
 """What lies in the working directory is not imported: neither by a program nor by any process that it starts.
 
-Before, `python -m` put the working directory first on the import path of every child: a planted `torch.py` ran as whoever
-started a coordinator there (as root, in the review).
+Before, `python -m` put the working directory first on the import path of every child: a planted `torch.py` ran with
+the rights of the person who started a coordinator there.
 """
 
 from __future__ import annotations
