@@ -168,7 +168,7 @@ def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
     path.write_text("name: s\ntask: {features: [4], clases: 2}\nstrategy: {name: fedavg}\n")
     with pytest.raises(UserError, match=r"task\.clases: unknown key, line 2"):
         load_scenario(path)
-    with pytest.raises(UserError, match="No such file"):
+    with pytest.raises(UserError, match="there is no such file"):
         load_scenario(tmp_path / "none.yaml")
 
 
