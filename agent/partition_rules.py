@@ -200,7 +200,7 @@ def _dirichlet(cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Gener
     _enough(cfg.name, len(targets), agents, cfg.min_samples)
     labels, sizes = np.unique(targets, return_counts=True)
     for _ in range(ATTEMPTS):
-        counts = _dirichlet_counts(cfg.alpha, sizes, agents, rng)
+        counts = _dirichlet_counts(cfg, sizes, agents, rng)
         if counts.sum(axis=0).min() >= cfg.min_samples:
             break
     else:
@@ -213,18 +213,39 @@ def _dirichlet(cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Gener
     return _topped_up(parts, cfg.min_samples)
 
 
-def _dirichlet_counts(alpha: float, sizes: Array, agents: int, rng: np.random.Generator) -> Indices:
-    """Samples of each class (classes, agents); whoever holds n / N samples gets no more."""
+def _dirichlet_counts(cfg: Dirichlet, sizes: Array, agents: int, rng: np.random.Generator) -> Indices:
+    """Samples of each class (classes, agents); an agent that holds n / N samples gets no more."""
+    cut = _whole_shares if cfg.version == 1 else _unbiased_shares
     counts = np.zeros((len(sizes), agents), np.int64)
     for row, size in zip(counts, sizes, strict=True):
         hungry = counts.sum(axis=0) < sizes.sum() / agents
-        p = rng.dirichlet(np.full(agents, alpha)) * hungry
+        p = rng.dirichlet(np.full(agents, cfg.alpha)) * hungry
         if p.sum() <= 0:  # a tiny alpha may put everything on agents that are full
             p = hungry.astype(np.float64)
-        ends = (np.cumsum(p / p.sum()) * size).astype(np.int64)
-        ends[-1] = size
-        row[:] = np.diff(ends, prepend=0)
+        row[:] = cut(p, int(size), rng)
     return counts
+
+
+def _whole_shares(p: npt.NDArray[np.float64], size: int, rng: np.random.Generator) -> Indices:
+    """Version 1, the public suite's: every cut is rounded down, and the last agent gets the rest.
+
+    The cumulative sum before the last agent is 0.999... for any share of it, however small. Rounded down, that leaves it a
+    sample of nearly every class.
+    """
+    ends = (np.cumsum(p / p.sum()) * size).astype(np.int64)
+    ends[-1] = size
+    return np.diff(ends, prepend=0)
+
+
+def _unbiased_shares(p: npt.NDArray[np.float64], size: int, rng: np.random.Generator) -> Indices:
+    """Version 2: all cuts are shifted by one random offset (systematic sampling), so that every agent expects p * size.
+
+    An agent's count is its share rounded down or up, and an agent without a share gets nothing, also the last one.
+    """
+    sums = np.cumsum(p)
+    ends = np.floor(sums / sums[-1] * size + rng.random()).astype(np.int64)
+    ends = np.minimum(ends, size)  # an offset of nearly 1 may round up to 1
+    return np.diff(ends, prepend=0)
 
 
 def _quantity(cfg: Quantity, n: int, agents: int, rng: np.random.Generator) -> list[Indices]:

@@ -287,9 +287,16 @@ class LabelSkew(Section):
 
 
 class Dirichlet(Section):
+    """Each class is shared out by proportions from Dir(alpha); an agent with n / N samples gets no more."""
+
     name: Literal["dirichlet"] = "dirichlet"
-    alpha: float = Field(0.1, gt=0)
-    min_samples: int = Field(10, ge=1)
+    alpha: float = Field(0.1, gt=0, description="the smaller, the fewer classes hold most of an agent's samples")
+    min_samples: int = Field(10, ge=1, description="proportions are drawn again until no agent has fewer")
+    version: Literal[1, 2] = Field(
+        2,
+        description="how proportions become whole samples. 2: every agent expects its exact share; 1: rounded down as in "
+        "the public FedClust/PACFL suite, which leaves the last agent one sample of nearly every class",
+    )
     test: TestRule = "view"
 
 

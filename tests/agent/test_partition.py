@@ -42,6 +42,7 @@ RULES: list[Partition] = [
     LabelSkew(share=0.2),
     LabelSkew(share=0.3),
     Dirichlet(alpha=0.5),
+    Dirichlet(alpha=0.5, version=1),
     GroupedLabels(groups=2),
     GroupedLabels(groups=3),
     Rotation(groups=2),
@@ -154,6 +155,46 @@ def test_a_smaller_alpha_skews_more() -> None:
         return float(np.mean([len(labels_of(split, agent)) for agent in range(10)]))
 
     assert spread(0.1) < spread(1) < spread(100) == 10
+
+
+def classes_by_agent(cfg: Dirichlet, agents: int, seeds: int) -> np.ndarray:
+    """Mean number of classes of each agent (agents,) over seeds, of 10 classes with 2 000 samples each."""
+    targets = np.arange(20_000) % 10
+    counts = np.zeros((seeds, agents))
+    for seed in range(seeds):
+        split = partition(cfg, targets, agents, np.random.default_rng(seed), test_targets=TESTS)
+        counts[seed] = [len(np.unique(targets[split.train(agent)])) for agent in range(agents)]
+    means: np.ndarray = counts.mean(axis=0)
+    return means
+
+
+def test_no_agent_collects_strays_of_nearly_every_class_under_dirichlet() -> None:
+    """The last agent had twice the classes of the others: what is left of 1 - 0.999... made it a sample of each."""
+    classes = classes_by_agent(Dirichlet(alpha=0.1, min_samples=1), agents=50, seeds=20)
+    others = classes[1:-1].mean()
+    assert abs(classes[-1] - others) < 1
+    assert abs(classes[0] - others) < 1
+
+
+def test_the_first_version_of_dirichlet_still_gives_the_partitions_of_stored_tables() -> None:
+    first = Dirichlet(alpha=0.1, min_samples=1, version=1)
+    classes = classes_by_agent(first, agents=50, seeds=20)
+    assert classes[-1] > 1.8 * classes[1:-1].mean()
+    split = split_of(Dirichlet(alpha=0.5, version=1), agents=4, seed=3)
+    labels = [np.bincount(TARGETS[split.train(agent)], minlength=10).tolist() for agent in range(4)]
+    assert labels == [
+        [0, 27, 49, 59, 7, 10, 129, 19, 8, 11],
+        [115, 34, 0, 0, 54, 85, 31, 56, 20, 163],
+        [2, 124, 8, 129, 93, 71, 36, 34, 127, 0],
+        [83, 15, 143, 12, 46, 34, 4, 91, 45, 26],
+    ]
+
+
+def test_every_agent_gets_its_share_of_a_class_rounded_down_or_up_under_dirichlet() -> None:
+    """One class and a large alpha: shares are nearly even, and no offset moves a count by a whole sample."""
+    targets = np.zeros(1000, np.int64)
+    split = partition(Dirichlet(alpha=1e9), targets, 7, np.random.default_rng(0), test_targets=targets[:10])
+    assert set(np.diff(split.train_ptr).tolist()) == {142, 143}
 
 
 def test_grouped_labels_gives_groups_disjoint_labels_and_says_which() -> None:
