@@ -237,12 +237,15 @@ class Agglomeration:
     """Labels (n,), all n - 1 merge heights in ascending order, and the thresholds that give this very cut.
 
     Any threshold in [`low`, `high`) cuts here; `low` is None for n singletons, `high` for one cluster.
+    `weights` (n,) are the rows' shares in their cluster under linkage "weighted" (WPGMA): every merge halves the weights
+    of both its sides, so a row has 2 to the power of minus the merges on its path. They sum to 1 in each cluster.
     """
 
     labels: Labels
     heights: tuple[float, ...]
     low: float | None
     high: float | None
+    weights: Matrix
 
     @property
     def clusters(self) -> int:
@@ -272,11 +275,13 @@ def agglomerative(
     else:
         merges = largest_gap(heights)
     low, high = (heights[at] if 0 <= at < count - 1 else None for at in (merges - 1, merges))
+    labels, weights = _after(tree, merges)
     return Agglomeration(
-        _after(tree, merges),
+        labels,
         tuple(heights.tolist()),
         None if low is None else float(low),
         None if high is None else float(high),
+        weights,
     )
 
 
@@ -301,16 +306,19 @@ def _tree(matrix: Matrix, linkage: Linkage) -> Matrix:
     return np.asarray(hierarchy.linkage(squareform(matrix, checks=False), linkage), np.float64)
 
 
-def _after(tree: Matrix, merges: int) -> Labels:
-    """Labels once the first so many merges of the table were made."""
+def _after(tree: Matrix, merges: int) -> tuple[Labels, Matrix]:
+    """Labels (n,) and path weights (n,) once the first so many merges of the table were made."""
     count = len(tree) + 1
     members = {i: [i] for i in range(count)}
+    weights = np.ones(count)
     for step, (a, b) in enumerate(tree[:merges, :2].astype(int).tolist()):
-        members[count + step] = members.pop(a) + members.pop(b)
+        merged = members.pop(a) + members.pop(b)
+        members[count + step] = merged
+        weights[merged] /= 2
     labels = np.empty(count, np.int64)
     for name, rows in members.items():
         labels[rows] = name
-    return by_first_member(labels)
+    return by_first_member(labels), weights
 
 
 def gram(rows: Rows, origin: Vector | None = None) -> Matrix:

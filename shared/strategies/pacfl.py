@@ -4,7 +4,8 @@ Vahidian et al. 2023, Efficient Distribution Similarity Identification in Cluste
 Angles between Client Data Subspaces. A client's signature are the first p left singular vectors of the samples of each
 of its classes, in the scale of the files, not centred. Our choices: `min_entry`, what the
 public code measures, takes the absolute value of the inner product, for a singular vector has no sign of its own;
-linkage `weighted` is the code's "average"; without a cut the largest relative gap of the merge heights counts.
+linkage `weighted` is the code's "average", also where a newcomer is placed: each member of the first clustering counts by its
+path in the merge tree, and newcomers before it do not count; without a cut the largest relative gap of the merge heights counts.
 Singular vectors of images look like class means: who must not show these to the server should not use PACFL.
 """
 
@@ -39,18 +40,20 @@ from shared.strategy import (
 )
 from shared.vectors import Vector
 
-SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean, "weighted": np.mean}
+SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean}
 
 
 @dataclass(frozen=True)
 class PacflState(Clustered):
     """Besides the clusters: `signatures` (vectors * values of a sample,) and the label of each vector, by client; the
-    merge heights in degrees, and the thresholds that give the cut."""
+    merge heights in degrees, and the thresholds that give the cut. `weights` are the shares of the clustered clients in their
+    cluster's distances under linkage `weighted`."""
 
     signatures: dict[ClientId, Vector] = field(default_factory=dict)
     labels: dict[ClientId, tuple[int, ...]] = field(default_factory=dict)
     heights: tuple[float, ...] = ()
     cut: tuple[float | None, float | None] = (None, None)
+    weights: dict[ClientId, float] = field(default_factory=dict)
 
 
 class Pacfl(HardClustered[PacflState]):
@@ -137,6 +140,7 @@ class Pacfl(HardClustered[PacflState]):
             assign=dict(zip(clients, tree.labels.tolist(), strict=True)),
             heights=tree.heights,
             cut=(tree.low, tree.high),
+            weights=dict(zip(clients, tree.weights.tolist(), strict=True)),
         )
 
     def admit(self, state: PacflState, reports: Reports) -> PacflState:
@@ -235,16 +239,28 @@ class Pacfl(HardClustered[PacflState]):
         becomes the start of a new one."""
         for client in clients:
             members = tuple(state.assign)
-            apart, of = self._between(state, (client,), members)[0], np.array(list(state.assign.values()))
-            near = [
-                float(SETS[self.linkage](apart[of == k])) if k in of else math.inf for k in range(len(state.models))
-            ]
+            apart = self._between(state, (client,), members)[0]
+            degrees = dict(zip(members, apart.tolist(), strict=True))
+            near = [self._to_cluster(state, degrees, k) for k in range(len(state.models))]
             best = near.index(min(near))
             if self._beyond(state, near[best]):
                 state = replace(state, models=(*state.models, state.models[best]))
                 best = len(state.models) - 1
             state = joined(state, {client: best})
         return state
+
+    def _to_cluster(self, state: PacflState, degrees: Mapping[ClientId, float], k: int) -> float:
+        """The linkage distance of a newcomer, so many `degrees` from each client, to cluster k; infinity if it is empty."""
+        members = [client for client, cluster in state.assign.items() if cluster == k]
+        if not members:
+            return math.inf
+        apart = [degrees[client] for client in members]
+        if self.linkage != "weighted":
+            return float(SETS[self.linkage](apart))
+        weights = [state.weights.get(client, 0.0) for client in members]
+        if sum(weights) == 0:  # a cluster that newcomers founded
+            weights = [1.0] * len(members)
+        return float(np.average(apart, weights=weights))
 
     def _beyond(self, state: PacflState, degrees: float) -> bool:
         if self.threshold is not None:
@@ -272,7 +288,13 @@ class Pacfl(HardClustered[PacflState]):
                 like = origin[group] if group in origin else _neighbour(matrix, groups, group, state, clients)
                 models.append(state.models[like])
         placed = {client: numbers[group] for client, group in zip(clients, groups, strict=True)}
-        return replace(joined(state, placed), models=tuple(models), heights=tree.heights, cut=(tree.low, tree.high))
+        return replace(
+            joined(state, placed),
+            models=tuple(models),
+            heights=tree.heights,
+            cut=(tree.low, tree.high),
+            weights=dict(zip(clients, tree.weights.tolist(), strict=True)),
+        )
 
 
 def signature(inputs: npt.NDArray[Any], targets: npt.NDArray[Any], p: int) -> tuple[Vector, list[int]]:

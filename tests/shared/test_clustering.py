@@ -191,6 +191,14 @@ def test_weighted_linkage_is_the_plain_mean_of_the_two_parts() -> None:
     assert agglomerative(matrix, "average", n_clusters=1).heights == pytest.approx((1, 2, 8))
 
 
+def test_path_weights_make_a_weighted_mean_of_what_weighted_linkage_measures() -> None:
+    matrix = np.array([[0, 1, 2, 10], [1, 0, 2, 10], [2, 2, 0, 4], [10, 10, 4, 0]], float)
+    cut = agglomerative(matrix, "weighted", n_clusters=2)
+    assert cut.labels.tolist() == [0, 0, 0, 1]
+    assert cut.weights.tolist() == [0.25, 0.25, 0.5, 1.0]
+    assert matrix[3, :3] @ cut.weights[:3] == cut.heights[-1] == 7
+
+
 def test_a_threshold_below_zero_leaves_everybody_alone_and_a_huge_one_nobody() -> None:
     twins = np.zeros((3, 3))
     assert agglomerative(twins, threshold=-1.0).labels.tolist() == [0, 1, 2]

@@ -165,6 +165,25 @@ def test_pacfl_newcomer_beyond_the_largest_gap_founds_a_cluster_and_one_before_i
     assert len(founded.state.models) == 3
 
 
+@pytest.mark.parametrize(("linkage", "joins"), [("weighted", "c"), ("average", "d")])
+def test_pacfl_newcomer_is_placed_by_the_linkage_that_made_the_clusters(linkage: Any, joins: str) -> None:
+    """a (0), b (4) and c (10 degrees) are a cluster, where WPGMA's merges give them 1/4, 1/4 and 1/2. The newcomer at 20 is
+    14 degrees away by these weights and 15.3 by the plain mean; d lies 15 away."""
+    turns = {"a": 0.0, "b": 4.0, "c": 10.0, "d": 35.0, "n": 20.0}
+    clients = {name: pictures((0,), seed=i, turn=turn) for i, (name, turn) in enumerate(turns.items())}
+    state = run(Pacfl(linkage=linkage, n_clusters=2), clients, rounds=2, joins={"n": 1}).state
+    assert state.assign["a"] == state.assign["b"] == state.assign["c"] != state.assign["d"]
+    assert state.assign["n"] == state.assign[joins]
+
+
+def test_pacfl_newcomers_do_not_outweigh_the_clustered_and_found_clusters_that_others_join() -> None:
+    turns = {"a": 0.0, "b": 2.0, "n1": 60.0, "n2": 62.0, "n3": 64.0}
+    clients = {name: pictures((0,), seed=i, turn=turn) for i, (name, turn) in enumerate(turns.items())}
+    late = {"n1": 1, "n2": 2, "n3": 3}
+    state = run(Pacfl(threshold=3.5), clients, rounds=4, joins=late).state
+    assert state.assign == {"a": 0, "b": 0, "n1": 1, "n2": 1, "n3": 1}  # n3: 3 degrees from the mean of n1 and n2
+
+
 @pytest.mark.parametrize(("beta", "clusters"), [(0.0, 3), (9.9, 3), (10.1, 2), (19.9, 2), (20.1, 1), (180.0, 1)])
 def test_pacfl_merges_up_to_beta_degrees(beta: float, clusters: int) -> None:
     clients = {name: pictures((0,), seed=i, turn=10.0 * i) for i, name in enumerate(("a", "b", "c"))}
