@@ -316,7 +316,7 @@ class RoundEngine:
         spare: list[ClientId] = []
         if phase.cohort == "sample" and self.rules.participants is None:
             known = self._admitted(self.known)
-            order = walk(known, self.rules.seed, self.round, self.attempt, phase.name)
+            order = walk(known, self.rules.seed, self.round, self.attempt, phase.draw or phase.name)
             there = [client for client in order if client in self.present]
             most = cohort_size(len(known), self.rules.participation, self.rules.agents)
             invited = math.ceil(most * self.rules.over_select - 1e-9)

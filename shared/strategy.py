@@ -109,6 +109,8 @@ class Phase:
     `sizes` gives the vectors that a report must carry and their lengths; a negative length -n allows
     any length up to n. `numbers` gives the numbers that it carries; no other ones reach the fold. `quorum` is the share of
     the cohort without which the phase is void (the run's own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
+    A "sample" is drawn under the name `draw`, or the phase's own where that is empty: two phases of a round with one such
+    name draw the same agents, and "train" draws those that FedAvg would.
     """
 
     name: str = "train"
@@ -118,6 +120,7 @@ class Phase:
     quorum: float = 0.0
     may_be_empty: bool = False
     numbers: Mapping[str, Expected] = field(default_factory=dict)
+    draw: str = ""
 
 
 @dataclass(frozen=True)

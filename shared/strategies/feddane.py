@@ -3,7 +3,8 @@
 Li et al. 2019, FedDANE: A Federated Newton-Type Method, algorithm 2. A round has two phases: "gradient" collects
 full local gradients h_i at w_t, "train" minimises F_i(w) + <g - h_i, w> + mu/2 ||w - w_t||^2 from w_t, where g is
 the mean of the h_i. We differ from the paper in weighing by samples, and draw one set of clients for both phases by
-default, as the authors' code does (theirs by reseeding); `resample` draws the second set anew, as the paper says.
+default, as the authors' code does (theirs by reseeding); `resample` draws the second set independently, as the paper says.
+The first set is the one that FedAvg draws in the same round on the same seed, so that rows of a table share their cohorts.
 Weight decay has no part in the tilt: its gradient at w_t is the same for everybody.
 """
 
@@ -23,6 +24,7 @@ from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Re
 from shared.vectors import Vector, combine, dot
 
 GRADIENT = "gradient"  # the first phase, its vector, and the key of the mean
+FEDAVGS, ANOTHER = "train", "resample"  # the names under which cohorts are drawn
 ANCHOR, SLOPE, ROUND = "feddane/anchor", "feddane/slope", "feddane/round"  # what a client keeps of the first phase
 
 
@@ -43,7 +45,7 @@ class FedDane(SingleModel[DaneState]):
     name: Literal["feddane"] = "feddane"
     mu: float = Field(0.0, ge=0, description="strength of the pull towards the round's model")
     resample: bool = Field(
-        False, description="draw the second phase's clients anew (the paper); false: those of the first (its code)"
+        False, description="draw the second phase's clients independently (the paper); false: those of the first (its code)"
     )
 
     def init(self, setup: Setup) -> DaneState:
@@ -52,11 +54,12 @@ class FedDane(SingleModel[DaneState]):
     def plan(self, state: DaneState, view: View) -> Phase:
         size = state.model.size
         if state.gradient is None:
-            return Phase(GRADIENT, sizes={GRADIENT: size}, ends_round=False)
+            return Phase(GRADIENT, sizes={GRADIENT: size}, ends_round=False, draw=FEDAVGS)
         there = tuple(client for client in state.gave if client in view.present)
         # nobody of the first phase came back, or the phase was void: whoever is drawn computes h_i first
         same = there and not self.resample and view.attempt == 0
-        return Phase(cohort=there if same else "sample", sizes={"model": size})
+        draw = ANOTHER if self.resample else FEDAVGS
+        return Phase(cohort=there if same else "sample", sizes={"model": size}, draw=draw)
 
     def order(self, state: DaneState, phase: Phase, client: ClientId) -> Order:
         if state.gradient is None:

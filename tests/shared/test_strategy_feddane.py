@@ -106,15 +106,24 @@ def test_feddane_refuses_to_train_on_a_gradient_of_another_round() -> None:
         strategy.work(job(flat(-2.0), layout=layout), local, {})
 
 
-def test_feddane_resampling_draws_two_different_sets_in_a_round(tmp_path: Path) -> None:
-    def sets(**options: Any) -> list[set[tuple[str, ...]]]:
-        rows: list[Any] = []
-        scene = scenario("feddane", strategy=options)
-        driver = InProcess(tmp_path / str(options), scene, setup_for(scene), rules(scene), local_for(clients()))
-        driver.watch = rows.append
-        driver.complete(dict.fromkeys(clients(), (24, 24)))
-        trained = [row for row in rows if row["event"] == "phase" and row["phase"] != "evaluate"]
-        return [{tuple(row["invited"]) for row in trained if row["round"] == r} for r in range(3)]
+def invited(method: str, folder: Path, **options: Any) -> list[tuple[str, ...]]:
+    """Who was invited to each phase of three rounds, with half of eight clients in each."""
+    rows: list[Any] = []
+    scene = scenario(method, strategy=options)
+    driver = InProcess(folder / f"{method}-{options}", scene, setup_for(scene), rules(scene), local_for(clients()))
+    driver.watch = rows.append
+    driver.complete(dict.fromkeys(clients(), (24, 24)))
+    return [tuple(row["invited"]) for row in rows if row["event"] == "phase" and row["phase"] != "evaluate"]
 
-    assert [len(of_round) for of_round in sets(resample=False)] == [1, 1, 1]
-    assert any(len(of_round) == 2 for of_round in sets(resample=True))
+
+def test_feddane_draws_fedavgs_clients_in_both_phases_of_every_round(tmp_path: Path) -> None:
+    drawn = invited("fedavg", tmp_path)
+    assert len(set(drawn)) > 1
+    assert invited("feddane", tmp_path) == [cohort for cohort in drawn for _ in range(2)]
+
+
+def test_feddane_resampling_draws_an_independent_second_set(tmp_path: Path) -> None:
+    cohorts = invited("feddane", tmp_path, resample=True)
+    first, second = cohorts[::2], cohorts[1::2]
+    assert first == invited("fedavg", tmp_path)
+    assert any(one != other for one, other in zip(first, second, strict=True))
