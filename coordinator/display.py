@@ -74,6 +74,9 @@ class Progressing:
                     f"{row['agent']} is in quarantine after {row['refused']} refused reports: {row['why']}. "
                     f"To invite it again: coordinator release {row['agent']}"
                 )
+            case "stopped":
+                self._bar.update(self._task, total=row["round"])
+                self._say(f"ended after round {row['round']} of {row['rounds']}: {row['why']}")
             case "released":
                 self._say(f"{row['agent']} is out of quarantine")
             case "waiting":

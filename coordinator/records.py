@@ -164,6 +164,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "method": strategy.name,
         "seed": scenario.seed,
         "rounds": run.engine.round,
+        "stopped": run.facts.stopped or None,
         "agents": len(run.engine.known - late),
         "clusters": len(set(assignment.values())) or len(strategy.clusters(run.state)),
         "cluster_sizes": sizes(assignment),

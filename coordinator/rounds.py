@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -264,7 +264,15 @@ class RoundEngine:
             return []
         self.started = True
         self.stage = Stage.PLANNING
-        return [Plan(View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self._admitted(self.present)))))]
+        return [Plan(self._view())]
+
+    def _view(self) -> View:
+        return View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self._admitted(self.present))))
+
+    def end_rounds(self) -> View:
+        """No round comes after those that were folded: from now on newcomers of the rules are agents like others."""
+        self.rules = replace(self.rules, rounds=self.round)
+        return self._view()
 
     def _enough_to_start(self) -> bool:
         there = len(self._trusted(self.present))

@@ -122,6 +122,7 @@ class Facts:
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
     usual: dict[str, float] = field(default_factory=dict)  # median norm of the newest steps, by name of the vector
+    stopped: str = ""  # why the method ended the rounds before their number was reached
     audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
     ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)  # of privacy: `private_fold.Ledger`
 
@@ -208,6 +209,8 @@ class Run:
         number = (saved["engine"]["step"] or {}).get("number", 0)
         spool = Spool(folder / "spool")
         reported = spool.sound(number)
+        if facts.stopped:
+            rules = replace(rules, rounds=saved["engine"]["round"])
         engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         this.audit.note("resume", round=engine.round, step=engine.number, reports=len(reported))
@@ -305,7 +308,8 @@ class Run:
         for action in actions:
             match action:
                 case Plan(view):
-                    effects += self.handle(Planned(self._plan(view)), now)
+                    view, said = self._stopped(view)
+                    effects += [*said, *self.handle(Planned(self._plan(view)), now)]
                 case Open(cohort=cohort):
                     self._opened_at = time.monotonic()
                     effects += self._give_orders(cohort)
@@ -344,6 +348,16 @@ class Run:
                     self._save()
                     effects += [*map(self.order_of, sorted(self.engine.known)), Done(why)]
         return effects
+
+    def _stopped(self, view: View) -> tuple[View, list[Effect]]:
+        """The view after the method was asked whether it needs another round, and the line that says why not."""
+        why = self.strategy.stop_reason(self.state) if view.round < view.rounds else ""
+        if not why:
+            return view, []
+        self.facts.stopped = why
+        self.audit.note("stopped", round=view.round, why=why)
+        row = {"event": "stopped", "round": view.round, "rounds": view.rounds, "why": why}
+        return self.engine.end_rounds(), [self._write(row)]
 
     def _plan(self, view: View) -> Phase | None:
         """The next phase: the run's own ones first, then what the strategy wants."""

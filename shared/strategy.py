@@ -349,6 +349,13 @@ class Strategy(BaseModel, Generic[S]):
         """Estimated share of each cluster in a client's data, for those known; empty for hard methods."""
         return {}
 
+    def stop_reason(self, state: S) -> str:
+        """Why the run needs no further round, in words for its record; empty while rounds go on.
+
+        Asked before each round. What follows the last round (entries of newcomers, the evaluation) still takes place.
+        """
+        return ""
+
     # -- privacy: docs/privacy.md ---------------------------------------------------------------------------
 
     def private_routes(self) -> Routes:

@@ -5,7 +5,8 @@ its first version, Xie et al. 2020, which has no pull (mu = 0). Our choices: a w
 of all clients gives K-means something to cluster; E and M use the latest model of every client, invited or not;
 the pull has a constant strength unless `prox` is "paper". E and M of the next round are done as soon as this
 round's models are there, so that evaluation sees the newest centres. We follow the paper, not its code, whose
-first points are noise, which skips clusters of one client, and which has no pull.
+first points are noise, which skips clusters of one client, and which has no pull. Algorithm 1 repeats "while the stop condition
+is not satisfied"; `stop` reads it as K-means does: assignments that rest, or J that hardly changes. By default rounds are counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from shared.aggregation import MEAN, Average
-from shared.clustering import Distance, kmeans, nearest, refill, sketch
+from shared.clustering import Distance, distances, kmeans, nearest, refill, sketch
 from shared.strategies.hard import Clustered, HardClustered, feature_span, joined, sizes
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Routes, Setup
 from shared.vectors import Vector, mean
@@ -31,7 +32,8 @@ SKETCH = 2048  # dimensions of the random projection
 class FesemState(Clustered):
     """Besides the clusters: `span` of the features in a model; the latest model W_i (d,) of each client, the
     round from which it may be used, and its samples; sketches (2048,) of models and centres where features
-    are sketched; rounds folded; J, the mean distance to the own centre; empty clusters seeded by the last E."""
+    are sketched; rounds folded; J, the mean distance to the own centre, after the last E and after the last M; empty
+    clusters seeded by the last E; successive E-steps up to now that met the stop condition."""
 
     span: tuple[int, int] = (0, 0)
     seed: int = 0
@@ -43,6 +45,8 @@ class FesemState(Clustered):
     round: int = 0
     spread: float = 0.0
     reseeded: int = 0
+    spread_after: float = 0.0
+    settled: int = 0
 
 
 class Fesem(HardClustered[FesemState]):
@@ -73,6 +77,14 @@ class Fesem(HardClustered[FesemState]):
     max_age: int | None = Field(None, ge=0, description="leave models older than so many rounds out of E and M")
     newcomer_start: Literal["mean", "start"] = Field(
         "mean", description="where a newcomer's first training starts: the mean of the centres, or the common start"
+    )
+    stop: Literal["never", "assignments", "objective"] = Field(
+        "never",
+        description="end the run before rounds.count: once no agent changes its cluster, or once J hardly changes",
+    )
+    stop_after: int = Field(3, ge=1, description="successive E-steps that must meet the stop condition")
+    stop_tolerance: float = Field(
+        1e-3, ge=0, description="stop: objective: largest change of J after the M-step that counts as none, as a share of J"
     )
 
     @model_validator(mode="after")
@@ -124,7 +136,7 @@ class Fesem(HardClustered[FesemState]):
             assign=dict(zip(clients, best.labels.tolist(), strict=True)),
             spread=best.inertia / len(rows),
         )
-        return self._maximise(state, clients, average)
+        return self._measured(self._maximise(state, clients, average))
 
     def admit(self, state: FesemState, reports: Reports) -> FesemState:
         """A newcomer joins the centre nearest to its first model; the model counts in the next M-step."""
@@ -136,13 +148,26 @@ class Fesem(HardClustered[FesemState]):
         return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
 
     def improve(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
+        before = state
         state = self._keep(replace(state, round=state.round + 1), reports)
         moved: tuple[ClientId, ...] = ()
-        if state.round % self.update_center_every == 0:
+        has_e_step = state.round % self.update_center_every == 0
+        if has_e_step:
             state, moved = self._expect(state)
         reporters = {client for client, _ in reports}  # who seeds an empty cluster counts with its latest model
         counted = sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
-        return self._maximise(state, counted, average)
+        state = self._measured(self._maximise(state, counted, average))
+        if not has_e_step:
+            return state
+        return replace(state, settled=before.settled + 1 if self._rests(before, state) else 0)
+
+    def stop_reason(self, state: FesemState) -> str:
+        if self.stop == "never" or state.settled < self.stop_after:
+            return ""
+        if self.stop == "assignments":
+            return f"no agent changed its cluster in {state.settled} successive E-steps"
+        share = f"{self.stop_tolerance:.3g}"
+        return f"J changed by no more than {share} of itself in {state.settled} successive E-steps"
 
     def private_routes(self) -> Routes:
         wrong = {
@@ -151,12 +176,13 @@ class Fesem(HardClustered[FesemState]):
             "prox": self.prox == "paper",
             "features": self.features == "sketch",
             "max_age": self.max_age is not None,
+            "stop": self.stop != "never",
         }
         named = [name for name, found in wrong.items() if found]
         if named:
             raise ValueError(
                 f"fesem's {' and '.join(named)} would use stored models or numbers of samples outside the account; set "
-                "m_step: participants, and leave weighted_centers, prox, features: sketch and max_age at their defaults"
+                "m_step: participants, and leave weighted_centers, prox, features: sketch, max_age and stop at their defaults"
             )
         return "chosen"
 
@@ -185,7 +211,7 @@ class Fesem(HardClustered[FesemState]):
     def notes(self, state: FesemState) -> dict[str, Any]:
         if not state.models:
             return {}
-        facts = {**super().notes(state), "J": state.spread, "reseeded": state.reseeded}
+        facts = {**super().notes(state), "J": state.spread, "J_after_M": state.spread_after, "reseeded": state.reseeded}
         largest, everybody = max(sizes(state)), len(state.assign)
         if 1 < self.n_clusters <= everybody / 2 and everybody - largest < self.n_clusters:
             facts["warning"] = (
@@ -235,6 +261,25 @@ class Fesem(HardClustered[FesemState]):
                 sketched[k] = mean([(state.sketches[one], w) for one, w in zip(members, weights, strict=True)])
         return replace(state, models=tuple(models), centre_sketches=tuple(sketched))
 
+    def _measured(self, state: FesemState) -> FesemState:
+        """The state with J after the M-step: over the clients whose models the last E may use, to their own new centre."""
+        total, count = 0.0, 0
+        fresh = set(self._fresh(state))
+        for k, centre in enumerate(self._centres(state)):
+            members = [client for client in state.stored if client in fresh and state.assign[client] == k]
+            if members:
+                rows = [self._features(state, client) for client in members]
+                total += float(distances(rows, [centre], self.distance).sum())
+                count += len(members)
+        return replace(state, spread_after=total / count) if count else state
+
+    def _rests(self, before: FesemState, after: FesemState) -> bool:
+        """Did this E-step, with the M-step behind it, change nothing that `stop` asks for?"""
+        if self.stop == "objective":
+            change = abs(after.spread_after - before.spread_after)
+            return change <= self.stop_tolerance * before.spread_after
+        return all(after.assign[client] == cluster for client, cluster in before.assign.items())
+
     def _keep(self, state: FesemState, reports: Reports) -> FesemState:
         """The reports' models as they are: these may be memory-mapped and are not copied."""
         sketched: dict[ClientId, Vector] = {}
@@ -252,8 +297,10 @@ class Fesem(HardClustered[FesemState]):
 
     def _nearest(self, state: FesemState, clients: Sequence[ClientId]) -> tuple[Any, Any]:
         rows = [self._features(state, client) for client in clients]
-        centres = state.centre_sketches or [centre[slice(*state.span)] for centre in state.models]
-        return nearest(rows, centres, self.distance)
+        return nearest(rows, self._centres(state), self.distance)
+
+    def _centres(self, state: FesemState) -> Sequence[Vector]:
+        return state.centre_sketches or [centre[slice(*state.span)] for centre in state.models]
 
     def _features(self, state: FesemState, client: ClientId) -> Vector:
         return state.sketches[client] if state.sketches else state.stored[client][slice(*state.span)]

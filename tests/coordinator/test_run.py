@@ -58,14 +58,29 @@ class Killed(Exception):  # noqa: N818 - it is no error
     pass
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedclust", "fesem", "fesem_ma-fedma"])
-def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(tmp_path: Path, method: str) -> None:
-    scene = scenario(method)
+STOPS: dict[str, Any] = {"stop": "assignments", "stop_after": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "late"),
+    [
+        ("fedavg", {}, set()),
+        ("fedclust", {}, set()),
+        ("fesem", {}, set()),
+        ("fesem", STOPS, {"agent-7"}),
+        ("fesem_ma-fedma", {}, set()),
+    ],
+)
+def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
+    tmp_path: Path, method: str, options: dict[str, Any], late: set[str]
+) -> None:
+    scene = scenario(method, strategy=options)
     people = clients(scene=scene)
-    undisturbed = in_process(tmp_path / "whole", scene)
+    newcomers = frozenset(late)
+    undisturbed = in_process(tmp_path / "whole", scene, newcomers=newcomers)
     memories: dict[ClientId, Memory] = {}
     folder = tmp_path / "killed"
-    run = Run.start(folder, scene, setup(scene), rules(scene), "in-process", 0.0)
+    run = Run.start(folder, scene, setup(scene), rules(scene, newcomers=newcomers), "in-process", 0.0)
     run.samples |= dict.fromkeys(people, (24, 24))
     for client in people:
         run.handle(Joined(client), 0.0)
@@ -79,12 +94,14 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(tmp_path: P
         report, kept = perform(first.order, models, local, memories.get(first.client, {}), client=first.client)
         run.accept(first.client, report.to_bytes(), 0.0)
         memories[first.client] = kept
-        run, _ = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)  # the old one is never asked again
+        settings = rules(scene, newcomers=newcomers)
+        run, _ = Run.resume(folder, scene, setup(scene), settings, 0.0)  # the old one is never asked again
         run.samples |= dict.fromkeys(people, (24, 24))
         kills += 1
     assert kills > 12
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
+    assert records.result(run, None)["newcomers"] == records.result(undisturbed, None)["newcomers"]
     assert run.rounds.count == len((tmp_path / "whole" / "rounds.jsonl").read_text().splitlines())
 
 
@@ -257,6 +274,31 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
     assert lines[-1]["newcomers"]["tuned"] == result["newcomers"]["accuracy"]["tuned"]
     if method in ("fedclust", "pacfl", "ifca", "fesem", "fesem_ma", "robust"):
         assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
+
+
+def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_newcomers(tmp_path: Path) -> None:
+    late = {"agent-6", "agent-7"}
+    scene = scenario("fesem", strategy={"stop": "assignments", "stop_after": 2}, rounds={"count": 9})
+    rows: list[Any] = []
+    people = clients()
+    driver = InProcess(tmp_path, scene, setup(scene), rules(scene, newcomers=frozenset(late)), local_for(people))
+    driver.watch = rows.append
+    run = driver.complete(dict.fromkeys(people, (24, 24)))
+    why = "no agent changed its cluster in 2 successive E-steps"
+    result = records.result(run, None)
+    assert (result["rounds"], result["stopped"]) == (2, why)
+    assert [row for row in rows if row["event"] == "stopped"] == [
+        {"event": "stopped", "round": 2, "rounds": 9, "why": why}
+    ]
+    assert [row["phase"] for row in rows if row["event"] == "phase"][-2:] == ["entry", "evaluate"]
+    assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
+    assert late <= set(result["assignment"])
+
+
+def test_a_run_that_makes_all_its_rounds_was_not_stopped(tmp_path: Path) -> None:
+    scene = scenario("fesem", strategy={"stop": "assignments", "stop_after": 4})
+    result = records.result(in_process(tmp_path, scene), None)
+    assert (result["rounds"], result["stopped"]) == (3, None)
 
 
 def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(tmp_path: Path) -> None:

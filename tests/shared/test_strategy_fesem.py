@@ -1,5 +1,6 @@
 """FeSEM on clients whose answers are known by hand."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shared.strategies.fesem import Fesem
+from shared.strategies.fesem import Fesem, FesemState
 from shared.strategy import Phase, Report, Training
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
@@ -106,6 +107,62 @@ def test_fesem_spread_is_the_mean_distance_to_the_own_centre() -> None:
     around = (1 + 1 + 1 + 1 + 0 + 4) / 3  # squared, around (1, 1)
     assert at.strategy.notes(at.state)["J"] == pytest.approx(around)
     assert at.rounds(1).strategy.notes(at.state)["J"] == pytest.approx(around)
+
+
+def test_fesem_records_j_after_the_m_step_as_well() -> None:
+    """One round of whole steps leads everybody from the centre to its own minimum: E measures from the old centre."""
+    at = Run(Fesem(n_clusters=1, mu=0.0), setup(bowls((0, 0), (2, 0)), WHOLE), bowls((0, 0), (2, 0)))
+    at.rounds(1)
+    at.state = replace(at.state, models=(flat(4, 0),))
+    notes = at.rounds(2).strategy.notes(at.state)
+    assert notes["J"] == pytest.approx((16 + 4) / 2)  # around (4, 0)
+    assert notes["J_after_M"] == pytest.approx((1 + 1) / 2)  # around the members' mean (1, 0)
+
+
+@pytest.mark.parametrize("features", ["full", "last_layer", "sketch"])
+def test_fesem_m_step_never_raises_j(features: Any) -> None:
+    at = Run(Fesem(mu=0.0, features=features), setup(two_groups()), two_groups())
+    for round_ in range(1, 6):
+        notes = at.rounds(round_).strategy.notes(at.state)
+        assert notes["J_after_M"] <= notes["J"] * (1 + 1e-6)
+
+
+def stop_reasons(strategy: Fesem, disturb: Callable[[FesemState], FesemState]) -> list[str]:
+    """The reason to stop after each of five rounds on two groups; the state is disturbed before the third."""
+    at = Run(strategy, setup(two_groups(), WHOLE), two_groups())
+    reasons = []
+    for round_ in range(1, 6):
+        if round_ == 3:
+            at.state = disturb(at.state)
+        reasons.append(strategy.stop_reason(at.rounds(round_).state))
+    return reasons
+
+
+def with_one_moved(state: FesemState) -> FesemState:
+    return replace(state, assign={**state.assign, "c00": 1 - state.assign["c00"]})
+
+
+def with_larger_j(state: FesemState) -> FesemState:
+    return replace(state, spread_after=1.1 * state.spread_after)
+
+
+def test_fesem_stops_once_assignments_rest() -> None:
+    strategy = Fesem(mu=0.0, stop="assignments", stop_after=2)
+    why = "no agent changed its cluster in 2 successive E-steps"
+    assert stop_reasons(strategy, with_one_moved) == ["", why, "", "", why]
+    assert stop_reasons(Fesem(mu=0.0), with_one_moved) == [""] * 5
+
+
+def test_fesem_stops_once_j_after_the_m_step_hardly_changes() -> None:
+    strategy = Fesem(mu=0.0, stop="objective", stop_after=2, stop_tolerance=0.05)
+    why = "J changed by no more than 0.05 of itself in 2 successive E-steps"
+    assert stop_reasons(strategy, with_larger_j) == ["", why, "", "", why]
+
+
+def test_fesem_counts_rounds_with_an_e_step_only_towards_the_stop() -> None:
+    strategy = Fesem(mu=0.0, update_center_every=2, stop="assignments", stop_after=2)
+    at = Run(strategy, setup(two_groups(), WHOLE), two_groups())
+    assert [bool(strategy.stop_reason(at.rounds(round_).state)) for round_ in range(1, 5)] == [False] * 3 + [True]
 
 
 @pytest.mark.parametrize(
