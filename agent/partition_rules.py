@@ -245,7 +245,8 @@ def _unbiased_shares(p: npt.NDArray[np.float64], size: int, rng: np.random.Gener
     sums = np.cumsum(p)
     ends = np.floor(sums / sums[-1] * size + rng.random()).astype(np.int64)
     ends = np.minimum(ends, size)  # an offset of nearly 1 may round up to 1
-    return np.diff(ends, prepend=0)
+    counts: Indices = np.diff(ends, prepend=0)
+    return counts
 
 
 def _quantity(cfg: Quantity, n: int, agents: int, rng: np.random.Generator) -> list[Indices]:

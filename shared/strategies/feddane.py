@@ -45,7 +45,8 @@ class FedDane(SingleModel[DaneState]):
     name: Literal["feddane"] = "feddane"
     mu: float = Field(0.0, ge=0, description="strength of the pull towards the round's model")
     resample: bool = Field(
-        False, description="draw the second phase's clients independently (the paper); false: those of the first (its code)"
+        False,
+        description="draw the second phase's clients independently (the paper); false: those of the first (its code)",
     )
 
     def init(self, setup: Setup) -> DaneState:

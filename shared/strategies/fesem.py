@@ -84,7 +84,9 @@ class Fesem(HardClustered[FesemState]):
     )
     stop_after: int = Field(3, ge=1, description="successive E-steps that must meet the stop condition")
     stop_tolerance: float = Field(
-        1e-3, ge=0, description="stop: objective: largest change of J after the M-step that counts as none, as a share of J"
+        1e-3,
+        ge=0,
+        description="stop: objective: largest change of J after the M-step that counts as none, as a share of J",
     )
 
     @model_validator(mode="after")
