@@ -14,7 +14,7 @@ from shared.errors import UserError
 from shared.scenario import Compare, Method, Metric, Scenario, Split
 
 Row = dict[str, Any]
-MODES = ("last", "server", "tuned", "best", "newcomers_server", "newcomers_tuned")
+MODES = ("last", "last_of_undrawn", "server", "tuned", "best", "newcomers_server", "newcomers_tuned")
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "last": ("last", "macro"),
     "server": ("server", "macro"),
@@ -131,6 +131,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
         for figure in ("accuracy", "f1", "mse"):
             for average, value in figures.get(figure, {}).items():
                 row[f"{mode}_{figure}_{average}"] = value
+    row["undrawn"] = modes.get("last_of_undrawn", {}).get("agents")
     row = judged(row, compare)
     row |= {key: result[key] for key in ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")}
     wire = result["bytes"]
@@ -189,10 +190,10 @@ class Point:
 def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, classes: int) -> list[Point]:
     """The metric over the rounds.
 
-    E-last where it was tracked: the mean over all agents of what each reached right after its newest training;
-    who never trained counts as a guess. That is what published counts of rounds are made of: with C = 0.1 a
-    quarter of all agents has not trained after 13 rounds, whatever the method. Otherwise the metric where everybody
-    was evaluated.
+    E-last where it was tracked: the mean over all agents of what each reached right after its newest training, in
+    whichever phase; who never trained counts as a guess. That is what published counts of rounds are made of: with
+    C = 0.1 a quarter of all agents has not trained after 13 rounds, unless all trained once before the rounds.
+    Otherwise the metric where everybody was evaluated.
     """
     newest: dict[str, float | None] = {}  # None: it has nothing to test on
     points = []
@@ -201,7 +202,7 @@ def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, cla
         if metric == "last" and any("tracked" in other for other in phases):
             newest |= line.get("tracked", {}).get("by_agent", {})
             on, rounds = "last, tracked", line["round"] + 1
-            value = _with_guesses(newest.values(), agents, classes) if line["phase"] == "train" else None
+            value = _with_guesses(newest.values(), agents, classes) if line["ends_round"] else None
         if value is not None:
             points.append(_point(on, rounds, value, line["traffic"], agents))
     return points
@@ -216,7 +217,8 @@ def _with_guesses(reached: Collection[float | None], agents: int, classes: int) 
 
 def _participants_reach(phases: Iterable[Mapping[str, Any]], target: float) -> int | None:
     """The first round (from 1) whose participants alone have the target on the mean, right after their training."""
-    means = ((line["round"] + 1, _accuracy({"last": line.get("tracked", {})}, "last")) for line in phases)
+    rounds = [line for line in phases if line["phase"] == "train"]  # a phase of all agents before them is no round
+    means = ((line["round"] + 1, _accuracy({"last": line.get("tracked", {})}, "last")) for line in rounds)
     return next((rounds for rounds, mean in means if mean is not None and mean >= target), None)
 
 

@@ -241,15 +241,17 @@ def _figure(mode: Mapping[str, Any]) -> str:
 
 
 def participation(result: Mapping[str, Any]) -> str:
-    """E-last of those that trained in a round, and who never did; empty where everybody has trained."""
+    """E-last of those that a training round has drawn, and of the others by name; empty where all were drawn."""
     names = result["never_trained"]
     if not names:
         return ""
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    figure = _figure(result["accuracy"]["last_of_participants"])
+    accuracy = result["accuracy"]
+    figure, others = _figure(accuracy["last_of_participants"]), _figure(accuracy.get("last_of_undrawn", {}))
     return (
         f"E-last over the {len(result['took_part'])} agents that took part: {figure}\n"
-        f"{len(names)} of {result['agents']} agents never trained in a round (their E-last is E-server): {shown}"
+        f"{len(names)} of {result['agents']} agents were drawn for no round: E-last {others} (the model of a phase before "
+        f"the rounds, else E-server): {shown}"
     )
 
 

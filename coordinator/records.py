@@ -86,18 +86,30 @@ def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[st
 
 
 def by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """An agent's figures. E-last of one that never trained is what it would use: E-server."""
+    """An agent's figures. E-last of one that has trained in no phase at all is what it would use: E-server."""
     modes = {mode: numbers[mode] for mode in MODES if numbers.get(mode)}
     return {"last": modes["server"], **modes} if "server" in modes else modes
 
 
-def means(reports: Reports, phase: str, weight: str, newcomers: Collection[ClientId] = frozenset()) -> dict[str, Any]:
-    """Averages over the reporters of one phase: training loss, or accuracies by mode, those of newcomers apart."""
+def means(
+    reports: Reports,
+    phase: str,
+    weight: str,
+    newcomers: Collection[ClientId] = frozenset(),
+    drawn: Collection[ClientId] = frozenset(),
+) -> dict[str, Any]:
+    """Averages over the reporters of one phase: training loss, or accuracies by mode, those of newcomers apart.
+
+    `drawn` are the agents that a training round has drawn so far; E-last of the others is given once more, alone.
+    """
     train = {client: report.examples for client, report in reports}
     if phase == "evaluate":
         figures = {client: by_mode(report.numbers) for client, report in reports}
         late = {client: figures.pop(client) for client in sorted(newcomers & figures.keys())}
-        row: dict[str, Any] = {"evaluation": averages(figures, train, weight)}
+        row: dict[str, Any] = {
+            "evaluation": averages(figures, train, weight),
+            "undrawn": last_of_undrawn(figures, drawn, train, weight),
+        }
         return {**row, "newcomers": averages(late, train, weight)} if late else row
     amount = sum(report.examples for _, report in reports if report.steps)
     if not amount:
@@ -116,6 +128,22 @@ def averages(
     """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
     modes = dict.fromkeys(mode for one in evaluation.values() for mode in one)
     return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
+
+
+def last_of_undrawn(
+    figures: Mapping[ClientId, Mapping[str, Any]],
+    drawn: Collection[ClientId],
+    train_samples: Mapping[ClientId, int],
+    weight: str,
+) -> dict[str, Any]:
+    """E-last over the agents that no training round has drawn yet, and how many of these have test data ("agents").
+
+    What they hold comes from a phase before the rounds, or is E-server where the method has none that trains.
+    """
+    undrawn = {client: one for client, one in figures.items() if client not in drawn}
+    nobody: dict[str, Any] = {"last": {"agents": 0}}
+    row: dict[str, Any] = {**nobody, **averages(undrawn, train_samples, weight)}["last"]
+    return row
 
 
 def _average(
@@ -156,6 +184,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
     accuracy["last_of_participants"] = averages(
         {client: one for client, one in agents.items() if client in run.facts.trained}, train, weight
     ).get("last", {"agents": 0})
+    accuracy["last_of_undrawn"] = last_of_undrawn(agents, run.facts.trained, train, weight)
     assignment = dict(sorted(strategy.assignment(run.state).items()))
     known = [client for client in assignment if truth and client in truth]
     found, wanted = [assignment[client] for client in known], [truth[client] for client in known] if truth else []

@@ -117,7 +117,7 @@ class Facts:
     seconds: float = 0.0  # of earlier sessions
     scaling: dict[str, list[float]] | None = None
     accepted: dict[ClientId, int] = field(default_factory=dict)
-    trained: dict[ClientId, int] = field(default_factory=dict)  # round of the last local training
+    trained: dict[ClientId, int] = field(default_factory=dict)  # by those drawn for one: the last training round
     evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
@@ -516,7 +516,7 @@ class Run:
                 clipped = folding.clip(self.strategy, state, fair, steps, settings)
                 state = self._folded(phase, clipped)
                 folding.check_sound(self.strategy, state)
-        means = records.means(fair, phase.name, weight, newcomers)
+        means = records.means(fair, phase.name, weight, newcomers, self.facts.trained)
         folding.check_json(means, "its averages")
         return Outcome(state, means, scaling, evaluation)
 
@@ -529,9 +529,10 @@ class Run:
         if phase.name == EVALUATE:
             self.facts.evaluated = self.engine.round
             self.facts.evaluation |= outcome.evaluation
-        for client, report in reports if phase.name == "train" else []:
-            self.facts.trained[client] = self.engine.round
-            if "track" in report.numbers:
+        for client, report in reports:
+            if phase.name == "train":
+                self.facts.trained[client] = self.engine.round
+            if "track" in report.numbers:  # of any phase that trains
                 self.facts.tracked[client] = records.better(self.facts.tracked.get(client), report.numbers)
 
     def parts_of_own_model(self, client: ClientId) -> int:

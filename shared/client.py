@@ -3,8 +3,9 @@
 The worker of a device and the in-process driver call the same function, so that both make the same bytes.
 Besides the phases of the strategy it knows those of the run: "moments" (federated standardisation) and "evaluate".
 
-Memory keys of its own: "held", the model after the last own training (mode E-last), which a strategy may read and
-may set itself where its report holds no whole model; and "codec/<vector>", what topk still owes, which it never sees.
+Memory keys of its own: "held", the model after the latest local training of any phase (mode E-last), which a strategy
+may read and may set itself; and "codec/<vector>", what topk still owes, which it never sees.
+"held" costs an agent 4 bytes per value of the model, from the first phase in which it trains.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from shared.noise import Noise
 from shared.privacy import LOCAL, AgentPrivacy, noised
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
-from shared.strategy import HELD, Job, Local, Memory, Mixture, Report, Strategy, Training
+from shared.strategy import HELD, MODEL, Descent, Job, Local, Memory, Mixture, Report, Strategy, Training
 from shared.vectors import Layout, Vector
 
 OWED = "codec/"
@@ -183,23 +184,50 @@ def _accounted(local: Local, report: Report, kept: Memory) -> tuple[Report, Memo
     return replace(report, numbers=numbers, steps=0, loss=0.0), {**kept, LEDGER: local.ledger}
 
 
+class _TrainingRecorder:
+    """A `Local` that remembers where its latest local training ended; everything else it passes on."""
+
+    def __init__(self, local: Local) -> None:
+        self._local = local
+        self.trained: Vector | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def descend(self, start: Vector, *arguments: Any, **options: Any) -> Descent:
+        done = self._local.descend(start, *arguments, **options)
+        self.trained = done.end
+        return done
+
+
 def _train(
     strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
 ) -> tuple[Report, Memory]:
     own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
-    report, kept = strategy.work(job, local, own)
+    recorder = _TrainingRecorder(local)
+    report, kept = strategy.work(job, cast(Local, recorder), own)
     if kept is own:
         kept = memory
-    if job.phase != "train":
-        return report, _with_owed(kept, memory)
-    trained = report.vectors.get("model")
     set_by_strategy = kept.get(HELD) is not memory.get(HELD)
-    if trained is not None and trained.size == job.layout.size and not set_by_strategy:
+    trained = _trained_model(job, report, recorder)
+    if trained is not None and not set_by_strategy:
         kept = {**kept, HELD: trained}
     if evaluation.get("track") and kept.get(HELD) is not memory.get(HELD):
         track = _measure(((1.0, kept[HELD]),), local)
         report = replace(report, numbers={**report.numbers, "track": track})
     return report, _with_owed(kept, memory)
+
+
+def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vector | None:
+    """The whole model (d,) that a phase's local training made, whatever the phase is called; None if it trained none.
+
+    A whole model in the report comes first: who trains several models (Ditto) sends the one that stands for the phase,
+    and who steps by hand (Per-FedAvg) calls no `descend`. A signature is a part of the model: there the training counts.
+    """
+    sent = report.vectors.get(MODEL)
+    if sent is not None and sent.size == job.layout.size:
+        return sent
+    return recorder.trained
 
 
 def _with_owed(kept: Memory, before: Memory) -> Memory:

@@ -28,13 +28,15 @@ def result(last: float, **changes: Any) -> dict[str, Any]:
 
 
 def line(round_: int, **more: Any) -> dict[str, Any]:
-    return {"event": "phase", "round": round_, "traffic": {"down_vectors": 9e6, "up_vectors": 9e6 * round_}, **more}
+    traffic = {"down_vectors": 9e6, "up_vectors": 9e6 * round_}
+    return {"event": "phase", "phase": "evaluate", "ends_round": False, "round": round_, "traffic": traffic, **more}
 
 
 def tracked(**reached: float) -> dict[str, Any]:
     """A round of training, and what its participants reached in it."""
     mean = sum(reached.values()) / len(reached)
-    return {"phase": "train", "tracked": {"accuracy": {"micro": mean, "macro": mean}, "by_agent": reached}}
+    figures = {"accuracy": {"micro": mean, "macro": mean}, "by_agent": reached}
+    return {"phase": "train", "ends_round": True, "tracked": figures}
 
 
 def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> None:
@@ -42,7 +44,7 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
     guess = 0.1  # ten classes
     lines = [
         line(0, **tracked(a=1.0, b=1.0, c=1.0)),
-        line(0, phase="train", evaluation=figures(last=(1.0, 1.0))),  # an evaluation is no training
+        line(0, evaluation=figures(last=(1.0, 1.0))),  # an evaluation is no training
         line(1, **tracked(a=0.95, d=1.0)),
         line(2, **tracked(e=0.5)),
         line(3, **tracked(e=0.0, f=0.9)),
@@ -55,6 +57,32 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
     assert row["mb_wire_to_target"] is None  # nothing went over a wire
 
 
+def test_what_agents_hold_from_a_phase_before_the_rounds_counts_and_is_no_round() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    before = {**tracked(a=0.9, b=0.9, c=0.9, d=0.9, e=0.9, f=0.9), "phase": "signature", "ends_round": False}
+    later = [line(0, **tracked(a=0.5)), line(1, **tracked(b=0.9))]
+    row = row_of(cell("fedclust"), compare, result(0.8), [line(0, **before), *later])
+    assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 1)
+    assert row["rounds_to_target_participants"] == 2  # all agents before the rounds are no round's participants
+
+
+def test_a_round_with_several_phases_that_train_counts_with_the_last_of_them() -> None:
+    compare = compared(scenario(compare={"target": 0.75}))
+    everybody = dict.fromkeys("abcdef", 0.9)
+    first = {**tracked(**everybody), "ends_round": False}
+    last = {**tracked(**dict.fromkeys("abcdef", 0.6)), "phase": "layer1"}
+    rows = [line(0, **first), line(0, **last), line(1, **first), line(1, **{**last, **tracked(**everybody)})]
+    assert row_of(cell("fedclust"), compare, result(0.8), rows)["rounds_to_target"] == 2
+
+
+def test_a_row_tells_how_many_agents_no_round_has_drawn_and_what_they_hold() -> None:
+    undrawn = {"last_of_undrawn": {"agents": 2, "accuracy": {"micro": 0.4, "macro": 0.5}}}
+    base = result(0.8)
+    row = row_of(cell("fedclust"), compared(scenario()), {**base, "accuracy": {**base["accuracy"], **undrawn}}, [])
+    assert (row["undrawn"], row["last_of_undrawn_accuracy_macro"]) == (2, 0.5)
+    assert row_of(cell("fedclust"), compared(scenario()), base, [])["undrawn"] is None  # a result of an earlier version
+
+
 def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_guesses() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     lines = [line(0, **tracked(a=1.0)), line(1, **tracked(b=1.0)), line(2, **tracked(c=1.0))]
@@ -65,7 +93,7 @@ def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_gues
 
 
 def test_a_target_where_nobody_has_an_accuracy_is_never_reached() -> None:
-    lines = [{**line(0), "phase": "train", "tracked": {"by_agent": {"a": None, "b": None}}}]
+    lines = [{**line(0), "phase": "train", "ends_round": True, "tracked": {"by_agent": {"a": None, "b": None}}}]
     row = row_of(cell("fedclust"), compared(scenario(compare={"target": 0.75})), result(0.8), lines)
     assert row["rounds_to_target"] is None
 

@@ -14,8 +14,11 @@ from shared.codec import Codec, decode
 from shared.errors import DecodeError, UserError
 from shared.messages import ModelRef, OrderMessage, ReportContent, Work
 from shared.seeds import generator
+from shared.strategies.ditto import OWN, Ditto
 from shared.strategies.fedavg import FedAvg
+from shared.strategies.fedclust import FedClust
 from shared.strategies.local import LocalOnly
+from shared.strategies.pacfl import Pacfl
 from shared.strategy import HELD, Job, Local, Memory, Report, Training
 from shared.vectors import Vector
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
@@ -135,7 +138,38 @@ def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
 
 
 def test_a_phase_that_does_not_train_holds_nothing_new() -> None:
-    assert done(bowl(), order(phase="warmup"))[1] == {}
+    signature = order(phase="signature", strategy=Pacfl().model_dump(mode="json"))
+    assert done(bowl(), signature)[1] == {}
+    held = {HELD: flat(7, 7)}
+    assert done(bowl(), signature, held)[1] is held
+
+
+def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_sends_a_part() -> None:
+    wanted = order(phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1})
+    content, memory = done(bowl(), wanted, {HELD: flat(7, 7)})
+    trained = bowl().descend(START, epochs=1).end
+    assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
+    assert same(memory, {HELD: trained})
+
+
+def test_who_trains_several_models_in_a_phase_holds_the_one_that_it_sends() -> None:
+    content, memory = done(bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json", by_alias=True)))
+    assert np.array_equal(memory[HELD], decode(content.vectors["model"], length=2))
+    assert not np.array_equal(memory[HELD], memory[OWN])
+
+
+def test_what_a_phase_holds_changes_no_byte_of_its_report() -> None:
+    wanted = order(phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1})
+    content, memory = done(bowl(), wanted)
+    assert done(bowl(), wanted, memory)[0].to_bytes() == content.to_bytes()
+    assert (set(content.vectors), content.numbers) == ({"signature"}, {})
+
+
+def test_tracking_measures_every_phase_that_trains() -> None:
+    wanted = order(phase="signature", strategy=FedClust().model_dump(mode="json"), evaluation={"track": True})
+    assert done(bowl(), wanted)[0].numbers["track"]["n"] == 10
+    wanted = order(phase="signature", strategy=Pacfl().model_dump(mode="json"), evaluation={"track": True})
+    assert "track" not in done(bowl(), wanted)[0].numbers
 
 
 def test_an_evaluation_has_three_modes_the_last_only_after_training() -> None:

@@ -1,0 +1,98 @@
+"""Mode E-last: every agent holds the model of its latest local training, in whichever phase of whichever method."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coordinator import display, records
+from coordinator.inprocess import InProcess
+from shared.messages import OrderMessage
+from shared.strategy import HELD, ClientId, Descent, Local
+from shared.vectors import Vector
+from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
+
+BEFORE_THE_ROUNDS = {"fedclust", "fesem", "fesem_ma", "fesem_ma-fedma", "robust"}  # all agents train once before them
+
+
+class Watched:
+    """A client's data that notes what each phase's training ended with."""
+
+    def __init__(self, local: Local, ends: list[Vector]) -> None:
+        self._local, self._ends = local, ends
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def descend(self, *arguments: Any, **options: Any) -> Descent:
+        done = self._local.descend(*arguments, **options)
+        self._ends.append(done.end)
+        return done
+
+
+def played(folder: Path, method: str, **sections: Any) -> tuple[InProcess, dict[ClientId, list[Vector]]]:
+    """A run, and the models that each agent's latest phase with local training ended with."""
+    scene = scenario(method, **sections)
+    people = clients(scene=scene)
+    latest: dict[ClientId, list[Vector]] = {}
+
+    def watched(client: ClientId, order: OrderMessage) -> Any:
+        assert order.work is not None
+        ends: list[Vector] = []
+        if order.work.phase != "evaluate":
+            phases.setdefault(client, []).append(ends)
+        return Watched(local_for(people)(client, order), ends)
+
+    phases: dict[ClientId, list[list[Vector]]] = {}
+    driver = InProcess(folder, scene, setup(scene), rules(scene), watched)
+    driver.complete(dict.fromkeys(people, (24, 24)))
+    for client, own in phases.items():
+        trained = [ends for ends in own if ends]
+        if trained:
+            latest[client] = trained[-1]
+    return driver, latest
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(tmp_path: Path, method: str) -> None:
+    driver, latest = played(tmp_path, method)
+    held = {client: memory[HELD] for client, memory in driver._memories.items() if HELD in memory}
+    if method == "perfedavg":  # it steps by hand
+        assert set(held) == set(driver.run.facts.trained)
+        return
+    assert set(held) == set(latest)
+    for client, ends in latest.items():
+        assert any(np.array_equal(held[client], end) for end in ends), client
+    if method in BEFORE_THE_ROUNDS:
+        assert set(held) == driver.run.engine.known > set(driver.run.facts.trained)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedclust"])
+def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(tmp_path: Path, method: str) -> None:
+    driver, _ = played(tmp_path, method, evaluation={"every": 1}, rounds={"count": 1})
+    run = driver.run
+    result = records.result(run, None)
+    accuracy = result["accuracy"]
+    undrawn = sorted(run.engine.known - set(run.facts.trained))
+    assert result["never_trained"] == undrawn != []
+    assert accuracy["last_of_undrawn"]["agents"] == len(undrawn)
+    mode = "last" if method == "fedclust" else "server"  # FedAvg's have trained in no phase: E-server stands in
+    figures = [run.facts.evaluation[client][mode]["accuracy"] for client in undrawn]
+    assert accuracy["last_of_undrawn"]["accuracy"]["macro"] == pytest.approx(np.mean(figures))
+    [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"][-1:]
+    assert line["undrawn"] == accuracy["last_of_undrawn"]
+    shown = display.participation(result)
+    assert f"{len(undrawn)} of 8 agents were drawn for no round: E-last {100 * np.mean(figures):.2f} / " in shown
+
+
+def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
+    scene = scenario("fedclust", rounds={"count": 1, "participation": 1.0})
+    people = clients(scene=scene)
+    driver = InProcess(tmp_path, scene, setup(scene), rules(scene), local_for(people))
+    driver.complete(dict.fromkeys(people, (24, 24)))
+    result = records.result(driver.run, None)
+    assert (result["never_trained"], result["accuracy"]["last_of_undrawn"]) == ([], {"agents": 0})
+    assert display.participation(result) == ""
