@@ -57,8 +57,8 @@ def test_a_coordinator_grows_by_a_few_models_and_not_by_all_reports() -> None:
     figures = run(reports=40, hidden=400, at_once=8)
     model = 4 * figures["parameters"] / 1e6
     assert figures["bytes_up"] / 1e6 > 40 * model
-    beside_models = 45  # MB: code that is loaded for the first fold, and blocks of it in float64
-    assert figures["growth"]["rss"] < 12 * model + beside_models < 25 * model, figures
+    # The process's own pages: files of the spool that are mapped for a fold, and libraries, can be dropped at any time.
+    assert figures["growth"]["anonymous"] < 12 * model, figures
 
 
 async def make_noise(url: str, count: int, agents: psutil.Process) -> None:

@@ -22,10 +22,12 @@ MOMENTS: dict[str, Moment] = {
 }
 
 
-def command(folder: Path, way: Sequence[str], out: str) -> list[str]:
-    path = scenario(
-        folder, simulated=True, rounds={"count": 4, "absence_s": 300, "rollcall_s": 120}, fleet={"faults": {}}
-    )
+ROUNDS = 8  # a run must not be over before the test that has seen its first round can stop it
+
+
+def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) -> list[str]:
+    limits = {"count": rounds, "absence_s": 300, "rollcall_s": 120}
+    path = scenario(folder, simulated=True, rounds=limits, fleet={"faults": {}})
     return ["coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
 
 
@@ -55,7 +57,7 @@ def test_a_run_that_is_terminated_says_how_to_go_on_and_does(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_in_process_hears_both_signals(tmp_path: Path, number: signal.Signals) -> None:
-    this = Program(command(tmp_path, WAYS["in process"], "run"), tmp_path / "log")
+    this = Program(command(tmp_path, WAYS["in process"], "run", rounds=1000), tmp_path / "log")
     until(lambda: rows(tmp_path / "run"), of=this)
     this.process.send_signal(number)
     assert this.process.wait(60) == 130, this.output
