@@ -4,6 +4,8 @@ Tang et al. 2024, Fuzzy Clustered Federated Learning under Mixed Data Distributi
 2 to 4; there is no code. Our choices: signatures are the columns of the assignments; an
 entropy term (`kappa`), which the abstract does not mention, keeps the head from putting everything into one cluster;
 somebody without counts gets the plain mean of the cluster models, counts with it and is then served like the others.
+Everybody counts with the model as it was received (`counts: received`): the head of a model that has just been trained on the
+agent's own samples has learned to spread them over all clusters, which hides the agent's mixture.
 The head is part of the model and needs task.model.options.head = n_clusters.
 """
 
@@ -37,6 +39,7 @@ from shared.strategy import (
 )
 from shared.vectors import Vector, mean
 
+Counted = Literal["received", "trained"]
 Variant = Literal["full", "fedavg+clu", "fedavg+clusteredFL"]
 
 
@@ -63,6 +66,10 @@ class Fuzzy(Strategy[FuzzyState]):
     temperature: float = Field(1.0, gt=0, description="tau of the contrastive loss")
     kappa: float = Field(1.0, ge=0, description="weight of the entropy term, which favours clusters of equal size")
     contrast: Literal["columns", "rows"] = Field("columns", description="signatures of clusters, or of samples")
+    counts: Counted = Field(
+        "received",
+        description="samples are counted per cluster with the model as it was received, or after local training",
+    )
     variant: Variant = Field(
         "full",
         description="ablations: fedavg+clu has the loss but one model, fedavg+clusteredFL known memberships but no loss",
@@ -117,8 +124,10 @@ class Fuzzy(Strategy[FuzzyState]):
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "entry":
             return Report({}, local.examples, {"counts": self._count(job, job.models[0], local)}), memory
-        done = local.descend(job.models[0], contrast=self._contrast())
-        numbers = {"counts": self._count(job, done.end, local)}
+        received = job.models[0]
+        done = local.descend(received, contrast=self._contrast())
+        counted = received if self.counts == "received" else done.end
+        numbers = {"counts": self._count(job, counted, local)}
         return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
 
     def fold(self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN) -> FuzzyState:

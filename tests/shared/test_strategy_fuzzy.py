@@ -53,12 +53,14 @@ class Recorder:
 
     examples: int = 10
     seen: list[Contrast | None] = field(default_factory=list)
+    counted: list[list[float]] = field(default_factory=list)
 
     def descend(self, start: Vector, *, contrast: Contrast | None = None) -> Descent:
         self.seen.append(contrast)
-        return Descent(start, 1, 0.0)
+        return Descent(start + 1, 1, 0.0)
 
     def memberships(self, model: Vector, clusters: int) -> Any:
+        self.counted.append(model.tolist())
         return np.array([4, 6])
 
 
@@ -76,6 +78,19 @@ def test_fuzzy_trains_with_the_contrast_of_its_variant(options: dict[str, Any], 
     report, _ = Fuzzy(**options).work(job(flat(0, 0)), local, {})
     assert local.seen == [expected]
     assert report.numbers["counts"] == [4.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "counted"),
+    [({}, [3.0, 5.0]), ({"counts": "received"}, [3.0, 5.0]), ({"counts": "trained"}, [4.0, 6.0])],
+)
+def test_fuzzy_counts_with_the_model_as_received_unless_told_otherwise(
+    options: dict[str, Any], counted: list[float]
+) -> None:
+    local: Any = Recorder()
+    report, _ = Fuzzy(**options).work(job(flat(3, 5)), local, {})
+    assert local.counted == [counted]
+    assert report.vectors["model"].tolist() == [4.0, 6.0]
 
 
 def test_fuzzy_newcomers_count_with_the_mean_model_before_they_train() -> None:
