@@ -22,6 +22,7 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
     "global": ("server", "micro"),
     "newcomers": ("newcomers_tuned", "macro"),
 }
+TUNING = ("tune_epochs", "tune_batch", "tune_lr", "tune_momentum", "tune_weight_decay")  # what E-tuned was made with
 SPREAD = (
     "J",
     "ari",
@@ -91,6 +92,7 @@ def _of(scenario: Scenario, split: Split, method: Method, seed: int) -> Scenario
     """The scenario that one cell runs."""
     changed: dict[str, Any] = {"seed": seed, "strategy": method.strategy, "compare": None}
     changed |= {"task": scenario.task_of(method), "training": scenario.training_of(method)}
+    changed["evaluation"] = scenario.evaluation_of(method)
     if split.label and scenario.fleet is not None:
         changed["fleet"] = scenario.fleet.model_copy(update={"partition": split.partition})
     return scenario.model_copy(update=changed)
@@ -132,6 +134,7 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
             for average, value in figures.get(figure, {}).items():
                 row[f"{mode}_{figure}_{average}"] = value
     row["undrawn"] = modes.get("last_of_undrawn", {}).get("agents")
+    row |= tuning_of(cell.scenario)
     row = judged(row, compare)
     row |= {key: result[key] for key in ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")}
     wire = result["bytes"]
@@ -145,6 +148,12 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
         row |= _reached(_curve(phases, row["metric"], result["agents"], cell.scenario.task.outputs), target)
         row["rounds_to_target_participants"] = _participants_reach(phases, target)
     return row
+
+
+def tuning_of(scenario: Scenario) -> Row:
+    """The settings of fine-tuning as columns of a row; without values where mode E-tuned is left out."""
+    settings = scenario.fine_tuning or {}
+    return {key: settings.get(key.removeprefix("tune_")) for key in TUNING}
 
 
 def target_of(compare: Compare, cell: Cell) -> float | None:
@@ -258,7 +267,7 @@ def _summary(split: Split, mine: Sequence[Row]) -> Row:
         values = [row[key] for row in mine if row.get(key) is not None]
         if values and (key in SPREAD or _is_figure(key)):
             summary[key] = {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "n": len(values)}
-    summary |= {key: [row.get(key) for row in mine] for key in ("clusters", "rounds")}
+    summary |= {key: [row.get(key) for row in mine] for key in ("clusters", "rounds", *TUNING)}
     if split.target is not None:
         summary["reached"] = [row["rounds_to_target"] for row in mine]
     return summary

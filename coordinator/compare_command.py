@@ -22,7 +22,7 @@ from rich.console import Console
 
 from coordinator import command, display
 from coordinator.checkpoint import Checkpoint
-from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of
+from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of, tuning_of
 from coordinator.compare_tables import markdown, tables
 from coordinator.records import finished, lines, scenario_digest
 from coordinator.scenario_file import load
@@ -115,7 +115,7 @@ def _recorded(file: Path) -> dict[str, tuple[Identity, Row]]:
         scenario = Scenario.model_validate(document["scenario"])
         rows = {(row["partition"], row["method"], row["seed"]): row for row in document["cells"]}
         return {
-            cell.name: (_identity(scenario, cell), rows[key])
+            cell.name: (_identity(scenario, cell), {**_tuned_before(scenario, cell), **rows[key]})
             for cell in grid(scenario)
             if (key := (cell.split, cell.label, cell.seed)) in rows
         }
@@ -126,6 +126,11 @@ def _recorded(file: Path) -> dict[str, tuple[Identity, Row]]:
             f"--known {file}: wanted is a compare.json as `coordinator compare` writes it; {type(error).__name__}: "
             f"{str(error).splitlines()[0]}"
         ) from None
+
+
+def _tuned_before(scenario: Scenario, cell: Cell) -> Row:
+    """What a row was fine-tuned with that does not say so: an earlier version took the method's own training."""
+    return tuning_of(cell.scenario.model_copy(update={"evaluation": scenario.evaluation}))
 
 
 def _identity(scenario: Scenario, cell: Cell) -> Identity:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator import mixtures
-from coordinator.compare import METRICS, Row, section, splits
-from shared.scenario import Metric, Scenario, Split
+from coordinator.compare import METRICS, TUNING, Row, section, splits
+from shared.scenario import Compare, Metric, Scenario, Split
 
 Columns = dict[str, Callable[[Row], str]]
 
@@ -53,7 +53,7 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Row], average: str)
     compare = section(scenario)
     title, columns = _both_averages(compare.metric) if compare.layout == "averages" else _modes(found, average)
     before: Columns = {"method": lambda one: str(one["method"]), "seeds": lambda one: str(len(one["seeds"]))}
-    shown = before | columns | _rest(split, found)
+    shown = before | columns | _tuning(found, _shows_tuned(compare, columns)) | _rest(split, found)
     place = f"{scenario.name}, {split.label}" if split.label else scenario.name
     words = f"{place}: {title}; mean ± population deviation over seeds"
     return Table(words, list(shown), [[column(one) for column in shown.values()] for one in found])
@@ -76,6 +76,24 @@ def _both_averages(metric: Metric) -> tuple[str, Columns]:
         f"{a}-{short}": f"{mode}_{figure}_{a.lower()}" for a in ("Micro", "Macro") for short, figure in SHORT.items()
     }
     return f"{TITLES[mode]} in %", {title: _spread(key, 2, 100.0) for title, key in names.items()}
+
+
+def _shows_tuned(compare: Compare, columns: Columns) -> bool:
+    tuned = [title for mode, title in TITLES.items() if mode.endswith("tuned")]
+    return any(title in columns for title in tuned) or METRICS[compare.metric][0].endswith("tuned")
+
+
+def _tuning(found: Sequence[Row], shows_tuned: bool) -> Columns:
+    """Settings of fine-tuning in which rows differ: E-tuned of such rows does not compare methods alone.
+
+    Rows of one comparison are tuned alike; those of an earlier version were tuned with their method's own training.
+    """
+    columns: Columns = {}
+    for key in TUNING if shows_tuned else ():
+        values = {value for one in found for value in one.get(key, []) if value is not None}
+        if len(values) > 1:
+            columns[f"tuned with {key.removeprefix('tune_')}"] = _each(key)
+    return columns
 
 
 def _rest(split: Split, found: Sequence[Row]) -> Columns:
@@ -123,6 +141,11 @@ def _mean(key: str, digits: int) -> Callable[[Row], str]:
         return f"{one[key]['mean']:.{digits}f}" + (f" ({one[key]['n']} of {len(one['seeds'])})" if few else "")
 
     return words
+
+
+def _each(key: str) -> Callable[[Row], str]:
+    """Each seed's value, or the one that all have."""
+    return lambda one: _listed(one[key])
 
 
 def _published(one: Row) -> str:

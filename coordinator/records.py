@@ -199,6 +199,7 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "cluster_sizes": sizes(assignment),
         "assignment": assignment,
         "accuracy": accuracy,
+        "fine_tuning": scenario.fine_tuning,
         "newcomers": {"agents": sorted(newcomers), "accuracy": averages(newcomers, train, weight)} if late else None,
         "took_part": took_part,
         "never_trained": sorted(set(run.engine.known) - set(took_part) - late),

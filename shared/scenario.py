@@ -16,9 +16,11 @@ from pydantic import (
     ConfigDict,
     Field,
     GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 from pydantic_core import CoreSchema
@@ -29,7 +31,7 @@ from shared.messages import Name
 from shared.privacy import Privacy
 from shared.seeds import generator
 from shared.strategies import AnyStrategy
-from shared.strategy import Strategy, Training
+from shared.strategy import Batch, Decay, Momentum, Rate, Strategy, Training
 
 FILES = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -162,12 +164,39 @@ class Rounds(Section):
         return self
 
 
+class Tune(Section):
+    """How mode E-tuned trains where it differs from the `training` section. null: as there."""
+
+    batch: Batch | None = Field(None, description="in place of training.batch")
+    lr: Rate | None = Field(None, description="in place of training.lr")
+    momentum: Momentum | None = Field(None, description="in place of training.momentum")
+    weight_decay: Decay | None = Field(None, description="in place of training.weight_decay")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _what_fine_tuning_has_not(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and "epochs" in data:
+            raise ValueError("epochs of fine-tuning are evaluation.tune_epochs: set them there")
+        if isinstance(data, Mapping) and "lr_steps" in data:
+            raise ValueError("lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr")
+        return data
+
+    @model_serializer(mode="wrap")
+    def _given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """What differs, and nothing else: an empty section where nothing does."""
+        return {key: value for key, value in serialize(self).items() if value is not None}
+
+
 class Evaluation(Section):
     """What is measured, and when."""
 
     every: int = Field(0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end")
     tune_epochs: int = Field(1, ge=0, description="E_ft of mode E-tuned; 0: leave the mode out")
-    tune: dict[str, Any] = Field({}, description="laid over the training section for E-tuned, e.g. {momentum: 0.5}")
+    tune: Tune = Field(
+        Tune(),
+        description="laid over the training section for E-tuned, e.g. {momentum: 0.5}; the schedule training.lr_steps and a "
+        "compared method's own training have no part in it",
+    )
     track: bool = Field(
         False,
         description="measure every participant's test accuracy right after training, every round (E-best needs it)",
@@ -566,12 +595,10 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _what_is_laid_over_training_is_training(self) -> Self:
-        laid = [("evaluation.tune", self.evaluation.tune)]
-        methods = self.compare.methods if self.compare is not None else ()
-        laid += [(f"compare, method {method.label}: training", method.training) for method in methods]
-        for where, over in laid:
+        for method in self.compare.methods if self.compare is not None else ():
+            where = f"compare, method {method.label}: training"
             try:
-                self._training_with(over)
+                self._training_with(method.training)
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
                 raise ValueError(f"{'.'.join(map(str, (where, *first['loc'])))}: {first['msg']}") from None
@@ -630,8 +657,22 @@ class Scenario(Section):
 
     @property
     def tuning(self) -> Training:
-        """How mode E-tuned trains."""
-        return self._training_with(self.evaluation.tune)
+        """How mode E-tuned trains, for `evaluation.tune_epochs`."""
+        return self._training_with(self.evaluation.tune.model_dump())
+
+    @property
+    def fine_tuning(self) -> dict[str, float] | None:
+        """The settings that mode E-tuned is made with, for records and tables; None where the mode is left out."""
+        epochs = self.evaluation.tune_epochs
+        settings = {key: getattr(self.tuning, key) for key in Tune.model_fields}
+        return {"epochs": epochs, **settings} if epochs else None
+
+    def evaluation_of(self, method: Method) -> Evaluation:
+        """The evaluation of one method of the comparison: fine-tuned as the others are, whatever it trains with."""
+        common, own = self.tuning, self.training_of(method)
+        kept = {key: getattr(common, key) for key in Tune.model_fields if getattr(own, key) != getattr(common, key)}
+        tune = Tune.model_validate({**kept, **self.evaluation.tune.model_dump()})
+        return self.evaluation.model_copy(update={"tune": tune})
 
     def _training_with(self, over: Mapping[str, Any]) -> Training:
         return Training.model_validate({**self.training.model_dump(), **over})

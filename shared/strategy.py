@@ -42,16 +42,22 @@ Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
 
 
+Batch = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Decay = Annotated[float, Field(ge=0)]
+
+
 class Training(BaseModel):
     """Local SGD. The optimiser is made anew for every job."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(1, ge=1, description="E, passes over the local training set per round")
-    batch: int = Field(10, ge=1, description="B, mini-batch size; a short last batch is kept")
-    lr: float = Field(0.01, gt=0, description="learning rate of local SGD")
-    momentum: float = Field(0.0, ge=0, lt=1, description="v = momentum * v + g, no dampening, no Nesterov")
-    weight_decay: float = Field(0.0, ge=0, description="added to the gradient as weight_decay * model")
+    batch: Batch = Field(10, description="B, mini-batch size; a short last batch is kept")
+    lr: Rate = Field(0.01, description="learning rate of local SGD")
+    momentum: Momentum = Field(0.0, description="v = momentum * v + g, no dampening, no Nesterov")
+    weight_decay: Decay = Field(0.0, description="added to the gradient as weight_decay * model")
     lr_steps: tuple[tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(gt=0)]], ...] = Field(
         (), description="pairs [share, factor]: once that share of the rounds is folded, agents train with lr * factor"
     )

@@ -27,6 +27,35 @@ def test_a_method_lays_its_training_over_the_scenarios() -> None:
     assert first.scenario.training.lr == second.scenario.training.lr == 0.1
 
 
+def test_methods_are_fine_tuned_alike_whatever_they_train_with() -> None:
+    training = {**DIGITS["training"], "momentum": 0.5}
+    methods = [
+        {"name": "fedavg", "training": {"momentum": 0.9}},
+        {"name": "fedsgd", "training": {"lr": 1.0, "epochs": 3}},
+    ]
+    methods.append({"name": "fedprox"})
+    compare = {"methods": methods, "published": {}, "seeds": [4]}
+    cells = grid(scenario(training=training, compare=compare))
+    assert [cell.scenario.training.momentum for cell in cells] == [0.9, 0.5, 0.5]
+    wanted = {"epochs": 1, "batch": 10, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.0}
+    assert [cell.scenario.fine_tuning for cell in cells] == [wanted] * 3
+    laid = grid(scenario(training=training, compare=compare, evaluation={"tune": {"momentum": 0.0}}))
+    assert [cell.scenario.fine_tuning for cell in laid] == [{**wanted, "momentum": 0.0}] * 3
+
+
+def test_a_cell_that_trains_as_the_scenario_says_is_the_run_that_it_was() -> None:
+    """Its digest stays, so folders of earlier comparisons are resumed; only cells that were tuned otherwise are others."""
+    cells = grid(scenario())
+    assert [cell.scenario.evaluation.model_dump()["tune"] for cell in cells[:3]] == [{"momentum": 0.0}, {}, {}]
+
+
+def test_a_cell_can_be_written_and_read_again(tmp_path: Path) -> None:
+    first = grid(scenario())[0].scenario
+    path = tmp_path / "cell.yaml"
+    path.write_text(dump(first))
+    assert load(path) == first
+
+
 def test_a_method_lays_its_model_options_over_the_tasks() -> None:
     methods = [{"name": "fedavg"}, {"name": "fuzzy", "model_options": {"head": 2}}]
     first, second = grid(scenario(compare={"methods": methods, "seeds": [4], "published": {}}))

@@ -124,6 +124,16 @@ def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_a
     assert list(known_rows(scenario(compare={"methods": more}), [file])) == ["fedavg/4"]
 
 
+def test_a_known_row_of_an_earlier_version_says_that_it_was_tuned_with_its_methods_own_training(tmp_path: Path) -> None:
+    scene, file = recorded(tmp_path / "compare.json")
+    row = known_rows(scene, [file])["fedavg/4"]
+    assert (row["tune_epochs"], row["tune_lr"], row["tune_momentum"]) == (1, 0.1, 0.9)
+    document = json.loads(file.read_text())
+    document["cells"][0] |= {"tune_momentum": 0.0}
+    file.write_text(json.dumps(document))
+    assert known_rows(scene, [file])["fedavg/4"]["tune_momentum"] == 0.0
+
+
 def test_a_known_row_is_judged_by_this_comparisons_metric(tmp_path: Path) -> None:
     _, file = recorded(tmp_path / "compare.json")
     methods = [{**DIGITS["compare"]["methods"][0], "metric": "last"}, *DIGITS["compare"]["methods"][1:]]

@@ -196,7 +196,10 @@ def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_
         seen[order.work.round, order.work.phase] = Training.model_validate(order.work.training)
         return local_for(people)(client, order)
 
-    InProcess(tmp_path, scene, setup(scene), rules(scene), noted).complete(dict.fromkeys(people, (24, 24)))
+    driver = InProcess(tmp_path, scene, setup(scene), rules(scene), noted)
+    driver.complete(dict.fromkeys(people, (24, 24)))
+    settings = {"epochs": 1, "batch": 8, "lr": 0.8, "momentum": 0.5, "weight_decay": 0.0}
+    assert records.result(driver.run, None)["fine_tuning"] == settings
     assert [seen[round_, "train"].lr for round_ in range(4)] == pytest.approx([0.8, 0.8, 0.4, 0.1])
     assert (seen[4, "evaluate"].lr, seen[4, "evaluate"].momentum) == (0.8, 0.5)
     assert seen[3, "train"].momentum == scene.training.momentum != 0.5

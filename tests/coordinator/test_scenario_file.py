@@ -133,6 +133,43 @@ def test_a_number_that_makes_no_sense_is_refused_by_its_key(
     assert mistakes(file, override) == [f"{key}{at}: {said.replace('OVERRIDE', f'override {override}')}"]
 
 
+@pytest.mark.parametrize(
+    ("tune", "said"),
+    [
+        ("{momentom: 0.5}", "evaluation.tune.momentom: unknown key, line 8; did you mean momentum?"),
+        ("{lr: -1}", "evaluation.tune.lr: -1, line 8; should be greater than 0"),
+        ("{momentum: 1}", "evaluation.tune.momentum: 1, line 8; should be less than 1"),
+        ("{batch: 0}", "evaluation.tune.batch: 0, line 8; should be greater than or equal to 1"),
+        ("{epochs: 5}", "evaluation.tune: line 8; epochs of fine-tuning are evaluation.tune_epochs: set them there"),
+        (
+            "{lr_steps: [[0.5, 0.1]]}",
+            "evaluation.tune: line 8; lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr",
+        ),
+    ],
+)
+def test_a_wrong_setting_of_fine_tuning_is_named_with_its_line(file: Path, tune: str, said: str) -> None:
+    assert mistakes(changed(file, "rounds:\n", f"evaluation: {{tune: {tune}}}\nrounds:\n")) == [said]
+
+
+def test_fine_tuning_takes_the_training_section_and_what_is_laid_over_it(file: Path) -> None:
+    plain = load(file, ["training.momentum=0.9", "training.epochs=7"])
+    assert plain.fine_tuning == {"epochs": 1, "batch": 10, "lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}
+    tuned = load(
+        file, ["training.momentum=0.9", "evaluation.tune={momentum: 0.0, lr: 0.5}", "evaluation.tune_epochs=2"]
+    )
+    assert tuned.fine_tuning == {"epochs": 2, "batch": 10, "lr": 0.5, "momentum": 0.0, "weight_decay": 0.0}
+    assert tuned.evaluation.model_dump()["tune"] == {"lr": 0.5, "momentum": 0.0}  # spelled out: what differs
+    assert load(file, ["evaluation.tune_epochs=0"]).fine_tuning is None
+
+
+def test_the_schema_shows_the_settings_of_fine_tuning(file: Path) -> None:
+    data = yaml.safe_load(WHOLE) | {"evaluation": {"tune": {"momentum": 0.5}}}
+    validator = Draft202012Validator(schema())
+    assert validator.is_valid(data)
+    for wrong in ({"momentum": 1}, {"epochs": 2}, {"momentom": 0.5}):
+        assert not validator.is_valid(data | {"evaluation": {"tune": wrong}})
+
+
 def test_a_task_without_features_is_refused(file: Path) -> None:
     (said,) = mistakes(file, "task.features=[]")
     assert said.startswith("task.features: [], override task.features=[]; ")
