@@ -18,7 +18,6 @@ from typer.main import get_command
 
 from shared import json_text
 from shared.errors import UserError, files_named
-from shared.files import replacing
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
 from shared.printable import printable, printable_lines
 
@@ -216,25 +215,16 @@ def model(
     allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn on its seed."""
-    import numpy as np
-
     from agent.scenario_file import load_scenario
     from shared.consent import AllowedCode
-    from shared.seeds import entropy
 
     allowed = AllowedCode.parse(allow)
     plan = load_scenario(scenario)
     allowed.check_scenario(plan)
 
-    from agent.models import build, headed, initial
+    from agent.start import write_start
 
-    if plan.strategy.head:
-        headed(build(plan.task, plan.seed, allowed), plan.strategy.head)
-    drawn = [initial(plan.task, entropy(plan.seed, "init", j), j, allowed) for j in range(plan.strategy.starts)]
-    layout = json_text.dumps(drawn[0][1].to_wire())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as beside, beside.open("wb") as file:
-        np.savez(file, starts=np.stack([vector for vector, _ in drawn]), layout=np.array(layout))
+    write_start(plan, out, allowed)
 
 
 @app.command()

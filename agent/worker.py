@@ -9,6 +9,7 @@ Jobs, all with `source`, which says where data comes from, and with `policy` and
   `detail` for the device's own terminal)
 - `perform` (order, models, memory, report_out, memory_out, client): the work of an order
 - `partition` (out): which samples of a simulated fleet belong to whom, as .npz
+- `start` (out): the initial models of a simulated fleet's scenario, as .npz
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def answer(job: wire.Job, *, verbose: bool = False) -> wire.Job:
                 return _perform(job, verbose=verbose)
             case "partition":
                 return _partition(job)
+            case "start":
+                return _start(job)
         raise ValueError(f"unknown job {job['job']!r}")
     except DiskFull:
         return {"disk_full": True}
@@ -96,6 +99,17 @@ def _partition(job: wire.Job) -> wire.Job:
     from agent.sources import FleetSource
 
     FleetSource(**job["source"]).write_partition(Path(job["out"]))
+    return {}
+
+
+def _start(job: wire.Job) -> wire.Job:
+    from agent.scenario_file import load_scenario
+    from agent.start import write_start
+
+    rules = Rules.from_wire(job)
+    scenario = load_scenario(Path(job["source"]["scenario"]))
+    rules.allowed.check_scenario(scenario)
+    write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
 
 

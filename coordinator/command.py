@@ -118,7 +118,7 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
         can = "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
         raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
     private_folder(folder)
-    (folder / "start.npz").unlink(missing_ok=True)  # perhaps only a part of it was written
+    (folder / launch.START).unlink(missing_ok=True)  # perhaps only a part of it was written
     write_atomically(begun, text)
     return False
 

@@ -39,6 +39,7 @@ USUAL_PART_BYTES = 512 << 10
 ROSTER_ROW_BYTES = 400
 PACKET_ENVELOPE_BYTES = 16 << 10
 PASSWORD_BYTES = 32
+START = "start.npz"  # of a run's folder: its initial models
 STANDS_IN = "no mosquitto is installed here: the embedded broker, in pure Python, takes its place"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
@@ -98,13 +99,24 @@ async def fleet(
 
 async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
     """The initial models, built once per run by a child process and kept in `start.npz`."""
-    path = folder / "start.npz"
-    if not path.exists() and not _given(scenario, path):
-        command = ["agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(path), *allowed.options()]
+    if wants_start(folder, scenario):
+        command = ["agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(folder / START)]
+        command += allowed.options()
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.wait() != 0:
                 raise UserError(f"the initial model could not be built:\n{tail(folder / 'model.log')}")
-    starts, layout = _read_start(path)
+    return started(folder, scenario)
+
+
+def wants_start(folder: Path, scenario: Scenario) -> bool:
+    """Is there neither a `start.npz` in the folder nor one that the scenario gives?"""
+    path = folder / START
+    return not path.exists() and not _given(scenario, path)
+
+
+def started(folder: Path, scenario: Scenario) -> Setup:
+    """The setup of a run whose `start.npz` lies in the folder. Raises UserError where it is damaged."""
+    starts, layout = _read_start(folder / START)
     return setup_of(scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout)
 
 

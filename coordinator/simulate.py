@@ -118,7 +118,10 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
     _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
     people = _people(scenario, crew, sources, watch)
-    setup, rules = asyncio.run(launch.initial(folder, scenario, options.allowed)), command.rules_of(scenario)
+    if launch.wants_start(folder, scenario):
+        allow = sorted(options.allowed.names)
+        _done(crew.ask({"job": "start", "source": source, "out": str(folder / launch.START), "allow": allow}))
+    setup, rules = launch.started(folder, scenario), command.rules_of(scenario)
     first: Sequence[Effect] = ()
     key = read_key(options.audit_key) if options.audit_key is not None else None
     if options.resume:

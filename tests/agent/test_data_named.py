@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from agent.data import find_root, load_named
 from agent.data.named import in_time_order
@@ -18,6 +19,12 @@ def test_digits_are_embedded() -> None:
     assert data.features.shape == (1797, 1, 8, 8)
     assert (data.features.min(), data.features.max()) == (0, 16)
     assert np.bincount(data.targets).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_digits_are_what_scikit_learn_loads() -> None:
+    data, reference = load_named("digits"), load_digits()
+    assert np.array_equal(data.features[:, 0], reference.images)
+    assert np.array_equal(data.targets, reference.target)
 
 
 @pytest.mark.parametrize(

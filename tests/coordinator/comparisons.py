@@ -18,7 +18,7 @@ DIGITS: dict[str, Any] = {
     "training": {"epochs": 1, "batch": 10, "lr": 0.1},
     "strategy": {"name": "fedavg"},
     "rounds": {"count": 2, "participation": 0.5},
-    "fleet": {"agents": 6, "data": "digits", "limit": 300, "partition": {"name": "grouped_labels"}, "workers": 2},
+    "fleet": {"agents": 6, "data": "digits", "limit": 300, "partition": {"name": "grouped_labels"}, "workers": 1},
     "compare": {
         "methods": [
             {"name": "fedavg", "training": {"momentum": 0.9}, "metric": "global"},
