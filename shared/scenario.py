@@ -605,6 +605,16 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_schedule_suits_the_method(self) -> Self:
+        methods = self.compare.methods if self.compare is not None else ()
+        rows = [(f"compare, method {method.label}: ", method.strategy, self.training_of(method)) for method in methods]
+        for where, strategy, training in [("", self.strategy, self.training), *rows]:
+            if training.lr_steps and (why := strategy.refuses_schedule()):
+                leave_out = "lay training: {lr_steps: []} over it" if where else "leave it out"
+                raise ValueError(f"{where}training.lr_steps is not for {strategy.name}: {why}; {leave_out}")
+        return self
+
+    @model_validator(mode="after")
     def _models_of_methods_have_the_heads_they_need(self) -> Self:
         """Said now, for a comparison may run for hours before it comes to the method."""
         for method in self.compare.methods if self.compare is not None else ():

@@ -46,6 +46,9 @@ Batch = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Decay = Annotated[float, Field(ge=0)]
+Schedule = tuple[
+    tuple[int, float], ...
+]  # (round, factor), rounds ascending: from that round on the rate has this factor
 
 
 class Training(BaseModel):
@@ -59,13 +62,27 @@ class Training(BaseModel):
     momentum: Momentum = Field(0.0, description="v = momentum * v + g, no dampening, no Nesterov")
     weight_decay: Decay = Field(0.0, description="added to the gradient as weight_decay * model")
     lr_steps: tuple[tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(gt=0)]], ...] = Field(
-        (), description="pairs [share, factor]: once that share of the rounds is folded, agents train with lr * factor"
+        (),
+        description="pairs [share, factor]: once that share of the rounds is folded, the rate of a step, on agents or the "
+        "server, is lr * factor",
     )
 
     def in_round(self, round_: int, rounds: int) -> Training:
         """The settings of agents after `round_` of all rounds were folded: factors of the steps behind us multiply."""
-        factor = math.prod(factor for share, factor in self.lr_steps if round_ >= share * rounds)
-        return self.model_copy(update={"lr": self.lr * factor})
+        return self.model_copy(update={"lr": self.lr * self._factor(round_, rounds)})
+
+    def schedule(self, rounds: int) -> Schedule:
+        """`lr_steps` by rounds, for a method whose rate is not that of local training; empty without any steps."""
+        firsts = sorted({math.ceil(share * rounds) for share, _ in self.lr_steps})
+        return tuple((first, self._factor(first, rounds)) for first in firsts)
+
+    def _factor(self, round_: int, rounds: int) -> float:
+        return math.prod(factor for share, factor in self.lr_steps if round_ >= share * rounds)
+
+
+def factor_in(schedule: Schedule, round_: int) -> float:
+    """The factor on the rate once `round_` rounds were folded."""
+    return next((factor for first, factor in reversed(schedule) if round_ >= first), 1.0)
 
 
 @dataclass(frozen=True)
@@ -333,6 +350,10 @@ class Strategy(BaseModel, Generic[S]):
 
     def refuses(self, rule: Rule) -> str:
         """Why a rule of the aggregation section makes no sense with this method; empty where it does."""
+        return ""
+
+    def refuses_schedule(self) -> str:
+        """Why `training.lr_steps` makes no sense with this method; empty where it does."""
         return ""
 
     def serve(self, state: S, client: ClientId) -> Order:

@@ -117,7 +117,8 @@ class Run:
     def _job(self, phase: str, client: ClientId, order: Order) -> Job:
         models = tuple(self.strategy.model(self.state, key) for key in order.models)
         numbers = msgpack.unpackb(msgpack.packb(dict(order.numbers)))
-        plain = (numbers, order.cluster, self.setup.layout, self.setup.training)
+        training = self.setup.training.in_round(self.round, self.setup.rounds)
+        plain = (numbers, order.cluster, self.setup.layout, training)
         return Job(phase, self.round, client, self.setup.seed, models, *plain)
 
     def _local(self, job: Job) -> Trainer:

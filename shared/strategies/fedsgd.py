@@ -2,12 +2,13 @@
 
 McMahan et al. 2017, the baseline of section 2. The full local gradient by default, as it is defined there;
 one public implementation uses the first two samples of each client, we do not.
-The step size is the training section's `lr`; its epochs, batch and momentum have no part in this method.
+The step size is the training section's `lr` and follows its `lr_steps`; its epochs, batch and momentum have no part in
+this method.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -15,15 +16,17 @@ from pydantic import Field
 
 from shared.aggregation import MEAN, Average
 from shared.strategies.single import Single, SingleModel
-from shared.strategy import Job, Local, Memory, Phase, Report, Reports, Setup, View
+from shared.strategy import Job, Local, Memory, Phase, Report, Reports, Schedule, Setup, View, factor_in
 from shared.vectors import Vector, combine
 
 
 @dataclass(frozen=True)
 class SgdState(Single):
-    """The model, and the server's learning rate."""
+    """The model, the server's learning rate, its schedule, and rounds folded."""
 
     lr: float
+    schedule: Schedule = ()
+    round: int = 0
 
 
 class FedSgd(SingleModel[SgdState]):
@@ -38,7 +41,7 @@ class FedSgd(SingleModel[SgdState]):
     )
 
     def init(self, setup: Setup) -> SgdState:
-        return SgdState(setup.starts[0], setup.training.lr)
+        return SgdState(setup.starts[0], setup.training.lr, setup.training.schedule(setup.rounds))
 
     def plan(self, state: SgdState, view: View) -> Phase:
         return Phase(sizes={"gradient": state.model.size})
@@ -51,10 +54,12 @@ class FedSgd(SingleModel[SgdState]):
 
     def fold(self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN) -> SgdState:
         total = sum(report.examples for _, report in reports)
+        folded = replace(state, round=state.round + 1)
         if total == 0:
-            return state
-        steps = [(report.vectors["gradient"], -state.lr * report.examples / total) for _, report in reports]
-        return SgdState(average.combine([(state.model, 1.0)], steps), state.lr)
+            return folded
+        lr = state.lr * factor_in(state.schedule, state.round)
+        steps = [(report.vectors["gradient"], -lr * report.examples / total) for _, report in reports]
+        return replace(folded, model=average.combine([(state.model, 1.0)], steps))
 
 
 def decayed(gradient: Vector, model: Vector, job: Job) -> Vector:

@@ -37,8 +37,10 @@ from shared.strategy import (
     Report,
     Reports,
     Routes,
+    Schedule,
     Setup,
     View,
+    factor_in,
 )
 from shared.vectors import Vector
 
@@ -48,12 +50,14 @@ HEAD, TRUNK = "head", "trunk"  # keys of a model's parts, where the trunk is sha
 
 @dataclass(frozen=True)
 class IfcaState(Clustered):
-    """Besides the hypotheses: rounds since each was last chosen (`idle`), `head` the span of the final layer, what is
-    left of the start models (`spare`), and the state of the initialisation: `candidates` of kmeans++ by client, or the
-    number of restarts done, rounds of this one, and the best so far with its mean loss."""
+    """Besides the hypotheses: the server's learning rate and its `schedule`, where clients send gradients; rounds since
+    each was last chosen (`idle`), `head` the span of the final layer, what is left of the start models (`spare`), and
+    the state of the initialisation: `candidates` of kmeans++ by client, or the number of restarts done, rounds of this
+    one, and the best so far with its mean loss."""
 
     seed: int = 0
     lr: float = 0.0
+    schedule: Schedule = ()
     head: tuple[int, int] = (0, 0)
     round: int = 0
     idle: tuple[int, ...] = ()
@@ -109,6 +113,7 @@ class Ifca(ManyModels[IfcaState]):
             setup.starts[0],
             seed=setup.seed,
             lr=setup.training.lr,
+            schedule=setup.training.schedule(setup.rounds),
             head=(span.start, span.stop),
             idle=(0,) * k,
             spare=setup.starts,
@@ -217,8 +222,9 @@ class Ifca(ManyModels[IfcaState]):
         chosen = {client: int(report.numbers["choice"]) for client, report in valid}
         used = set(chosen.values())
         idle = tuple(0 if k in used else rounds + bool(used) for k, rounds in enumerate(state.idle))
-        state = joined(replace(state, idle=idle, round=state.round + 1), chosen)
-        return self._reseeded(state, valid) if self.reseed_dead else state
+        state = joined(replace(state, idle=idle), chosen)
+        state = self._reseeded(state, valid) if self.reseed_dead else state
+        return replace(state, round=state.round + 1)
 
     def base(self, state: IfcaState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
         """The hypothesis that the client says it trained; a whole model, also where the trunk travels apart."""
@@ -253,7 +259,8 @@ class Ifca(ManyModels[IfcaState]):
         """A hypothesis after its reports: without any it stays."""
         if self.averaging == "model":
             return averaged(reports, otherwise=model, uniform=self.weights == "uniform", average=average)
-        steps = [(report.vectors["gradient"], -state.lr / reporters) for _, report in reports]
+        lr = state.lr * factor_in(state.schedule, state.round)
+        steps = [(report.vectors["gradient"], -lr / reporters) for _, report in reports]
         return average.combine([(model, 1.0)], steps) if steps else model
 
     def _one_trunk(self, state: IfcaState, models: Sequence[Vector]) -> tuple[Vector, ...]:

@@ -78,6 +78,9 @@ class LocalOnly(Strategy[LocalState]):
         trained = {*state.trained, *(client for client, _ in reports)}
         return replace(state, opened=True, trained=tuple(sorted(trained)))
 
+    def refuses_schedule(self) -> str:
+        return "it counts rounds, and here every agent trains once, for its whole budget"
+
     def serve(self, state: LocalState, client: ClientId) -> Order:
         return Order() if client in state.trained else Order(models=("start",))
 

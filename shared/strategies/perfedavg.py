@@ -6,24 +6,48 @@ runs them through one optimiser with momentum, which leaks inner gradients into 
 adaptation step. We weigh by samples as that suite does; `weights: uniform` is the paper.
 
 Gradients are those of `Local.gradient`, in evaluation mode: no dropout, and batch-norm buffers stay as they are.
-Of the training section only `epochs` and `batch` have a part in this method's rounds.
+Of the training section `epochs` and `batch` have a part in this method's rounds, and the factors of `lr_steps`, which are
+factors on the outer rate. The inner rate stays what it is: a test adapts with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from shared.aggregation import MEAN, Average
-from shared.strategies.single import PlainSingle, Single, averaged
-from shared.strategy import Job, Local, Memory, Mixture, Phase, Report, Reports, Rows
+from shared.strategies.single import Single, SingleModel, averaged
+from shared.strategy import (
+    ClientId,
+    Job,
+    Local,
+    Memory,
+    Mixture,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Rows,
+    Schedule,
+    Setup,
+    factor_in,
+)
 from shared.vectors import Vector, combine
 
 
-class PerFedAvg(PlainSingle):
+@dataclass(frozen=True)
+class PerFedAvgState(Single):
+    """The model (d,), the schedule of the outer rate, and rounds folded."""
+
+    schedule: Schedule = ()
+    round: int = 0
+
+
+class PerFedAvg(SingleModel[PerFedAvgState]):
     """The model is an initialisation: what counts is how it does after adaptation, and `personal` adapts it."""
 
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
@@ -41,16 +65,25 @@ class PerFedAvg(PlainSingle):
     )
     weights: Literal["samples", "uniform"] = Field("samples", description="how clients count in the mean")
 
+    def init(self, setup: Setup) -> PerFedAvgState:
+        return PerFedAvgState(setup.starts[0], setup.training.schedule(setup.rounds))
+
+    def order(self, state: PerFedAvgState, phase: Phase, client: ClientId) -> Order:
+        factor = factor_in(state.schedule, state.round)
+        return Order(models=("0",), numbers={} if factor == 1 else {"beta": self.beta * factor})
+
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         model, steps = job.models[0], 0
+        beta = float(job.numbers.get("beta", self.beta))
         for batches in local.batches():
             for group in groups(batches, 3 if self.variant == "hf" else 2):
-                model, steps = self._step(local, model, group), steps + 1
+                model, steps = self._step(local, model, group, beta), steps + 1
         return Report({"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}), memory
 
-    def fold(self, state: Single, phase: Phase, reports: Reports, average: Average = MEAN) -> Single:
+    def fold(self, state: PerFedAvgState, phase: Phase, reports: Reports, average: Average = MEAN) -> PerFedAvgState:
         uniform = self.weights == "uniform"
-        return Single(averaged(reports, otherwise=state.model, uniform=uniform, average=average))
+        model = averaged(reports, otherwise=state.model, uniform=uniform, average=average)
+        return replace(state, model=model, round=state.round + 1)
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
         model = job.models[0]
@@ -61,16 +94,16 @@ class PerFedAvg(PlainSingle):
                 model = _moved(model, local.gradient(model, rows=rows), -self.alpha)
         return ((1.0, model),)
 
-    def _step(self, local: Local, model: Vector, group: Sequence[Rows]) -> Vector:
-        """One outer step. It starts from `model`, not from where the inner step led."""
+    def _step(self, local: Local, model: Vector, group: Sequence[Rows], beta: float) -> Vector:
+        """One outer step of rate `beta`. It starts from `model`, not from where the inner step led."""
         inner = _moved(model, local.gradient(model, rows=group[0]), -self.alpha)
         slope = local.gradient(inner, rows=group[1])
         if self.variant == "fo":
-            return _moved(model, slope, -self.beta)
+            return _moved(model, slope, -beta)
         ahead, behind = (local.gradient(_moved(model, slope, sign * self.delta), rows=group[2]) for sign in (1.0, -1.0))
         bend = self.alpha / (2 * self.delta)
         outer = combine([(slope, 1.0), (ahead, -bend), (behind, bend)])
-        return _moved(model, outer, -self.beta)
+        return _moved(model, outer, -beta)
 
 
 def groups(batches: Sequence[Rows], size: int) -> list[list[Rows]]:

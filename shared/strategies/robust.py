@@ -22,7 +22,20 @@ from shared.clustering import nearest
 from shared.errors import PublicError
 from shared.strategies.fedsgd import decayed
 from shared.strategies.hard import Clustered, Features, HardClustered, feature_span, joined
-from shared.strategy import Descent, Job, Local, Memory, Order, Phase, Report, Reports, Setup, View
+from shared.strategy import (
+    Descent,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Schedule,
+    Setup,
+    View,
+    factor_in,
+)
 from shared.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from shared.vectors import Vector, combine, mean
 
@@ -32,13 +45,15 @@ STEPS = 200  # of the logistic regression
 @dataclass(frozen=True)
 class RobustState(Clustered):
     """Besides the clusters: `span` of the features in a model, `centres` u_k of the features, `inertia`, the trimmed
-    cost of stage 2, and the server's learning rate where clients send gradients."""
+    cost of stage 2, and where clients send gradients the server's learning rate, its schedule, and rounds folded."""
 
     span: tuple[int, int] = (0, 0)
     seed: int = 0
     lr: float = 0.0
     centres: tuple[Vector, ...] = ()
     inertia: float = 0.0
+    schedule: Schedule = ()
+    round: int = 0
 
 
 class Robust(HardClustered[RobustState]):
@@ -79,7 +94,13 @@ class Robust(HardClustered[RobustState]):
 
     def init(self, setup: Setup) -> RobustState:
         span = feature_span("full" if self.features == "logreg" else self.features, setup.layout)
-        return RobustState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed, lr=setup.training.lr)
+        return RobustState(
+            setup.starts[0],
+            span=(span.start, span.stop),
+            seed=setup.seed,
+            lr=setup.training.lr,
+            schedule=setup.training.schedule(setup.rounds),
+        )
 
     def first(self, state: RobustState) -> Phase:
         return Phase("solve", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
@@ -137,13 +158,14 @@ class Robust(HardClustered[RobustState]):
 
     def improve(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
         models = list(state.models)
+        lr = state.lr * factor_in(state.schedule, state.round)
         for k, model in enumerate(state.models):
             own = [report.vectors[self.averaging] for client, report in reports if state.assign[client] == k]
             if own:  # a cluster without reporters keeps its model
                 robust = trimmed_mean(own, self.round_beta).astype(np.float32)
-                step = [(model, 1.0), (robust, -state.lr)]
+                step = [(model, 1.0), (robust, -lr)]
                 models[k] = robust if self.averaging == "model" else combine(step)
-        return replace(state, models=tuple(models))
+        return replace(state, models=tuple(models), round=state.round + 1)
 
     def notes(self, state: RobustState) -> dict[str, Any]:
         return {**super().notes(state), "trimmed_cost": state.inertia} if state.models else {}

@@ -218,6 +218,7 @@ class FedAvgs:
 FEDAVG: dict[str, Any] = {"name": "fedavg"}
 CFL = {"name": "cfl", "eps_1": 0.0, "eps_2": 0.0, "warmup": 0, "min_size": 1}
 STEP = {"epochs": 1, "batch": 100, "momentum": 0.0}
+SCHEDULE = {"lr_steps": [[0.5, 0.1]]}  # of two rounds the second
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 IS_FEDAVG = [
     FedAvgs("fedprox without pull", {"name": "fedprox", "mu": 0.0}, exact=True),
@@ -225,6 +226,12 @@ IS_FEDAVG = [
     FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0, "anneal": "none"}),
     FedAvgs("feddist of equal samples", {"name": "feddist", "epsilon": 1.0, "anneal": "none"}, equal),
     FedAvgs("fedsgd, one step on all", {"name": "fedsgd"}, training={"momentum": 0.9}, fedavg_training=STEP),
+    FedAvgs(
+        "fedsgd, one step on all, with a schedule",
+        {"name": "fedsgd"},
+        training={"momentum": 0.9, **SCHEDULE},
+        fedavg_training={**STEP, **SCHEDULE},
+    ),
     FedAvgs("feddane of one client", {"name": "feddane", "mu": 0.0}, one),
     FedAvgs("cfl without splits", CFL, rounds={"participation": 1.0}),
     FedAvgs("cfl, half of them", CFL, rounds={"count": 3}),
@@ -243,6 +250,13 @@ IS_FEDAVG = [
         training={"lr": 5.0, "momentum": 0.9},
         fedavg_people=on_second_batches,
         fedavg_training={"lr": 0.1, **PLAIN},
+    ),
+    FedAvgs(
+        "perfedavg without inner step, with a schedule",
+        {"name": "perfedavg", "alpha": 0.0, "beta": 0.1},
+        training={"lr": 5.0, "momentum": 0.9, **SCHEDULE},
+        fedavg_people=on_second_batches,
+        fedavg_training={"lr": 0.1, **PLAIN, **SCHEDULE},
     ),
 ]
 

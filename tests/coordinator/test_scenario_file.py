@@ -162,6 +162,17 @@ def test_fine_tuning_takes_the_training_section_and_what_is_laid_over_it(file: P
     assert load(file, ["evaluation.tune_epochs=0"]).fine_tuning is None
 
 
+def test_a_schedule_of_rounds_is_refused_where_there_are_no_rounds_to_count(file: Path) -> None:
+    (said,) = mistakes(file, "training.lr_steps=[[0.5, 0.1]]", "strategy.name=local")
+    why = "training.lr_steps is not for local: it counts rounds, and here every agent trains once, for its whole budget"
+    assert said.endswith(f"{why}; leave it out")
+    compared = "compare={methods: [{name: fedavg}, {name: local}], seeds: [1]}"
+    (said,) = mistakes(file, "training.lr_steps=[[0.5, 0.1]]", compared)
+    assert said.endswith(f"compare, method local: {why}; lay training: {{lr_steps: []}} over it")
+    laid = "compare={methods: [{name: fedavg}, {name: local, training: {lr_steps: []}}], seeds: [1]}"
+    assert load(file, ["training.lr_steps=[[0.5, 0.1]]", laid]).compare is not None
+
+
 def test_the_schema_shows_the_settings_of_fine_tuning(file: Path) -> None:
     data = yaml.safe_load(WHOLE) | {"evaluation": {"tune": {"momentum": 0.5}}}
     validator = Draft202012Validator(schema())
