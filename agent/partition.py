@@ -23,6 +23,7 @@ from agent.data.dataset import Array, Dataset, Indices, take
 from agent.data.named import load_named
 from agent.partition_rules import Shares, by_group, rule
 from shared.errors import UserError
+from shared.files import replacing
 from shared.scenario import ByGroup, Partition, Scenario
 from shared.seeds import generator
 
@@ -66,7 +67,7 @@ class Split:
             arrays["turns"] = self.turns
         if self.populations:
             arrays["populations"] = np.array(self.populations)
-        with path.open("wb") as file:
+        with replacing(path) as beside, beside.open("wb") as file:  # a coordinator may be reading the old one
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from coordinator import launch, mixtures, records
 from coordinator.alone import make_sure_of_being_alone
@@ -23,13 +19,14 @@ from coordinator.run import Effect, Run
 from coordinator.scenario_file import dump, listed_participants, load
 from coordinator.service import Service, last_will
 from coordinator.signals import StopSignals
+from coordinator.truth import mixtures_of, partition_digest, truth_of
 from shared.audit import read_key
 from shared.broker_url import SYSTEM_TLS, BrokerUrl, Tls
 from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.files import held, private_folder, write_atomically
 from shared.mqtt_link import MqttLink
-from shared.scenario import Scenario, SuperclassMixture, agent_name, newcomers, starting_agents
+from shared.scenario import Scenario, SuperclassMixture, newcomers, starting_agents
 from shared.topics import Topics
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
@@ -242,33 +239,3 @@ async def finish(this: Run, data_root: Path | None, allowed: AllowedCode = NO_CO
 
 def _has_superclasses(scenario: Scenario) -> bool:
     return scenario.fleet is not None and isinstance(scenario.fleet.partition, SuperclassMixture)
-
-
-def partition_digest(folder: Path) -> str | None:
-    """Names who held which samples in a simulated run; equal where runs had the same split."""
-    path = folder / "partition.npz"
-    if not path.exists():
-        return None
-    with np.load(path, allow_pickle=False) as file:
-        arrays = b"".join(file[name].tobytes() for name in sorted(file.files))
-    return hashlib.blake2b(arrays, digest_size=8).hexdigest()
-
-
-def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
-    """The planted or natural cluster of each simulated agent, where the partition knows it."""
-    return {client: int(k) for client, k in _truth(scenario, folder).items() if k.ndim == 0} or None
-
-
-def mixtures_of(scenario: Scenario, folder: Path) -> dict[str, tuple[float, ...]]:
-    """The true mixture of each simulated agent; empty where the partition knows none."""
-    return {client: tuple(row.tolist()) for client, row in _truth(scenario, folder).items() if row.ndim == 1}
-
-
-def _truth(scenario: Scenario, folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """What partition.npz says of each agent: a cluster (), or a mixture (K,)."""
-    path = folder / "partition.npz"
-    if scenario.fleet is None or not path.exists():
-        return {}
-    with np.load(path, allow_pickle=False) as file:
-        truth = file["truth"] if "truth" in file.files else []
-        return {agent_name(i, scenario.fleet.agents): np.asarray(of_agent) for i, of_agent in enumerate(truth)}

@@ -27,13 +27,35 @@ def figures(estimated: Shares, truth: Shares, tested: Sequence[Sequence[float]])
 def membership(estimated: Shares, truth: Shares) -> dict[str, Any] | None:
     """The error over the agents that both know; `permutation[k]` is the cluster that stands for super-class k.
 
+    `separation[k]` is how much more often a sample of super-class k falls into its own cluster than one of the others does:
+    1 for a perfect sorter, 0 for one that sees no difference, None where all agents have the same share of k.
     None where there is nobody, or where there are not as many clusters as super-classes.
     """
     both = sorted(set(estimated) & set(truth))
     if not both or any(len(estimated[client]) != len(truth[client]) for client in both):
         return None
     error = metrics.membership_mse([estimated[client] for client in both], [truth[client] for client in both])
-    return {"mse_sum": error.total, "mse_mean": error.mean, "permutation": list(error.permutation)}
+    separation = [
+        _slope([truth[client][k] for client in both], [estimated[client][cluster] for client in both])
+        for k, cluster in enumerate(error.permutation)
+    ]
+    return {
+        "mse_sum": error.total,
+        "mse_mean": error.mean,
+        "permutation": list(error.permutation),
+        "separation": separation,
+    }
+
+
+def _slope(shares: Sequence[float], counted: Sequence[float]) -> float | None:
+    """Least squares over agents, from what each holds of a super-class to what each counts in its cluster c.
+
+    An agent with the share p of super-class V, and of A else, counts p P(c|V) + (1 - p) P(c|A) of its samples in c, if a
+    sample's kind decides where it falls. The slope is P(c|V) - P(c|A). None where all shares are the same.
+    """
+    held = np.asarray(shares, np.float64) - np.mean(shares)
+    spread = float(held @ held)
+    return float(held @ np.asarray(counted, np.float64)) / spread if spread > 0 else None
 
 
 def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator import folding, records
+from coordinator import folding, mixtures, records
 from coordinator.checkpoint import Checkpoint
 from coordinator.events import (
     Action,
@@ -48,6 +48,8 @@ from coordinator.rounds import RoundEngine, Rules, Stage, Step
 from coordinator.spool import Spool
 from coordinator.trail import FILE as AUDIT_FILE
 from coordinator.trail import Trail, head_of
+from coordinator.truth import FILE as TRUTH_FILE
+from coordinator.truth import mixtures_of
 from shared.client import decode_model, encode_model
 from shared.codec import Codec, decode
 from shared.errors import DecodeError
@@ -168,6 +170,7 @@ class Run:
         self._serial = 0  # of the newest order
         self._accepted_before: dict[ClientId, int] = {}  # of those who reported the open step: the step before it
         self.privacy: PrivateFold | None = None
+        self._mixtures: mixtures.Shares | None = None  # the agents' true ones; None: not read yet
 
     @classmethod
     def start(
@@ -663,6 +666,7 @@ class Run:
         fold_s: float,
     ) -> dict[str, Any]:
         after = self.strategy.assignment(self.state)
+        own_phase = step.phase.name not in (EVALUATE, MOMENTS)
         seconds = self.spool.seconds(close.step, close.reporters)
         states = self.spool.client_states(close.step, close.reporters)
         return {
@@ -682,9 +686,17 @@ class Run:
             "train_seconds": round(sum(seconds.values()), 6),
             "fold_seconds": round(fold_s, 6),
             "traffic": dict(self.traffic),
-            "notes": dict(self.strategy.notes(self.state)) if step.phase.name not in (EVALUATE, MOMENTS) else {},
+            "notes": dict(self.strategy.notes(self.state)) if own_phase else {},
+            **(self._membership() if own_phase else {}),
             **({"privacy": self.privacy.spent()} if self.privacy is not None else {}),
         }
+
+    def _membership(self) -> dict[str, Any]:
+        """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
+        if self._mixtures is None and (self.folder / TRUTH_FILE).exists():
+            self._mixtures = mixtures_of(self.scenario, self.folder)
+        found = mixtures.membership(self.strategy.memberships(self.state), self._mixtures or {})
+        return {} if found is None else {"membership": found}
 
     def _write(self, row: dict[str, Any]) -> Announce:
         self.rounds.append(row)

@@ -28,7 +28,26 @@ TRUTH = {"a": (0.7, 0.3), "b": (0.3, 0.7), "c": (0.3, 0.7)}
 
 def test_the_membership_error_is_that_of_the_agents_that_both_know() -> None:
     found = membership({"a": (0.4, 0.6), "b": (0.6, 0.4), "stranger": (1.0, 0.0)}, TRUTH)
-    assert found == {"mse_sum": pytest.approx(0.02), "mse_mean": pytest.approx(0.01), "permutation": [1, 0]}
+    assert found == {
+        **{"mse_sum": pytest.approx(0.02), "mse_mean": pytest.approx(0.01), "permutation": [1, 0]},
+        "separation": pytest.approx([0.5, 0.5]),
+    }
+
+
+def test_the_separation_of_a_head_is_what_it_sorts_differently_in_the_two_kinds() -> None:
+    """A head that puts 80 % of kind 0 and 30 % of kind 1 into cluster 0: P(c|V) - P(c|A) is 0.5, whatever the mixtures."""
+    truth = {f"a{i}": (share, 1 - share) for i, share in enumerate((0.9, 0.6, 0.2))}
+    into_first = {client: 0.8 * own + 0.3 * other for client, (own, other) in truth.items()}
+    found = membership({client: (share, 1 - share) for client, share in into_first.items()}, truth)
+    assert found is not None
+    assert found["separation"] == pytest.approx([0.5, 0.5])
+
+
+def test_agents_with_one_and_the_same_mixture_say_nothing_of_the_separation() -> None:
+    even = {"a": (0.5, 0.5), "b": (0.5, 0.5)}
+    found = membership({"a": (0.9, 0.1), "b": (0.2, 0.8)}, even)
+    assert found is not None
+    assert found["separation"] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -147,6 +166,13 @@ def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(tmp_p
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert here["membership"] == there["membership"]
     assert here["cluster_accuracy"] == there["cluster_accuracy"]
+    for folder in ("here", "wire"):
+        lines = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
+        trained = [line for line in lines if line["event"] == "phase" and line["phase"] == "train"]
+        assert len(trained) == 2
+        assert all(len(line["membership"]["separation"]) == 2 for line in trained)
+        assert trained[-1]["membership"] == here["membership"]
+        assert all("membership" not in line for line in lines if line not in trained)
     assert 0 < here["membership"]["mse_sum"] == 2 * here["membership"]["mse_mean"]
     assert sorted(here["membership"]["permutation"]) == sorted(here["cluster_accuracy"]["permutation"]) == [0, 1]
     assert np.all(np.array(here["cluster_accuracy"]["by_superclass"]) > 0.1)
