@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -165,6 +166,7 @@ class TorchLocal:
         pull: Pull = NO_PULL,
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         weights: Float32 | None = None,
         contrast: Contrast | None = None,
         frozen: int = 0,
@@ -175,11 +177,15 @@ class TorchLocal:
         Under `train_privately` this is DP-SGD; its loss is no figure to send. Raises PublicError for what it cannot do.
         """
         epochs = self._training.epochs if epochs is None else epochs
-        self._spend(epochs)
+        if steps is not None:
+            steps = max(steps, 0)
+            epochs = math.ceil(steps / self._batches_of_an_epoch)
+        self._spend(epochs, steps)
         if self._private is not None:
             if weights is not None or contrast is not None:
                 raise PublicError("privacy.local: this method weighs examples or compares them, which DP-SGD cannot")
-            return self._descend_privately(self._private, start, pull, epochs, frozen, velocity)
+            steps = self._private.steps(epochs) if steps is None else steps
+            return self._descend_privately(self._private, start, pull, steps, frozen, velocity)
         net = self._net
         net.load(start)
         net.module.train()
@@ -189,22 +195,29 @@ class TorchLocal:
         with torch.random.fork_rng(devices=[], enabled=net.random):
             if net.random:
                 torch.manual_seed(int(self._rng.integers(2**63)))
-            for _ in range(epochs):
-                for x, y, w in self._batches(weights):
-                    net.gradient.zero_()
-                    loss = objective(x, y, w)
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    losses.append(loss.detach())
-                    sgd.step()
+            batches = chain.from_iterable(self._batches(weights) for _ in range(epochs))
+            for x, y, w in islice(batches, steps):
+                net.gradient.zero_()
+                loss = objective(x, y, w)
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss.detach())
+                sgd.step()
         if not losses:
             return Descent(start.copy(), 0, self.loss(start), velocity)
         mean = float(torch.stack(losses).double().mean())
         return Descent(net.vector(), len(losses), mean, sgd.velocity)
 
-    def _spend(self, epochs: int) -> None:
+    @property
+    def _batches_of_an_epoch(self) -> int:
+        """Those that are trained on: batch norm takes no batch of one sample. 1 at the least, so that epochs are finite."""
+        size = self._training.batch
+        skipped = self._net.batch_norm and self.examples % size == 1
+        return max(math.ceil(self.examples / size) - skipped, 1)
+
+    def _spend(self, epochs: int, steps: int | None) -> None:
         """Count the steps of a training that is about to begin. Raises PolicyError where this device allows no more."""
         self._rules.check_epochs(epochs)
-        self._steps += epochs * math.ceil(self.examples / self._training.batch)
+        self._steps += epochs * math.ceil(self.examples / self._training.batch) if steps is None else steps
         self._rules.check_steps(self._steps)
 
     def _descend_privately(
@@ -212,7 +225,7 @@ class TorchLocal:
         private: PrivateSgd,
         start: Vector,
         pull: Pull,
-        epochs: int,
+        steps: int,
         frozen: int,
         velocity: Vector | None,
     ) -> Descent:
@@ -221,7 +234,6 @@ class TorchLocal:
         net.load(start)
         net.module.train()
         sgd = _Sgd(net, self._training, pull, frozen, velocity)
-        steps = private.steps(epochs)
         private.spend(steps)
         with torch.random.fork_rng(devices=[], enabled=net.random):
             if net.random:

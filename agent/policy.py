@@ -188,6 +188,9 @@ class Rules:
         ):
             if epochs is not None:
                 self.check_epochs(_whole(where, epochs), where)
+        steps = work.numbers.get("steps")
+        if steps is not None:
+            self.check_steps(_whole("numbers.steps", steps))
 
     def _check_models(self, work: Work, agent: str) -> None:
         policy = self.policy

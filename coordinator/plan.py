@@ -313,6 +313,7 @@ class _Constant:
         pull: Pull = NO_PULL,
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
         frozen: int = 0,

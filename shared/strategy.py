@@ -263,12 +263,14 @@ class Local(Protocol):
         pull: Pull = Pull(),
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
     ) -> Descent:
-        """LocalTrain. `epochs` overrides the training settings; `velocity` is what momentum begins with, None: rest;
+        """LocalTrain. `epochs` overrides the training settings, and `steps` overrides `epochs`: that many steps of SGD in
+        as many epochs as they take, the last one cut short; `velocity` is what momentum begins with, None: rest;
         `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size;
         the first `frozen` parameters stay as they are, whatever decay and pull say."""
 

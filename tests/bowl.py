@@ -9,6 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,7 @@ class Trainer(Local, ABC):
         pull: Pull = NO_PULL,
         *,
         epochs: int | None = None,
+        steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
         contrast: Contrast | None = None,  # no part of these models has to do with clusters: its gradient is 0
         frozen: int = 0,
@@ -71,18 +73,19 @@ class Trainer(Local, ABC):
         t, w = self.training, start.astype(np.float64)
         each = np.ones(self.examples) if weights is None else weights
         v, losses = np.zeros_like(w) if velocity is None else velocity.astype(np.float64), []
-        for batches in self.batches(epochs):
-            for rows in batches:
-                loss, g = self._batch(w, rows, each[rows])
-                g = g + t.weight_decay * w
-                if pull.anchor is not None:
-                    g = g + pull.mu * (w - pull.anchor)
-                if pull.drift is not None:
-                    g = g + pull.drift
-                g[:frozen] = 0
-                v = t.momentum * v + g
-                w = w - t.lr * v
-                losses.append(loss)
+        if steps is not None:
+            epochs = math.ceil(steps / math.ceil(self.examples / t.batch))
+        for rows in islice(chain.from_iterable(self.batches(epochs)), steps):
+            loss, g = self._batch(w, rows, each[rows])
+            g = g + t.weight_decay * w
+            if pull.anchor is not None:
+                g = g + pull.mu * (w - pull.anchor)
+            if pull.drift is not None:
+                g = g + pull.drift
+            g[:frozen] = 0
+            v = t.momentum * v + g
+            w = w - t.lr * v
+            losses.append(loss)
         kept = v.astype(np.float32) if t.momentum else None
         return Descent(w.astype(np.float32), len(losses), math.fsum(losses) / len(losses), kept)
 

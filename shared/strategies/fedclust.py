@@ -2,7 +2,7 @@
 
 Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client
 Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent:
-average linkage, E_0 = E, clusters start at the common start and train from round 1 on, and the cut is the largest
+average linkage, E_0 = E (or an own number of epochs, or of steps), clusters start at the common start and train from round 1 on, and the cut is the largest
 relative gap of the merge heights unless the scenario says otherwise: it may give the cut, or ask for the best
 silhouette, which can also find that there are no clusters (shared/choosing.py). A newcomer is compared with the centroid of
 the members' first uploads, for a cluster's current model has trained much longer. A client that comes back
@@ -29,11 +29,12 @@ from shared.vectors import Vector, combine, dot, mean
 @dataclass(frozen=True)
 class FedClustState(Clustered):
     """Besides the clusters: `final` is the span of the final layer, `signatures` the first uploads (S_h,),
-    `centroids` their mean per cluster after normalisation, `epochs` is E_0, the rest describes the cut.
+    `centroids` their mean per cluster after normalisation, `epochs` is E_0, or `steps` where it is counted in steps; the rest describes the cut.
     `evidence` is the best silhouette and the best one by chance, where silhouettes chose the clusters."""
 
     final: tuple[int, int] = (0, 0)
     epochs: int = 1
+    steps: int | None = None
     signatures: dict[ClientId, Vector] = field(default_factory=dict)
     centroids: tuple[Vector, ...] = ()
     heights: tuple[float, ...] = ()
@@ -66,10 +67,21 @@ class FedClust(HardClustered[FedClustState]):
         "none", description="delta: subtract the start's final layer; unit: and divide by the norm"
     )
     first_epochs: int | None = Field(None, ge=1, description="E_0, epochs before clustering; null: as in a round")
+    first_steps: int | None = Field(
+        None,
+        ge=1,
+        description="E_0 in steps of SGD, the same for every agent however many samples it has; in place of first_epochs",
+    )
     first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
     newcomer_ref: Literal["round0", "current"] = Field(
         "round0", description="compare newcomers with the members' first uploads, or with the cluster's current model"
     )
+
+    @model_validator(mode="after")
+    def _one_length_of_the_first_training(self) -> Self:
+        if self.first_epochs is not None and self.first_steps is not None:
+            raise ValueError("first_epochs and first_steps both set the length of the first training: give one of them")
+        return self
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
@@ -84,7 +96,7 @@ class FedClust(HardClustered[FedClustState]):
     def init(self, setup: Setup) -> FedClustState:
         span = setup.layout.final_layer
         epochs = self.first_epochs or setup.training.epochs
-        return FedClustState(setup.starts[0], final=(span.start, span.stop), epochs=epochs)
+        return FedClustState(setup.starts[0], final=(span.start, span.stop), epochs=epochs, steps=self.first_steps)
 
     def first(self, state: FedClustState) -> Phase:
         return Phase("signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
@@ -93,10 +105,11 @@ class FedClust(HardClustered[FedClustState]):
         return {"signature": state.final[1] - state.final[0]}
 
     def entry_order(self, state: FedClustState) -> Order:
-        return Order(models=("start",), numbers={"epochs": state.epochs})
+        length = {"epochs": state.epochs} if state.steps is None else {"steps": state.steps}
+        return Order(models=("start",), numbers=length)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(job.models[0], epochs=job.numbers.get("epochs"))
+        done = local.descend(job.models[0], epochs=job.numbers.get("epochs"), steps=job.numbers.get("steps"))
         if job.phase == "train":
             return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
         signature = done.end[job.layout.final_layer].copy()

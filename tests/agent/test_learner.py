@@ -180,6 +180,26 @@ def test_epochs_given_override_the_settings_and_none_gives_the_start() -> None:
     assert np.array_equal(nothing.end, start)
 
 
+def test_steps_given_override_the_epochs_and_begin_another_epoch_where_one_is_too_short() -> None:
+    """Five batches make an epoch of 23 samples."""
+
+    def end(epochs: int | None = None, steps: int | None = None) -> tuple[int, bytes]:
+        local, start, _ = local_of(TABLE)
+        done = local.descend(start, epochs=epochs, steps=steps)
+        return done.steps, done.end.tobytes()
+
+    assert end(steps=10) == end(epochs=2)
+    assert end(steps=10, epochs=7) == end(epochs=2)
+    assert end(steps=7)[0] == 7
+    assert end(steps=1)[0] == 1
+    assert end(steps=0) == end(epochs=0)
+
+
+def test_steps_given_are_made_where_batch_norm_skips_a_batch_of_every_epoch() -> None:
+    local, start, _ = local_of(NORMED, data_of(NORMED, n=11))  # two batches of five, and one of a single sample
+    assert local.descend(start, steps=5).steps == 5
+
+
 def test_one_full_batch_step_follows_the_gradient() -> None:
     for task in (IMAGES, TABLE, VALUES):
         local, start, _ = local_of(task, batch=100)

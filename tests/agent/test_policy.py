@@ -43,6 +43,8 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     (policy(refuse_phases=["signature"]), {"phase": "signature"}, "refuse_phases: the phase signature is refused"),
     (policy(max_epochs=3), {"training": {"epochs": 4}}, "max_epochs: training.epochs is 4, at most 3 are allowed"),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
+    (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),
+    (Rules(), {"numbers": {"steps": "many"}}, "numbers.steps is no whole number"),
     (policy(max_epochs=3), {"evaluation": {"tune_epochs": 5}}, "max_epochs: evaluation.tune_epochs is 5"),
     (policy(max_model_values=9), {}, "max_model_values: the model has 10 values, at most 9 are allowed"),
     (Rules(), {"training": {"epochs": "many"}}, "training.epochs is no whole number"),

@@ -12,7 +12,7 @@ from shared.strategies.fedclust import FedClust
 from shared.strategy import Phase, Report, Training
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.drive import Run, fingerprint
-from tests.shared.planted import ONE, bowls, run, setup, softmaxes, two_groups
+from tests.shared.planted import ONE, SGD, bowls, equal, run, setup, softmaxes, two_groups
 
 
 @pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
@@ -81,6 +81,29 @@ def test_fedclust_trains_for_first_epochs_before_clustering_only() -> None:
     end = run(FedClust(n_clusters=2, first_epochs=3), locals_, rounds=1)
     assert end.state.signatures["c00"] == pytest.approx([5 * (1 - 0.5**3)])
     assert end.state.models[0] == pytest.approx([2.5, 2.5])
+
+
+def test_fedclust_first_training_is_counted_in_steps_where_the_scenario_says_so() -> None:
+    """Three steps for everybody: within the first epoch of 40 samples, in the third epoch of 10."""
+    locals_ = {"a": Bowl(flat(5, 5), examples=40), "b": Bowl(flat(-5, -5), examples=10)}
+    training = Training(epochs=2, batch=10, lr=0.5)
+    end = run(FedClust(n_clusters=2, first_steps=3), locals_, training, rounds=1)
+    assert end.strategy.order(end.state, Phase("entry"), "stranger").numbers == {"steps": 3}
+    assert end.state.signatures["a"] == pytest.approx([5 * (1 - 0.5**3)])
+    assert end.state.signatures["b"] == pytest.approx([-5 * (1 - 0.5**3)])
+    assert end.state.models[0] == pytest.approx([5 * (1 - 0.5**8)] * 2)  # two epochs of four steps in the round
+
+
+def test_fedclust_steps_that_make_whole_epochs_are_epochs_to_the_byte() -> None:
+    clients = equal()  # 24 samples, three batches
+    steps = run(FedClust(n_clusters=2, first_steps=6), clients, SGD, rounds=1).state.signatures
+    epochs = run(FedClust(n_clusters=2, first_epochs=2), clients, SGD, rounds=1).state.signatures
+    assert fingerprint(steps) == fingerprint(epochs)
+
+
+def test_fedclust_refuses_two_lengths_of_the_first_training() -> None:
+    with pytest.raises(ValidationError, match="first_epochs and first_steps both set the length"):
+        FedClust(first_epochs=1, first_steps=5)
 
 
 @pytest.mark.parametrize(
