@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from tests.chaos.plan import Fault
@@ -123,15 +123,23 @@ class Injector:
         return bool(workers)
 
     async def _freeze_worker(self, fault: Fault) -> bool:
+        with self._workers_frozen() as found:
+            await asyncio.sleep(fault.seconds)
+        return found
+
+    @contextlib.contextmanager
+    def _workers_frozen(self) -> Iterator[bool]:
+        """Nobody trains for as long as the block lasts. Was there anybody who could?"""
         workers = self.site.workers()
         for worker in workers:
             with contextlib.suppress(Exception):
                 worker.suspend()
-        await asyncio.sleep(fault.seconds)
-        for worker in workers:
-            with contextlib.suppress(Exception):
-                worker.resume()
-        return bool(workers)
+        try:
+            yield bool(workers)
+        finally:
+            for worker in workers:
+                with contextlib.suppress(Exception):
+                    worker.resume()
 
     async def _kill_fleet(self, fault: Fault) -> bool:
         await self._without_fleet(lambda: True)
@@ -150,11 +158,18 @@ class Injector:
         return True
 
     async def _second_coordinator(self, fault: Fault) -> bool:
+        """Training stands still meanwhile, for the first coordinator must not be done before the second one is there."""
         site = self.site
         scenario, out = site.folder / f"{self.name}.yaml", site.folder / f"second-{self.name}"
         command = python("coordinator.cli", "run", str(scenario), "--out", str(out), "--broker", site.url, "--json")
-        second = await Program.start(command, site.folder / f"second-{self.name}.log")
-        await _ended(second, f"another coordinator is at work in federation '{FEDERATION}'")
+        with self._workers_frozen():
+            second = await Program.start(command, site.folder / f"second-{self.name}.log")
+            try:
+                await _ended(second, f"another coordinator is at work in federation '{FEDERATION}'")
+            except Broken:
+                if self._coordinator.lives:
+                    raise
+                return False  # all had reported before: the first was done, and the second one's run was its own
         return True
 
     # the broker
