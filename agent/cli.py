@@ -18,6 +18,7 @@ from typer.main import get_command
 
 from shared import json_text
 from shared.errors import UserError, files_named
+from shared.logs import log_to_stderr
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
 from shared.printable import printable, printable_lines
 
@@ -309,7 +310,7 @@ def _existing(data: str) -> str:
 
 
 def _quiet_links() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    log_to_stderr()
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 

@@ -27,6 +27,7 @@ from shared import json_text
 from shared.broker_url import BrokerUrl
 from shared.children import environment, python
 from shared.errors import UserError
+from shared.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from broker.server import Hub, Users
@@ -171,7 +172,7 @@ def _parse(arguments: list[str]) -> Options:
 
 
 def main() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+    log_to_stderr("%(asctime)s %(message)s")
     logging.getLogger("amqtt").setLevel(logging.ERROR)
     try:
         asyncio.run(serve(_parse(sys.argv[1:])))

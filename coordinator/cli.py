@@ -19,6 +19,7 @@ from shared import json_text
 from shared.broker_url import Tls
 from shared.consent import AllowedCode
 from shared.errors import UserError, files_named
+from shared.logs import log_to_stderr
 from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
 from shared.terminal import Terminal
 
@@ -63,6 +64,7 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        log_to_stderr()
         try:
             with files_named(), sigterm_as_ctrl_c():
                 return function(*args, **kwargs)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from shared.broker_url import BrokerUrl
 from shared.messages import RosterMessage
 from tests.attacks import rogue
 from tests.processes import program, until
+from tests.raw_mqtt import Raw, packet
 
 pytestmark = pytest.mark.processes
 
@@ -50,3 +52,13 @@ def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) 
         until(lambda: "staying out" in agent.output, of=agent)
     assert "\\x1b]0;owned\\x07" in agent.output
     assert "\x1b" not in agent.output
+
+
+def test_a_broker_shows_the_names_of_its_clients_by_their_numbers(tmp_path: Path) -> None:
+    """Before, a client id in a warning of the embedded broker renamed the window of whoever had started it."""
+    shown = tmp_path / "broker.log"
+    with rogue.open_broker(tmp_path) as url, Raw(BrokerUrl.parse(url), TITLE) as client:
+        client.send(packet(0x80, b""))  # no SUBSCRIBE looks like that: a warning names the client
+        until(lambda: "owned" in shown.read_text())
+    assert "\\x1b]0;owned\\x07" in shown.read_text()
+    assert "\x1b" not in shown.read_text()
