@@ -97,6 +97,23 @@ def permute(model: Vector, orders: Sequence[Permutation], layout: Layout) -> Vec
     return moved
 
 
+def random_start(layout: Layout, draw: np.random.Generator) -> Vector:
+    """A random model (d,): each value of a unit is uniform within 1 / sqrt(its inputs), as PyTorch begins such layers.
+
+    Raises UserError as `layers_of`.
+    """
+    model = np.empty(layout.size, np.float32)
+    tensors = layout.named(model)
+    for layer in layers_of(layout):
+        weight = tensors[f"{layer.name}.weight"]
+        bound = 1 / np.sqrt(max(weight[:1].size, 1))
+        weight[...] = draw.uniform(-bound, bound, weight.shape)
+        if layer.bias:
+            bias = tensors[f"{layer.name}.bias"]
+            bias[...] = draw.uniform(-bound, bound, bias.shape)
+    return model
+
+
 def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> Rows:
     """One row per unit: incoming weights, then the bias."""
     weights = tensors[f"{layer.name}.weight"].reshape(layer.units, -1)

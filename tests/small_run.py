@@ -35,6 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "lg": {"shared_layers": 1},
     "fesem": {"n_clusters": 2},
     "fesem_ma": {"n_clusters": 2},
+    "fesem_ma-own": {"name": "fesem_ma", "n_clusters": 2, "warmup_start": "own"},
     "fesem_ma-fedma": {"name": "fesem_ma", "n_clusters": 2, "matching": "fedma"},
     "fedsoft": {"n_clusters": 2, "estimate_every": 2},
     "fedem": {"n_clusters": 2, "damped": True},
@@ -46,7 +47,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "pacfl": {"n_clusters": 2},
 }
 
-DEEP = {"fesem_ma-fedma"}  # with hidden layers, for they make it what it is; else a single layer does
+DEEP = {"fesem_ma-fedma", "fesem_ma-own"}  # with hidden layers, for they make it what it is; else a single layer does
 
 GROUPS = ((0, 1), (2, 3))
 

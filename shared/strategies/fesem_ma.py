@@ -2,6 +2,9 @@
 
 Long et al. 2023 (FeSEM) with the layer-wise matching of Wang et al. 2020 (FedMA). The
 first clusters are found among models ordered like the common start. The FeSEM repository has no working FeSEM-MA.
+The paper lets all clients begin at one model, whose units need no matching. With `warmup_start: own` each client begins its
+warm-up at random weights of its own; the first clusters are then found among models ordered like that of one client,
+the one with the most samples, with which FedMA begins too.
 Plain chains of dense and convolutional layers only: no normalisation, no residual connections, dropout off.
 
 Mode `fixed`: widths stay at the architecture's, each model's units are brought into the order of the centre, layer by
@@ -29,7 +32,7 @@ from pydantic import Field
 from shared.aggregation import MEAN, Average, Rule
 from shared.clustering import kmeans, refill
 from shared.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
-from shared.matching import Permutation, align, layers_of
+from shared.matching import Permutation, align, layers_of, random_start
 from shared.seeds import generator
 from shared.strategies.hard import Clustered, HardClustered
 from shared.strategies.soft import merged
@@ -76,6 +79,10 @@ class FesemMa(HardClustered[FesemMaState]):
     restarts: int = Field(20, ge=1, description="K-means runs after the warm-up; the tightest is taken")
     warmup_epochs: int | None = Field(None, ge=1, description="epochs before clustering; null: as in a round")
     warmup_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
+    warmup_start: Literal["common", "own"] = Field(
+        "common",
+        description="own: each agent begins the warm-up at random weights of its own, so that units need matching",
+    )
     sweeps: int = Field(1, ge=0, description="how often members are matched again to the mean that they made")
     matching: Literal["fixed", "fedma"] = Field(
         "fixed", description="keep the widths, or widen the layers on the server: one phase per layer, few agents only"
@@ -106,8 +113,14 @@ class FesemMa(HardClustered[FesemMaState]):
         return {"model": state.start.size}
 
     def entry_order(self, state: FesemMaState) -> Order:
-        key = "mean" if state.models else "start"
-        return Order(models=(key,), numbers={"epochs": self.warmup_epochs} if self.warmup_epochs else {})
+        numbers = {"epochs": self.warmup_epochs} if self.warmup_epochs else {}
+        if state.models:
+            return Order(models=("mean",), numbers=numbers)
+        return Order(models=() if self.warmup_start == "own" else ("start",), numbers=numbers)
+
+    def base(self, state: FesemMaState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+        """A model that began at weights of the client's own has no base: its length is compared with that of the others."""
+        return "" if not self.order(state, phase, client).models else super().base(state, phase, client, report, name)
 
     def plan(self, state: FesemMaState, view: View) -> Phase:
         last = state.frozen == len(layers_of(state.layout)) - 1 or self.matching == "fixed"
@@ -151,14 +164,17 @@ class FesemMa(HardClustered[FesemMaState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         """What comes has the right order of units: clients need to know nothing of matching."""
-        pull = Pull(job.models[0], job.numbers["mu"]) if job.numbers.get("mu") else Pull()
-        done = local.descend(job.models[0], pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0))
+        start = job.models[0] if job.models else random_start(job.layout, generator(job.seed, "own start", job.client))
+        pull = Pull(start, job.numbers["mu"]) if job.numbers.get("mu") else Pull()
+        done = local.descend(start, pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0))
         numbers = self._class_counts(job, local)
-        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
+        bases = {"model": 0} if job.models else {}
+        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, bases), memory
 
     def found(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
         state = _kept(state, reports)
-        rows = [align(model, state.start, state.layout) for model in state.stored.values()]
+        anchor = state.start if self.warmup_start == "common" else _largest(reports)
+        rows = [align(model, anchor, state.layout) for model in state.stored.values()]
         best = kmeans(rows, min(self.n_clusters, len(rows)), n_init=self.restarts, seed=state.seed)
         everybody = (mean([(row, 1.0) for row in rows]),) * self.n_clusters  # there a centre without members stays
         return self._maximise(
@@ -248,6 +264,12 @@ class FesemMa(HardClustered[FesemMaState]):
     @property
     def _prior(self) -> Prior:
         return Prior(self.noise, self.prior, self.gamma, self.rematch)
+
+
+def _largest(reports: Reports) -> Vector:
+    """The model of the client with the most samples, ties to the lowest id."""
+    _, report = max(reports, key=lambda one: one[1].examples)
+    return report.vectors["model"]
 
 
 def _passing(state: FesemMaState) -> dict[int, list[ClientId]]:

@@ -15,7 +15,14 @@ from shared.strategy import HELD, ClientId, Descent, Local
 from shared.vectors import Vector
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
-BEFORE_THE_ROUNDS = {"fedclust", "fesem", "fesem_ma", "fesem_ma-fedma", "robust"}  # all agents train once before them
+BEFORE_THE_ROUNDS = {
+    "fedclust",
+    "fesem",
+    "fesem_ma",
+    "fesem_ma-fedma",
+    "fesem_ma-own",
+    "robust",
+}  # all agents train once before them
 
 
 class Watched:

@@ -9,13 +9,16 @@ import pytest
 
 from shared.aggregation import Average
 from shared.errors import UserError
-from shared.matching import permute
+from shared.matching import align, permute, random_start
+from shared.seeds import generator
 from shared.strategies import fesem_ma
 from shared.strategies.fesem import Fesem
 from shared.strategies.fesem_ma import FesemMa, FesemMaState
 from shared.strategy import Phase, Report, Setup, Strategy
-from shared.vectors import Layout, Tensor, Vector
-from tests.shared.planted import ONE, TWO, close, run, softmaxes
+from shared.vectors import Layout, Tensor, Vector, squared_distance
+from tests.bowl import perceptron_client
+from tests.drive import Run, fingerprint
+from tests.shared.planted import ONE, TWO, close, run, setup, softmaxes
 
 MLP = Layout(
     (
@@ -75,6 +78,54 @@ def test_fesem_ma_without_hidden_units_is_fesem() -> None:
     assert matched.state.assign == plain.state.assign
     for a, b in zip(matched.state.models, plain.state.models, strict=True):
         assert close(a, b)
+
+
+def after_warmup(warmup_start: Any) -> tuple[Run, list[Vector]]:
+    """A run of small networks right after its warm-up, and the models that the clients sent."""
+    locals_ = {f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i) for i in range(6)}
+    start = generator(1, "start").normal(0, 0.5, locals_["c0"].layout.size).astype(np.float32)
+    at = Run(FesemMa(n_clusters=2, warmup_start=warmup_start), setup(locals_, TWO, start), locals_)
+    at._phase(0)
+    return at, list(at.state.stored.values())
+
+
+def matched_share(models: Sequence[Vector], layout: Layout) -> float:
+    """Squared distances to the first model once units are matched to it, as a share of those before."""
+    first, *others = models
+    before = [squared_distance(model, first) for model in others]
+    after = [squared_distance(align(model, first, layout), first) for model in others]
+    return sum(after) / sum(before)
+
+
+def test_fesem_ma_agents_that_begin_at_their_own_weights_give_matching_something_to_match() -> None:
+    common, models = after_warmup("common")
+    assert matched_share(models, common.setup.layout) > 0.99
+    own, models = after_warmup("own")
+    assert matched_share(models, own.setup.layout) < 0.9
+    assert own.strategy.order(own.strategy.init(own.setup), Phase("warmup"), "c0").models == ()
+
+
+def test_fesem_ma_own_starts_repeat_on_the_seed_and_differ_between_agents() -> None:
+    first, again = after_warmup("own")[1], after_warmup("own")[1]
+    assert fingerprint(first) == fingerprint(again)
+    assert len({model.tobytes() for model in first}) == len(first)
+
+
+@pytest.mark.parametrize("matching", ["fixed", "fedma"])
+def test_fesem_ma_with_own_starts_learns(matching: Any) -> None:
+    """Six agents with two labels each: the mean loss falls below what guessing among all four classes costs."""
+    locals_ = {f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i) for i in range(6)}
+    start = np.zeros(locals_["c0"].layout.size, np.float32)
+    end = run(FesemMa(n_clusters=2, matching=matching, warmup_start="own"), locals_, TWO, start, rounds=6)
+    losses = [local.loss(end.state.models[end.state.assign[client]]) for client, local in locals_.items()]
+    assert np.mean(losses) < np.log(4) / 2
+
+
+def test_a_random_start_has_the_spread_that_layers_of_its_size_begin_with() -> None:
+    tensors = MLP.named(random_start(MLP, generator(1, "x")))
+    for name, inputs in (("fc1", 4), ("fc2", 6), ("fc3", 5)):
+        values = np.concatenate([tensors[f"{name}.weight"].ravel(), tensors[f"{name}.bias"]])
+        assert 0.7 / np.sqrt(inputs) < np.abs(values).max() <= 1 / np.sqrt(inputs)
 
 
 def test_fesem_ma_takes_stored_models_of_those_who_are_absent() -> None:
