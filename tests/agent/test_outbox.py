@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -61,6 +62,13 @@ def test_a_report_and_its_fate_survive_a_restart(tmp_path: Path) -> None:
         put(box, 2)
         assert (box.state.size, box.state.part_bytes, box.state.digest) == (8, 1024, digest(b"report 2").hex())
     assert seen(tmp_path) == (Outboxed("r", 1, 2), "report 2", "memory 1")
+
+
+def test_what_an_agent_keeps_is_closed_to_other_users(tmp_path: Path) -> None:
+    """Its memory is a model of its own data."""
+    with opened(tmp_path / "state"):
+        pass
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
 def test_memory_is_committed_on_acceptance_alone(tmp_path: Path) -> None:

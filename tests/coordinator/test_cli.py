@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +200,13 @@ def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
         assert (result.exit_code, "another coordinator is at work" in result.stderr) == (2, True)
     with command.prepared(one, command.Options(out)):
         pass
+
+
+def test_a_runs_folder_is_closed_to_other_users(tmp_path: Path) -> None:
+    """Models of the fleet and reports of its agents lie in it."""
+    out = tmp_path / "runs" / "out"
+    with command.prepared(Scenario.model_validate(DIGITS), command.Options(out)):
+        assert stat.S_IMODE(out.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("sign", ["checkpoint/manifest.json", "result.json"])
