@@ -79,7 +79,9 @@ class Cell:
 
 
 def scenario(cell: Cell) -> Scenario:
-    clusters = {} if cell.method == "fedavg" else {"n_clusters": CLUSTERS}
+    clusters: dict[str, Any] = {} if cell.method == "fedavg" else {"n_clusters": CLUSTERS}
+    if cell.method == "ifca":
+        clusters["initial"] = "random"
     return Scenario.model_validate(
         {
             "name": "poisoning",

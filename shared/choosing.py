@@ -1,8 +1,8 @@
-"""How many clusters? Three rules that let the data say; nothing is trained for them.
+"""How many clusters? Four rules that let the data say; nothing is trained for them.
 
-`shared.clustering.largest_gap` reads the merge heights of a tree, `elbow` the fall of J over a grid of K, and
-`by_silhouette`, which is ours, compares every cut of a tree with the cuts of clouds that have no clusters. Where agents
-differ at all, only the last can answer 1. scipy is imported only where it is used: agents do not have it.
+`shared.clustering.largest_gap` reads the merge heights of a tree, `elbow` the fall of J over a grid of K. `by_rotations`
+and `by_silhouette` compare the cuts of a tree with the cuts of clouds that have no clusters. Where agents
+differ at all, only these two can answer 1. scipy is imported only where it is used: agents do not have it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from shared.clustering import Labels, Linkage, Matrix
 from shared.seeds import generator
 
 CLOUDS = 19  # the chance that the data, were they a cloud too, scored best of 20 is 5 %
+ROTATIONS = 99
+BETTER = 5  # the chance that the data, were they a cloud too, scored among the best 5 of 100 is 5 %
 MOST = 64
+MOST_ROWS = 256  # rotating n rows costs n^3: of more, a sample is tested
+FLOOR = 1e-12  # of the whole spread: the logarithm of less says nothing
 
 
 def elbow(spreads: Mapping[int, float]) -> int:
@@ -33,11 +37,82 @@ def elbow(spreads: Mapping[int, float]) -> int:
 
 @dataclass(frozen=True)
 class Choice:
-    """K, the mean silhouette of the best cut in two or more, and the best that a cloud without clusters reached."""
+    """K, what the best cut in two or more clusters scored, and the score that has to be exceeded for K > 1."""
 
     clusters: int
-    silhouette: float
+    score: float
     chance: float
+
+
+def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MOST) -> Choice:
+    """K by the gap statistic of a tree of distances (n, n), against random rotations of the very same cloud.
+
+    W_K is the sum of squares within the clusters of the cut into K, as a share of the whole. Gap(K) is the mean of W_K
+    over clouds without clusters minus W_K itself, s(K) the standard deviation over these clouds times
+    sqrt(1 + 1/99) (Tibshirani, Walther, Hastie 2001, section 3; without the logarithm: Mohajer, Englmeier, Schmitz 2010).
+    Our clouds are those of Perry, Owen 2010: the left singular vectors of the points are replaced by random ones. If the
+    points were drawn from one Gaussian distribution, of whatever shape and dimension, this changes nothing but the draw:
+    no noise level has to be known.
+
+    K is 1 unless the largest Gap(K) / s(K) is among the best 5 of 100; then it is the least K of 2 or more with
+    Gap(K) >= Gap(K+1) - s(K+1). A cluster has three rows or more on average: six rows are needed for three
+    clusters, four for two. Distances that are not Euclidean are replaced by the nearest that are.
+    Of more than 256 rows a sample of 256 is looked at. The draws have a fixed seed: the answer depends on the matrix alone.
+    """
+    if len(matrix) > MOST_ROWS:
+        picked = np.sort(generator(0, "rows").permutation(len(matrix))[:MOST_ROWS])
+        matrix = matrix[np.ix_(picked, picked)]
+    count = len(matrix)
+    most = min(most, max(count // 3, 2))
+    if count < 4 or most < 2 or not matrix.any():
+        return Choice(1, 0.0, 0.0)
+    points = _points(matrix)
+    own = _within(points, linkage, most + 1)
+    turned = np.stack([_within(_rotated(points, number), linkage, most + 1) for number in range(ROTATIONS)])
+    mean = turned.mean(axis=0)
+    spread = np.maximum(turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS), FLOOR)
+    gaps = mean - own  # of 1, 2, ..., most + 1 clusters
+    cuts = slice(1, most)
+    by_chance = np.sort(((mean - turned) / spread)[:, cuts].max(axis=1))
+    score, chance = float((gaps / spread)[cuts].max()), float(by_chance[-BETTER])
+    if score <= chance:
+        return Choice(1, score, chance)
+    enough = (k for k in range(2, most) if gaps[k - 1] >= gaps[k] - spread[k])
+    return Choice(next(enough, most), score, chance)
+
+
+def _points(matrix: Matrix) -> Matrix:
+    """Points (n, r) around zero with these distances, along the cloud's principal axes (classical scaling)."""
+    squares = matrix**2
+    rows = squares.mean(axis=0)
+    values, vectors = np.linalg.eigh((rows[:, None] + rows - squares - rows.mean()) / 2)
+    real = values > values[-1] * FLOOR
+    points: Matrix = vectors[:, real] * np.sqrt(values[real])
+    return points
+
+
+def _rotated(points: Matrix, number: int) -> Matrix:
+    """The cloud with its own axes and singular values, but left singular vectors drawn from all there can be."""
+    draw = generator(0, "rotation", number).standard_normal(points.shape)
+    directions = np.linalg.qr(draw - draw.mean(axis=0))[0]
+    turned: Matrix = directions * np.linalg.norm(points, axis=0)
+    return turned
+
+
+def _within(points: Matrix, linkage: Linkage, most: int) -> Matrix:
+    """Share (most,) of the sum of squares that is within the clusters of the cuts into 1, 2, ..., `most`."""
+    from scipy.cluster import hierarchy
+
+    count = len(points)
+    sums, sizes = dict(enumerate(points)), dict.fromkeys(range(count), 1)
+    within = np.zeros(count)  # after each merge
+    for step, (a, b) in enumerate(hierarchy.linkage(points, linkage)[:, :2].astype(int).tolist()):
+        one, other = sizes.pop(a), sizes.pop(b)
+        apart = sums[a] / one - sums[b] / other
+        within[step + 1] = within[step] + one * other / (one + other) * float(apart @ apart)
+        sums[count + step], sizes[count + step] = sums.pop(a) + sums.pop(b), one + other
+    shares: Matrix = within[::-1][:most] / within[-1]
+    return shares
 
 
 def by_silhouette(matrix: Matrix, linkage: Linkage = "average", *, most: int = MOST) -> Choice:

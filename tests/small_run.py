@@ -43,7 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedclust": {"n_clusters": 2},
     "robust": {"n_clusters": 2, "first_epochs": 3},
     "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},
-    "ifca": {"n_clusters": 2, "shared_trunk": True},
+    "ifca": {"n_clusters": 2, "shared_trunk": True, "initial": "random"},
     "pacfl": {"n_clusters": 2},
 }
 

@@ -6,25 +6,32 @@ paper needs every member's update of the same round. With partial participation 
 part in the next round, and this round, judged by the same norms, is what splits. An update of an earlier
 round is never used. Who missed it walks down the tree as a newcomer does, from the split on.
 
+The two thresholds grow with the model, the rate and the epochs, and no pair of them serves every fleet. So by default
+(`trigger: rotations`, ours) a cluster is split where the directions of its members' updates fall into clusters beyond chance
+(shared/choosing.py), in three rounds in a row, along Ward's bipartition of these directions. `trigger: norms` is the paper's.
+
 `trigger: rounds` with gamma 0.13, linkage average and the last kernel is the variant of Long et al. 2023.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.aggregation import MEAN, Average
+from shared.choosing import by_rotations
 from shared.clustering import Labels, Matrix, across, agglomerative, bipartition_min_cross, gram
 from shared.strategies.hard import Clustered, Features, ManyModels, feature_span, invited, joined, sizes, strangers
 from shared.strategies.single import averaged
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup, View
 from shared.vectors import Vector, combine, cosine, mean
 
+IN_A_ROW = 3  # rounds: by chance 1 in 8000, where each is wrong once in 20
 SPLIT = "split"  # model key of the node that split s divided
 
 
@@ -33,12 +40,13 @@ class CflState(Clustered):
     """Besides the clusters: the splits in the order in which they were made. Split s divides cluster `divided[s]`, whose
     model was `nodes[s]` (d,), into the part that keeps its number and moved along `stays[s]`, and cluster s + 1, which
     moved along `goes[s]` (span,). `walks` is the split at which a client without a cluster stands (0, where not named).
-    `due` are the clusters whose members are all asked into the next round, `tried` the rounds folded up to a cluster's last
+    `streak` counts the rounds in a row in which a cluster's updates fell into clusters beyond chance. `rounds` is how many the run has. `due` are the clusters whose members are all asked into the next round, `tried` the rounds folded up to a cluster's last
     split or refused one, `peak` the largest mean norm so far, `norms` the last (mean, largest) of each cluster, `across` the cross similarity
     of the halves of those that were tried in this round."""
 
     span: tuple[int, int] = (0, 0)
     parameters: int = 0
+    rounds: int = 0
     everybody: bool = True
     round: int = 0
     divided: tuple[int, ...] = ()
@@ -47,6 +55,7 @@ class CflState(Clustered):
     goes: tuple[Vector, ...] = ()
     walks: dict[ClientId, int] = field(default_factory=dict)
     due: tuple[int, ...] = ()
+    streak: dict[str, int] = field(default_factory=dict)
     tried: dict[str, int] = field(default_factory=dict)
     peak: float = 0.0
     norms: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -60,8 +69,10 @@ class Cfl(ManyModels[CflState]):
     source: ClassVar[str] = "Sattler et al. 2019"
 
     name: Literal["cfl"] = "cfl"
-    trigger: Literal["norms", "rounds"] = Field(
-        "norms", description="when a split is tried: small mean and large single updates, or after so many rounds"
+    trigger: Literal["rotations", "norms", "rounds"] = Field(
+        "rotations",
+        description="when a split is tried: updates cluster beyond chance, three rounds in a row; small mean and large single "
+        "updates; or after so many rounds",
     )
     eps_mode: Literal["absolute", "relative"] = Field(
         "absolute", description="relative: eps_1 and eps_2 are shares of the largest mean norm so far"
@@ -69,11 +80,13 @@ class Cfl(ManyModels[CflState]):
     eps_1: float | None = Field(None, ge=0, description="split below this norm of the mean update; null: 0.4, or 0.1")
     eps_2: float | None = Field(None, ge=0, description="split above this largest norm of one; null: 1.6, or 0.3")
     every: int = Field(30, ge=1, description="trigger rounds: rounds of FedAvg before a cluster is tried")
-    warmup: int = Field(20, ge=0, description="rounds before the first split")
+    warmup: int = Field(20, ge=0, description="rounds before the first split; 0 where rotations trigger it")
     min_size: int = Field(2, ge=1, description="only clusters with more members than this are split")
     gamma: float = Field(0.0, ge=0, lt=1, description="refuse a split unless sqrt((1 - cross similarity) / 2) is more")
-    linkage: Literal["single", "complete", "average"] = Field(
-        "single", description="single is the exact bipartition; complete is the authors' code, average FeSEM's"
+    linkage: Literal["ward", "single", "complete", "average"] = Field(
+        "ward",
+        description="ward where rotations trigger the split, else single: the exact bipartition; complete is the authors' "
+        "code, average FeSEM's",
     )
     features: Features = Field("full", description="the part of the updates whose directions are compared")
     weights: Literal["samples", "uniform"] = Field("samples", description="of the clients in all means")
@@ -81,6 +94,17 @@ class Cfl(ManyModels[CflState]):
         0.5, ge=0, le=1, description="share of a cluster's invited members that must report before it is split"
     )
     retry: int = Field(10, ge=1, description="partial participation: rounds between two attempts to split a cluster")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_trigger(cls, data: Any) -> Any:
+        """The paper's thresholds are made for its warm-up and its bipartition; evidence needs no warm-up."""
+        if not isinstance(data, Mapping):
+            return data
+        paper = bool({"eps_mode", "eps_1", "eps_2"} & {key for key, value in data.items() if value is not None})
+        trigger = data.get("trigger", "norms" if paper else "rotations")
+        usual = {"warmup": 0, "linkage": "ward"} if trigger == "rotations" else {"warmup": 20, "linkage": "single"}
+        return {**usual, **data, "trigger": trigger}
 
     def init(self, setup: Setup) -> CflState:
         span = feature_span(self.features, setup.layout)
@@ -90,6 +114,7 @@ class Cfl(ManyModels[CflState]):
             models=(start,),
             span=(span.start, span.stop),
             parameters=setup.layout.parameters,
+            rounds=setup.rounds,
             everybody=setup.participation >= 1,
         )
 
@@ -135,10 +160,23 @@ class Cfl(ManyModels[CflState]):
         return {
             **super().notes(state),
             "norms": norms,
+            **({"clustered_rounds": state.streak} if self.trigger == "rotations" else {}),
             "cross_similarity": state.across,
             "split": list(state.divided),
             "full_round_next": list(state.due),
+            **self._never_split(state),
         }
+
+    def _never_split(self, state: CflState) -> dict[str, str]:
+        """A warning after the last round, where there is one cluster still."""
+        if state.divided or len(state.assign) < 2 or not 0 < state.rounds <= state.round:
+            return {}
+        seen = {
+            "rotations": "the updates never fell into groups beyond chance",
+            "norms": "the norms never passed both eps_1 and eps_2 after the warm-up (see norms in the record)",
+            "rounds": "no split was tried, or each was refused by gamma",
+        }
+        return {"warning_clusters": f"no cluster was split, this run was FedAvg: {seen[self.trigger]}"}
 
     # -- rounds and splits -----------------------------------------------------------------------------
 
@@ -159,6 +197,9 @@ class Cfl(ManyModels[CflState]):
     ) -> CflState:
         products = gram([report.vectors["model"][: state.parameters] for _, report in reports], state.models[k])
         state = self._watched(state, k, reports, products)
+        if self.trigger == "rotations":
+            clustered = by_rotations(self._apart(state, k, reports, products)).clusters > 1
+            state = replace(state, streak={**state.streak, str(k): (state.streak.get(str(k), 0) + 1) * clustered})
         wanted = self._wants_split(state, k, full=full)
         nowhere = None if state.divided else 0  # before the first split everybody is in cluster 0
         members = [client for client in invited(phase) if state.assign.get(client, nowhere) == k]
@@ -187,6 +228,8 @@ class Cfl(ManyModels[CflState]):
         since = state.round + 1 - state.tried.get(str(k), 0)
         if state.round < self.warmup or sizes(state)[k] <= self.min_size:
             return False
+        if self.trigger == "rotations":
+            return state.streak[str(k)] >= IN_A_ROW
         if self.trigger == "rounds":
             return since > self.every - (not full)  # the round of all members comes on top
         relative = self.eps_mode == "relative"
@@ -199,17 +242,27 @@ class Cfl(ManyModels[CflState]):
 
     def _halves(self, state: CflState, k: int, reports: Reports, products: Matrix) -> tuple[Labels, float]:
         """Labels 0 and 1 of the reporters, and the largest similarity across."""
+        similarity = self._similarity(state, k, reports, products)
+        if self.linkage == "single":
+            return bipartition_min_cross(similarity)
+        labels = agglomerative(self._apart(state, k, reports, products), self.linkage, n_clusters=2).labels
+        return labels, across(similarity, labels)
+
+    def _similarity(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
+        """Cosines (n, n) of the reporters' updates."""
         if self.features != "full":
             span = slice(*state.span)
             products = gram([report.vectors["model"][span] for _, report in reports], state.models[k][span])
         norms = np.sqrt(products.diagonal())
-        similarity = products / (np.outer(norms, norms) + 1e-12)
-        if self.linkage == "single":
-            return bipartition_min_cross(similarity)
+        similarity: Matrix = products / (np.outer(norms, norms) + 1e-12)
+        return similarity
+
+    def _apart(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
+        """Distances (n, n) of the updates' directions: 1 - cosine, or, for Ward, between their ends on the unit sphere."""
+        similarity = self._similarity(state, k, reports, products)
         apart = np.maximum(1 - (similarity + similarity.T) / 2, 0.0)
         np.fill_diagonal(apart, 0.0)
-        labels = agglomerative(apart, self.linkage, n_clusters=2).labels
-        return labels, across(similarity, labels)
+        return np.sqrt(2 * apart) if self.linkage == "ward" else apart
 
     def _split(self, state: CflState, k: int, reports: Reports, labels: Labels, average: Average) -> CflState:
         """The children part ways in this very round; members who did not report have to walk from here."""
@@ -229,6 +282,7 @@ class Cfl(ManyModels[CflState]):
             stays=(*state.stays, stays),
             goes=(*state.goes, goes),
             walks=dict(sorted({**state.walks, **away}.items())),
+            streak={**state.streak, str(k): 0},
             tried={**state.tried, str(k): state.round + 1, str(new): state.round + 1},
         )
 

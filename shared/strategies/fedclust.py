@@ -2,9 +2,9 @@
 
 Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client
 Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent:
-average linkage, E_0 = E (or an own number of epochs, or of steps), clusters start at the common start and train from round 1 on, and the cut is the largest
-relative gap of the merge heights unless the scenario says otherwise: it may give the cut, or ask for the best
-silhouette, which can also find that there are no clusters (shared/choosing.py). A newcomer is compared with the centroid of
+E_0 = E (or an own number of epochs, or of steps), and clusters start at the common start and train from round 1 on. Where
+the scenario gives no cut, the tree has Ward's linkage and is cut where rotations of the same signatures say so, which can
+also find that there are no clusters (shared/choosing.py); with a cut given the linkage is the average one. A newcomer is compared with the centroid of
 the members' first uploads, for a cluster's current model has trained much longer. A client that comes back
 keeps its cluster.
 """
@@ -19,9 +19,9 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from shared.aggregation import MEAN, Average
-from shared.choosing import by_silhouette
-from shared.clustering import Linkage, agglomerative, euclidean, nearest
-from shared.strategies.hard import Clustered, HardClustered, folded
+from shared.choosing import Choice, by_rotations, by_silhouette
+from shared.clustering import Linkage, Matrix, agglomerative, euclidean, nearest
+from shared.strategies.hard import Clustered, HardClustered, folded, useless
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Routes, Setup
 from shared.vectors import Vector, combine, dot, mean
 
@@ -30,7 +30,7 @@ from shared.vectors import Vector, combine, dot, mean
 class FedClustState(Clustered):
     """Besides the clusters: `final` is the span of the final layer, `signatures` the first uploads (S_h,),
     `centroids` their mean per cluster after normalisation, `epochs` is E_0, or `steps` where it is counted in steps; the rest describes the cut.
-    `evidence` is the best silhouette and the best one by chance, where silhouettes chose the clusters."""
+    `evidence` is the score of the best cut and the score to exceed, where clouds without clusters were compared."""
 
     final: tuple[int, int] = (0, 0)
     epochs: int = 1
@@ -59,10 +59,14 @@ class FedClust(HardClustered[FedClustState]):
     lambda_quantile: float | None = Field(
         None, ge=0, le=1, description="merge up to this quantile of all distances; no cut given: see choose"
     )
-    choose: Literal["gap", "silhouette"] = Field(
-        "gap", description="no cut given: largest relative gap, or best silhouette, one cluster where chance reaches it"
+    choose: Literal["rotations", "gap", "silhouette"] = Field(
+        "rotations",
+        description="no cut given: gap statistic against rotations, largest relative gap, or best silhouette; all but gap "
+        "can find one cluster",
     )
-    linkage: Linkage = Field("average", description="distance of two clusters, as scipy names it")
+    linkage: Linkage = Field(
+        "ward", description="distance of two clusters, as scipy names it; average unless rotations choose the cut"
+    )
     normalize: Literal["none", "delta", "unit"] = Field(
         "none", description="delta: subtract the start's final layer; unit: and divide by the norm"
     )
@@ -77,6 +81,17 @@ class FedClust(HardClustered[FedClustState]):
         "round0", description="compare newcomers with the members' first uploads, or with the cluster's current model"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_cut(cls, data: Any) -> Any:
+        """With a cut given the tree has average linkage and nothing chooses, as in the runs that are on record."""
+        if not isinstance(data, Mapping):
+            return data
+        given = any(data.get(key) is not None for key in ("n_clusters", "lambda", "threshold", "lambda_quantile"))
+        choose = data.get("choose", "gap" if given else "rotations")
+        linkage = data.get("linkage", "ward" if choose == "rotations" else "average")
+        return {**data, "choose": choose, "linkage": linkage}
+
     @model_validator(mode="after")
     def _one_length_of_the_first_training(self) -> Self:
         if self.first_epochs is not None and self.first_steps is not None:
@@ -88,7 +103,7 @@ class FedClust(HardClustered[FedClustState]):
         cuts = {"n_clusters": self.n_clusters, "lambda": self.threshold, "lambda_quantile": self.lambda_quantile}
         given = [name for name, value in cuts.items() if value is not None]
         if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none for the largest gap")
+            raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none")
         if given and self.choose != "gap":
             raise ValueError(f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: leave one out")
         return self
@@ -119,7 +134,7 @@ class FedClust(HardClustered[FedClustState]):
         signatures = {client: _signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
         matrix = euclidean(points)
-        choice = by_silhouette(matrix, self.linkage) if self.choose == "silhouette" else None
+        choice = self._choice(matrix)
         wanted = choice.clusters if choice else self.n_clusters
         tree = agglomerative(matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=wanted)
         labels = tree.labels.tolist()
@@ -135,7 +150,7 @@ class FedClust(HardClustered[FedClustState]):
             centroids=centroids,
             heights=tree.heights,
             cut=(tree.low, tree.high),
-            evidence=(choice.silhouette, choice.chance) if choice else (),
+            evidence=(choice.score, choice.chance) if choice else (),
         )
 
     def admit(self, state: FedClustState, reports: Reports) -> FedClustState:
@@ -165,8 +180,20 @@ class FedClust(HardClustered[FedClustState]):
     def notes(self, state: FedClustState) -> dict[str, Any]:
         low, high = state.cut
         facts = {"lambda_from": low, "lambda_below": high, "merge_heights": list(state.heights)}
-        facts.update(zip(("silhouette", "silhouette_by_chance"), state.evidence, strict=False))
-        return {**super().notes(state), **facts} if state.models else {}
+        score = "silhouette" if self.choose == "silhouette" else "gap_statistic"
+        facts.update(zip((score, f"{score}_by_chance"), state.evidence, strict=False))
+        chosen = self.n_clusters is None and self.threshold is None and self.lambda_quantile is None
+        return {**super().notes(state), **facts, **useless(state, chosen=chosen)} if state.models else {}
+
+    def _choice(self, matrix: Matrix) -> Choice | None:
+        """The number of clusters, where clouds without clusters are asked."""
+        match self.choose:
+            case "rotations":
+                return by_rotations(matrix, self.linkage)
+            case "silhouette":
+                return by_silhouette(matrix, self.linkage)
+            case "gap":
+                return None
 
     def _threshold(self, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
         if self.lambda_quantile is None or len(matrix) < 2:

@@ -78,6 +78,30 @@ def feature_span(features: Features, layout: Layout) -> slice:
     return max(layout.span_of(layout.modules[-1]), key=lambda span: span.stop - span.start)
 
 
+def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:
+    """A warning for the notes of a method that clusters once, where its clusters do nothing.
+
+    `chosen`: the number of clusters was not given. No agent or a single one can have no useful clusters.
+    """
+    members = [size for size in sizes(state) if size]
+    agents = sum(members)
+    if agents < 2:
+        return {}
+    if len(members) == 1 and chosen:
+        text = (
+            f"the signatures of {agents} agents do not fall into groups beyond chance: one cluster, this run is FedAvg. "
+            "Set strategy.n_clusters if you know of groups"
+        )
+        return {"warning_clusters": text}
+    if len(members) == agents:
+        text = (
+            f"each of {agents} agents is a cluster of its own: no agent learns from another. "
+            "Set strategy.n_clusters to make fewer clusters"
+        )
+        return {"warning_clusters": text}
+    return {}
+
+
 class ManyModels(Strategy[H], Generic[H]):
     """K models under the keys "0" to "K-1", each client with one of them: what is served, exported and noted."""
 

@@ -5,7 +5,8 @@ Angles between Client Data Subspaces. A client's signature are the first p left 
 of its classes, in the scale of the files, not centred. Our choices: `min_entry`, what the
 public code measures, takes the absolute value of the inner product, for a singular vector has no sign of its own;
 linkage `weighted` is the code's "average", also where a newcomer is placed: each member of the first clustering counts by its
-path in the merge tree, and newcomers before it do not count; without a cut the largest relative gap of the merge heights counts.
+path in the merge tree, and newcomers before it do not count; without a cut the tree has complete linkage and is cut where
+rotations of the same clients say so (shared/choosing.py), which can also find that there are no clusters.
 Singular vectors of images look like class means: who must not show these to the server should not use PACFL.
 """
 
@@ -22,8 +23,9 @@ import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 
 from shared.aggregation import MEAN, Average
+from shared.choosing import by_rotations
 from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, orthonormal
-from shared.strategies.hard import Clustered, HardClustered, folded, joined
+from shared.strategies.hard import Clustered, HardClustered, folded, joined, useless
 from shared.strategy import (
     LARGEST,
     ClientId,
@@ -47,13 +49,15 @@ SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean
 class PacflState(Clustered):
     """Besides the clusters: `signatures` (vectors * values of a sample,) and the label of each vector, by client; the
     merge heights in degrees, and the thresholds that give the cut. `weights` are the shares of the clustered clients in their
-    cluster's distances under linkage `weighted`."""
+    cluster's distances under linkage `weighted`; `evidence` is the score of the best cut and the score to exceed, where
+    rotations chose it."""
 
     signatures: dict[ClientId, Vector] = field(default_factory=dict)
     labels: dict[ClientId, tuple[int, ...]] = field(default_factory=dict)
     heights: tuple[float, ...] = ()
     cut: tuple[float | None, float | None] = (None, None)
     weights: dict[ClientId, float] = field(default_factory=dict)
+    evidence: tuple[float, ...] = ()
 
 
 class Pacfl(HardClustered[PacflState]):
@@ -76,11 +80,13 @@ class Pacfl(HardClustered[PacflState]):
     threshold: float | None = Field(
         None, alias="beta", allow_inf_nan=False, description="merge clusters up to so many degrees; 180: one cluster"
     )
-    n_clusters: int | None = Field(
-        None, ge=1, description="cut into so many clusters; no cut given: largest relative gap"
+    n_clusters: int | None = Field(None, ge=1, description="cut into so many clusters; no cut given: see choose")
+    choose: Literal["rotations", "gap"] = Field(
+        "rotations",
+        description="no cut given: gap statistic against rotations, which can find one cluster, or largest relative gap",
     )
     linkage: Literal["weighted", "average", "single", "complete"] = Field(
-        "weighted", description="distance of two clusters, as scipy names it"
+        "complete", description="distance of two clusters, as scipy names it; weighted unless rotations choose the cut"
     )
     newcomers: Literal["nearest", "recluster"] = Field(
         "nearest", description="join the nearest cluster or found a new one, or cluster everybody again"
@@ -88,10 +94,21 @@ class Pacfl(HardClustered[PacflState]):
     first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
     most_values: int = Field(1 << 22, ge=1, description="a signature of more values than this is refused")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_cut(cls, data: Any) -> Any:
+        """With a cut given nothing chooses, and the tree has the linkage of the public code."""
+        if not isinstance(data, Mapping):
+            return data
+        given = any(data.get(key) is not None for key in ("n_clusters", "beta", "threshold"))
+        choose = data.get("choose", "gap" if given else "rotations")
+        linkage = data.get("linkage", "complete" if choose == "rotations" else "weighted")
+        return {**data, "choose": choose, "linkage": linkage}
+
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
         if self.threshold is not None and self.n_clusters is not None:
-            raise ValueError("beta and n_clusters cut the same tree: give one of them, or none for the largest gap")
+            raise ValueError("beta and n_clusters cut the same tree: give one of them, or none")
         return self
 
     def init(self, setup: Setup) -> PacflState:
@@ -133,7 +150,7 @@ class Pacfl(HardClustered[PacflState]):
         state, clients = self._keep(state, reports)
         if not clients:
             return state
-        tree = self._tree(self._angles(state, clients))
+        tree, evidence = self._tree(self._angles(state, clients))
         return replace(
             state,
             models=(state.start,) * tree.clusters,
@@ -141,6 +158,7 @@ class Pacfl(HardClustered[PacflState]):
             heights=tree.heights,
             cut=(tree.low, tree.high),
             weights=dict(zip(clients, tree.weights.tolist(), strict=True)),
+            evidence=evidence,
         )
 
     def admit(self, state: PacflState, reports: Reports) -> PacflState:
@@ -176,8 +194,9 @@ class Pacfl(HardClustered[PacflState]):
 
     def notes(self, state: PacflState) -> dict[str, Any]:
         low, high = state.cut
-        implied = {"beta_from": low, "beta_below": high}
-        return {**super().notes(state), **implied, "merge_heights": list(state.heights)} if state.models else {}
+        facts = {"beta_from": low, "beta_below": high, "merge_heights": list(state.heights)}
+        facts.update(zip(("gap_statistic", "gap_statistic_by_chance"), state.evidence, strict=False))
+        return {**super().notes(state), **facts, **useless(state, chosen=self._chooses)} if state.models else {}
 
     # -- signatures and angles -------------------------------------------------------------------------
 
@@ -228,9 +247,18 @@ class Pacfl(HardClustered[PacflState]):
         alone = len(rows.keys() | columns.keys()) - len(common)
         return math.fsum(_angle(abs(cosines[i, j])) for i, j in common) + 90.0 * alone
 
-    def _tree(self, matrix: Matrix) -> Agglomeration:
+    @property
+    def _chooses(self) -> bool:
+        """No cut is given."""
+        return self.threshold is None and self.n_clusters is None
+
+    def _tree(self, matrix: Matrix) -> tuple[Agglomeration, tuple[float, ...]]:
+        """The cut, and the evidence for it where rotations choose."""
         linkage: Linkage = self.linkage
-        return agglomerative(matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters)
+        if self._chooses and self.choose == "rotations":
+            choice = by_rotations(matrix, linkage)
+            return agglomerative(matrix, linkage, n_clusters=choice.clusters), (choice.score, choice.chance)
+        return agglomerative(matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters), ()
 
     # -- newcomers -------------------------------------------------------------------------------------
 
@@ -272,7 +300,7 @@ class Pacfl(HardClustered[PacflState]):
         """Cluster everybody; a group keeps the number of the cluster that it shares most clients with."""
         clients = tuple(state.signatures)
         matrix = self._angles(state, clients)
-        tree = self._tree(matrix)
+        tree, evidence = self._tree(matrix)
         groups = tree.labels.tolist()
         shared = Counter((state.assign[c], g) for c, g in zip(clients, groups, strict=True) if c in state.assign)
         origin: dict[int, int] = {}  # group: the old cluster that most of it comes from
@@ -294,6 +322,7 @@ class Pacfl(HardClustered[PacflState]):
             heights=tree.heights,
             cut=(tree.low, tree.high),
             weights=dict(zip(clients, tree.weights.tolist(), strict=True)),
+            evidence=evidence,
         )
 
 

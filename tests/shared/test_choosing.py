@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
 
-from shared.choosing import Choice, by_silhouette, dimensions, elbow
+from shared.choosing import MOST_ROWS, Choice, by_rotations, by_silhouette, dimensions, elbow
 from shared.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
 from shared.strategies.fedclust import FedClust
 from tests.shared.planted import bowls, run
@@ -47,7 +47,7 @@ def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: flo
     points, truth = planted(sizes, noise)
     choice = by_silhouette(matrix_of(points))
     assert choice.clusters == len(sizes)
-    assert choice.silhouette > choice.chance
+    assert choice.score > choice.chance
     assert np.array_equal(agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth)
 
 
@@ -86,7 +86,7 @@ def test_every_linkage_finds_what_lies_well_apart(linkage: Linkage) -> None:
 def test_the_best_silhouette_is_sklearns_where_nobody_stands_alone() -> None:
     points, truth = planted([9, 6, 5], noise=1.0)
     expected = silhouette_score(matrix_of(points), truth, metric="precomputed")
-    assert by_silhouette(matrix_of(points)).silhouette == pytest.approx(expected)
+    assert by_silhouette(matrix_of(points)).score == pytest.approx(expected)
 
 
 def test_the_answer_depends_on_the_matrix_alone_and_not_on_its_order_or_unit() -> None:
@@ -97,7 +97,7 @@ def test_the_answer_depends_on_the_matrix_alone_and_not_on_its_order_or_unit() -
     assert by_silhouette(matrix) == first
     for other in (by_silhouette(matrix[np.ix_(order, order)]), by_silhouette(1e-6 * matrix)):
         assert other.clusters == first.clusters
-        assert other.silhouette == pytest.approx(first.silhouette)
+        assert other.score == pytest.approx(first.score)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -128,7 +128,120 @@ def test_dimensions_of_a_longish_cloud_are_its_participation_ratio() -> None:
     assert dimensions(matrix_of(points)) == pytest.approx(ratio, rel=0.2)
 
 
+# -- the gap statistic against rotations --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize("sizes", [[10] * 2, [20, 4], [30, 10, 5, 3], [6] * 8], ids=str)
+def test_rotations_find_planted_clusters_balanced_or_not(sizes: list[int], noise: float) -> None:
+    points, truth = planted(sizes, noise)
+    choice = by_rotations(matrix_of(points))
+    assert choice.clusters == len(sizes)
+    assert choice.score > choice.chance
+    assert np.array_equal(agglomerative(matrix_of(points), "ward", n_clusters=choice.clusters).labels, truth)
+
+
+def test_rotations_find_two_groups_that_silhouettes_and_the_gap_miss() -> None:
+    points, truth = planted([12, 12], noise=4.0)
+    matrix = matrix_of(points)
+    assert by_silhouette(matrix).clusters == 1
+    assert agglomerative(matrix).clusters > 12
+    assert by_rotations(matrix).clusters == 2
+    assert np.array_equal(agglomerative(matrix, "ward", n_clusters=2).labels, truth)
+
+
+@pytest.mark.parametrize("size", [1, 2, 10, 850])
+def test_rotations_split_a_cloud_about_as_often_as_a_test_at_5_percent_says(size: int) -> None:
+    rng = np.random.default_rng(size)
+    found = [by_rotations(matrix_of(rng.standard_normal((18, size)))).clusters for _ in range(12)]
+    assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %
+
+
+def test_rotations_keep_a_longish_cloud_together() -> None:
+    lengths = np.linspace(3, 0.1, 60) ** 3
+    points = np.random.default_rng(3).standard_normal((40, 60)) * lengths
+    assert by_rotations(matrix_of(points)).clusters == 1
+
+
+def test_rotations_put_outliers_together_and_leave_the_clusters_whole() -> None:
+    points, truth = planted([20, 15, 10], noise=1.0, outliers=5)
+    choice = by_rotations(matrix_of(points))
+    labels = agglomerative(matrix_of(points), "ward", n_clusters=choice.clusters).labels
+    assert np.array_equal(labels[:45], truth[:45])
+    assert choice.clusters in (3, 4)  # with one of the clusters, or by themselves
+
+
+@pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
+def test_rotations_find_what_lies_well_apart_with_every_linkage(linkage: Linkage) -> None:
+    points, _ = planted([8, 8, 8], noise=0.5)
+    assert by_rotations(matrix_of(points), linkage).clusters == 3
+
+
+def test_rotations_depend_on_the_matrix_alone_and_not_on_its_order_or_unit() -> None:
+    points, _ = planted([12, 8, 5], noise=1.5)
+    matrix = matrix_of(points)
+    order = np.random.default_rng(1).permutation(len(matrix))
+    first = by_rotations(matrix)
+    assert by_rotations(matrix) == first
+    for other in (by_rotations(matrix[np.ix_(order, order)]), by_rotations(1e-6 * matrix)):
+        assert other.clusters == first.clusters
+        assert other.score == pytest.approx(first.score)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_rotations_leave_fewer_than_four_rows_together(count: int) -> None:
+    assert by_rotations(matrix_of(np.arange(count, dtype=float)[:, None] ** 9)).clusters == 1
+
+
+def test_rotations_leave_equal_rows_together_and_part_equal_rows_at_two_places() -> None:
+    assert by_rotations(np.zeros((6, 6))) == Choice(1, 0.0, 0.0)
+    assert by_rotations(matrix_of(np.repeat([[0.0], [5.0]], 6, axis=0))).clusters == 2
+
+
+def test_rotations_never_make_more_clusters_than_a_third_of_the_rows_or_than_asked_for() -> None:
+    points, _ = planted([2] * 6, noise=0.1)
+    assert by_rotations(matrix_of(points)).clusters <= 4
+    points, _ = planted([5] * 6, noise=0.5)
+    assert by_rotations(matrix_of(points), most=4).clusters <= 4
+
+
+def test_rotations_look_at_a_sample_of_a_large_fleet() -> None:
+    points, _ = planted([MOST_ROWS, 100, 50], noise=1.0, size=20)
+    assert by_rotations(matrix_of(points)).clusters == 3
+
+
 # -- as FedClust's option -----------------------------------------------------------------------------
+
+
+def test_fedclust_by_default_finds_the_groups_and_says_on_what_evidence() -> None:
+    locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
+    end = run(FedClust(), locals_, rounds=1)
+    assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}
+    facts = end.strategy.notes(end.state)
+    assert facts["gap_statistic"] > facts["gap_statistic_by_chance"] > 0
+    assert "warning_clusters" not in facts
+
+
+def test_fedclust_by_default_keeps_agents_without_groups_together_and_warns() -> None:
+    heads = np.random.default_rng(5).standard_normal(10)
+    end = run(FedClust(), bowls(*((0.0, float(head)) for head in heads)), rounds=1)
+    assert len(end.state.models) == 1
+    assert "one cluster, this run is FedAvg" in end.strategy.notes(end.state)["warning_clusters"]
+
+
+def test_fedclust_warns_where_every_agent_is_a_cluster_of_its_own() -> None:
+    locals_ = bowls(*((0.0, float(head)) for head in range(6)))
+    end = run(FedClust(threshold=-1.0), locals_, rounds=1)
+    assert "each of 6 agents is a cluster of its own" in end.strategy.notes(end.state)["warning_clusters"]
+    asked_for = run(FedClust(n_clusters=1), locals_, rounds=1)
+    assert "warning_clusters" not in asked_for.strategy.notes(asked_for.state)
+
+
+def test_fedclust_has_average_linkage_where_a_cut_is_given_or_another_rule_chooses() -> None:
+    assert (FedClust().choose, FedClust().linkage) == ("rotations", "ward")
+    assert (FedClust(n_clusters=2).choose, FedClust(n_clusters=2).linkage) == ("gap", "average")
+    assert FedClust(choose="silhouette").linkage == "average"
+    assert FedClust(linkage="complete").linkage == "complete"
 
 
 def test_fedclust_by_silhouette_finds_the_groups_and_says_on_what_evidence() -> None:
@@ -143,7 +256,7 @@ def test_fedclust_by_silhouette_keeps_agents_without_groups_together_where_the_g
     heads = np.random.default_rng(5).standard_normal(10)
     locals_ = bowls(*((0.0, float(head)) for head in heads))
     assert len(run(FedClust(choose="silhouette"), locals_, rounds=1).state.models) == 1
-    by_gap = run(FedClust(), locals_, rounds=1)
+    by_gap = run(FedClust(choose="gap"), locals_, rounds=1)
     assert len(by_gap.state.models) > 1
     assert "silhouette" not in by_gap.strategy.notes(by_gap.state)
 

@@ -93,7 +93,7 @@ def test_cfl_sends_who_missed_the_split_and_newcomers_down_the_tree() -> None:
 
 
 def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
-    strategy = Cfl()
+    strategy = Cfl(trigger="norms")
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
     ways: dict[str, Any] = {"nodes": (flat(0, 0),) * 3, "stays": (flat(1, 0),) * 3, "goes": (flat(-1, 0),) * 3}
     state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), **ways)
@@ -107,7 +107,7 @@ def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
 
 
 def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() -> None:
-    strategy = Cfl(warmup=0)
+    strategy = Cfl(trigger="norms", warmup=0)
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
     ways: dict[str, Any] = {"divided": (0,), "nodes": (flat(0, 0),), "stays": (flat(1, 0),), "goes": (flat(-1, 0),)}
     assign = {"a": 1, "b": 1, "c": 1, "late": 1, "z": 0}
@@ -120,7 +120,7 @@ def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() 
 
 def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -> None:
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 4), (5.0, 0.0))
-    strategy = Cfl(warmup=0, min_size=3)
+    strategy = Cfl(trigger="norms", warmup=0, min_size=3)
     broken: dict[str, Any] = {"drop": lambda phase, round_, client: client == "c08" and round_ < 4, "joins": {"c08": 1}}
     end = run(strategy, locals_, rounds=6, **broken)
     assert end.state.assign["c08"] == end.state.assign["c00"]
@@ -161,7 +161,7 @@ def test_cfl_refused_split_of_a_full_round_is_not_asked_for_again_at_once() -> N
 def test_cfl_watches_for_updates_longer_than_1_6_around_a_mean_shorter_than_0_4() -> None:
     for long, off, models in ((1.7, 0.0, 2), (1.5, 0.0, 1), (1.7, 0.38, 2), (1.7, 0.42, 1)):
         locals_ = bowls((long, off), (-long, off), (long, off), (-long, off))
-        assert len(run(Cfl(warmup=0), locals_, WHOLE, rounds=1).state.models) == models, (long, off)
+        assert len(run(Cfl(trigger="norms", warmup=0), locals_, WHOLE, rounds=1).state.models) == models, (long, off)
 
 
 def test_cfl_children_are_sample_weighted_means_and_so_is_the_norm_that_is_watched() -> None:
@@ -189,7 +189,7 @@ def test_cfl_newcomer_goes_with_the_plain_mean_of_a_half_and_a_tie_to_the_older_
 
 def test_cfl_buffers_have_no_say_in_norms_and_directions() -> None:
     layout = Layout((Tensor("out.weight", (2,)), Tensor("norm.mean", (1,))), 1)
-    strategy = Cfl(warmup=0)
+    strategy = Cfl(trigger="norms", warmup=0)
     start = strategy.init(Setup((flat(0, 0, 0),), layout, 7, 10, 1.0, ONE))
     ways = {"a": (2, 0, 900), "b": (-2, 0, 900), "c": (2, 0, -900), "d": (-2, 0, -500)}
     reports = [(client, Report({"model": flat(*way)}, 10)) for client, way in ways.items()]
@@ -202,7 +202,7 @@ def test_cfl_compares_the_directions_of_the_part_that_was_asked_for() -> None:
     # bodies part c00 and c01 from the rest, heads c00 and c02
     locals_ = bowls((9, 1), (9, -1), (-9, 1), (-9, -1))
     for features, expected in (("full", [0, 0, 1, 1]), ("last_layer", [0, 1, 0, 1]), ("last_kernel", [0, 1, 0, 1])):
-        end = run(Cfl(warmup=0, min_size=3, features=features), locals_, rounds=1)
+        end = run(Cfl(trigger="norms", warmup=0, min_size=3, features=features), locals_, rounds=1)
         assert [*end.state.assign.values()] == expected
 
 
@@ -225,3 +225,35 @@ def test_cfl_full_round_to_which_no_member_came_is_asked_for_again() -> None:
     state = strategy.fold(at.state, Phase(cohort=tuple(locals_)), [])
     assert state.due == (0,)
     assert state.models[0] is at.state.models[0]
+
+
+def test_cfl_by_default_splits_after_three_rounds_whose_updates_fall_into_groups() -> None:
+    locals_ = bowls(*((s * 5.0 + 0.1 * i, 0.1 * i) for i, s in enumerate((1, -1) * 4)))
+    for rounds, models in ((2, 1), (3, 2)):
+        assert len(run(Cfl(), locals_, WHOLE, rounds=rounds).state.models) == models
+    end = run(Cfl(), locals_, WHOLE, rounds=3)
+    assert [*end.state.assign.values()] == [0, 1] * 4
+    assert end.state.streak == {"0": 0}
+    assert "warning_clusters" not in end.strategy.notes(end.state)
+
+
+def test_cfl_by_default_asks_all_members_before_it_splits_where_a_part_takes_part() -> None:
+    locals_ = bowls(*((s * 5.0 + 0.1 * i, 0.1 * i) for i, s in enumerate((1, -1) * 8)))
+    end = run(Cfl(), locals_, participation=0.75, rounds=6)
+    assert [*end.state.assign.values()] == [0, 1] * 8
+    assert max(len(phase.cohort) for phase, _ in end.phases) == 16
+
+
+def test_cfl_warns_at_the_end_that_nothing_was_split() -> None:
+    locals_ = bowls(*((5.0, float(i)) for i in range(3)))
+    for trigger, why in (("rotations", "never fell into groups"), ("norms", "eps_1 and eps_2")):
+        end = run(Cfl(trigger=trigger), locals_, rounds=2)
+        state = replace(end.state, rounds=2)
+        assert why in end.strategy.notes(state)["warning_clusters"]
+        assert "warning_clusters" not in end.strategy.notes(replace(state, rounds=3))
+
+
+def test_cfl_with_a_threshold_is_the_papers() -> None:
+    assert (Cfl().trigger, Cfl().warmup, Cfl().linkage) == ("rotations", 0, "ward")
+    paper = Cfl(eps_1=0.4)
+    assert (paper.trigger, paper.warmup, paper.linkage) == ("norms", 20, "single")

@@ -22,9 +22,11 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"eps_mode": "relative", "eps_1": 1.01, "eps_2": 0.5, "warmup": 1, "min_size": 1},
         {"trigger": "rounds", "every": 1, "warmup": 0, "linkage": "average", "features": "last_kernel", "gamma": 0.13},
         {"linkage": "complete", "weights": "uniform", "eps_1": 9.0, "eps_2": 0.0, "warmup": 0},
+        {},
     ],
     "ifca": [
-        {"n_clusters": 2},
+        {"n_clusters": 2, "initial": "random"},
+        {},
         {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
         {"initial": "restarts", "restarts": 2, "restart_rounds": 1},
         {"initial": "kmeans++", "candidates": 4, "n_clusters": 3, "reseed_dead": True, "dead_after": 1},
@@ -34,6 +36,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"n_clusters": 2},
         {"p": 1, "beta": 20, "measure": "principal", "linkage": "complete", "newcomers": "recluster"},
         {"measure": "trace", "linkage": "single"},
+        {"choose": "gap"},
         {"signed": True, "beta": -1},
     ],
     "robust": [
@@ -45,6 +48,7 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     "fedclust": [
         {"n_clusters": 2},
         {},
+        {"choose": "gap"},
         {"lambda_quantile": 0.3, "linkage": "ward", "normalize": "unit", "newcomer_ref": "current", "first_epochs": 2},
     ],
     "feddane": [{}, {"mu": 0.5, "resample": True}],

@@ -27,7 +27,7 @@ def test_ifca_ends_with_a_hypothesis_in_each_group(name: Any) -> None:
 
 
 def test_ifca_ties_go_to_the_first_hypothesis() -> None:
-    end = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, flat(0, 0), flat(0, 0), rounds=1)
+    end = run(Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(0, 0), flat(0, 0), rounds=1)
     assert set(end.state.assign.values()) == {0}
 
 
@@ -39,7 +39,7 @@ def test_ifca_weighs_by_samples_or_not_at_all() -> None:
 
 def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
     locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
-    end = run(Ifca(averaging="gradient"), locals_, ONE, flat(1, 0), flat(-1, 0), rounds=1)
+    end = run(Ifca(initial="random", averaging="gradient"), locals_, ONE, flat(1, 0), flat(-1, 0), rounds=1)
     assert end.state.models[0] == pytest.approx([1 + 0.5 / 4 * 3 * 4, 0])
     assert end.state.models[1] == pytest.approx([-1 - 0.5 / 4 * 4, 0])
 
@@ -57,18 +57,18 @@ def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
 def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded_again() -> None:
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     starts = [flat(1, 1), flat(-90, 90)]
-    dead = run(Ifca(dead_after=3), locals_, ONE, *starts, rounds=3)
+    dead = run(Ifca(initial="random", dead_after=3), locals_, ONE, *starts, rounds=3)
     assert dead.state.models[1].tolist() == [-90, 90]
     assert dead.strategy.notes(dead.state)["dead"] == [1]
     assert "nobody chose" in dead.strategy.notes(dead.state)["warning"]
     assert dead.strategy.notes(dead.rounds(4).state).get("warning") is None  # said once
-    alive = run(Ifca(dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12)
+    alive = run(Ifca(initial="random", dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12)
     assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
     assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
 
 def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> None:
-    at = run(Ifca(), bowls((5, 5), (-5, -5)), ONE, flat(1, 1), flat(90, 90), rounds=2)
+    at = run(Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(1, 1), flat(90, 90), rounds=2)
     assert at.state.idle == (0, 2)
     assert at.strategy.fold(at.state, Phase(), []).idle == (0, 2)
     assert at.rounds(3).state.idle == (0, 3)
@@ -173,5 +173,18 @@ def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
     local = Split(base.x, base.y, base.classes)
     good = base.descend(np.zeros(base.layout.size, np.float32)).end
     for select_on, expected in (("train", 0), ("test", 1)):
-        end = run(Ifca(select_on=select_on), {"a": local}, ONE, good, -good, rounds=1)
+        end = run(Ifca(initial="random", select_on=select_on), {"a": local}, ONE, good, -good, rounds=1)
         assert end.state.assign == {"a": expected}
+
+
+def test_ifca_by_default_gives_every_hypothesis_three_rounds_before_clients_choose() -> None:
+    assert (Ifca().initial, Ifca().warmup_rounds) == ("warmup", 3)
+    assert Ifca(initial="warmup").warmup_rounds == 20  # as the authors' code has it
+    assert Ifca.model_validate(Ifca().model_dump()) == Ifca()
+
+
+def test_ifca_warns_where_everybody_chooses_the_same_hypothesis() -> None:
+    locals_ = bowls((5, 5), (5, 4), (4, 5))
+    for rounds, warned in ((4, False), (5, True)):
+        end = run(Ifca(initial="random"), locals_, ONE, flat(1, 1), flat(-90, -90), rounds=rounds)
+        assert ("warning_clusters" in end.strategy.notes(end.state)) == warned

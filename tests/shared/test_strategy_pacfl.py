@@ -157,8 +157,8 @@ def test_pacfl_newcomer_beyond_the_largest_gap_founds_a_cluster_and_one_before_i
     clients = {name: pictures((0,), seed=i, turn=turn) for i, (name, turn) in enumerate(turns.items())}
     near = {**clients, "n": pictures((0,), seed=8, turn=79.0)}
     far = {**clients, "n": pictures((0,), seed=8, turn=85.0)}
-    joined = run(Pacfl(linkage="complete"), near, rounds=2, joins={"n": 1})
-    founded = run(Pacfl(linkage="complete"), far, rounds=2, joins={"n": 1})
+    joined = run(Pacfl(choose="gap", linkage="complete"), near, rounds=2, joins={"n": 1})
+    founded = run(Pacfl(choose="gap", linkage="complete"), far, rounds=2, joins={"n": 1})
     assert joined.state.cut[1] == pytest.approx(40.01, abs=1e-3)
     assert joined.state.assign["n"] == joined.state.assign["b0"]
     assert founded.state.assign["n"] == 2
@@ -189,3 +189,23 @@ def test_pacfl_merges_up_to_beta_degrees(beta: float, clusters: int) -> None:
     clients = {name: pictures((0,), seed=i, turn=10.0 * i) for i, name in enumerate(("a", "b", "c"))}
     state = run(Pacfl(threshold=beta, linkage="complete"), clients, rounds=1).state
     assert len(state.models) == clusters
+
+
+def test_pacfl_by_default_finds_groups_and_leaves_agents_without_groups_together() -> None:
+    grouped = {f"c{i:02}": pictures((0,), seed=i, turn=40.0 * (i % 2) + 0.5 * i) for i in range(10)}
+    end = run(Pacfl(), grouped, rounds=1)
+    assert [*end.state.assign.values()] == [0, 1] * 5
+    facts = end.strategy.notes(end.state)
+    assert facts["gap_statistic"] > facts["gap_statistic_by_chance"]
+    turns = np.random.default_rng(4).standard_normal(10) * 5
+    alike = {f"c{i:02}": pictures((0,), seed=i, turn=float(turn)) for i, turn in enumerate(turns)}
+    one = run(Pacfl(), alike, rounds=1)
+    assert len(one.state.models) == 1
+    assert "one cluster, this run is FedAvg" in one.strategy.notes(one.state)["warning_clusters"]
+    assert len(run(Pacfl(choose="gap"), alike, rounds=1).state.models) > 1
+
+
+def test_pacfl_has_the_public_codes_linkage_where_a_cut_is_given() -> None:
+    assert (Pacfl().choose, Pacfl().linkage) == ("rotations", "complete")
+    assert (Pacfl(n_clusters=2).linkage, Pacfl(threshold=4.9).linkage) == ("weighted", "weighted")
+    assert (Pacfl(choose="gap").linkage, Pacfl(linkage="single").linkage) == ("weighted", "single")
