@@ -4,8 +4,8 @@
 
 A signature is a cluster's centre (standard deviation 1 per coordinate, 850 coordinates: a final layer of LeNet-5) plus
 noise. Outliers are agents with a centre of their own. A rule has found K if K of its clusters have three members or
-more (an outlier may stand alone or with another one) and agents that are no outliers are where they belong: adjusted
-Rand index 0.9. Every rule sees the same vectors.
+more that are no outliers (these may stand alone, together, or with others) and agents that are no outliers are where they
+belong: adjusted Rand index 0.9. Every rule sees the same vectors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from shared.choosing import by_silhouette, elbow
+from shared.choosing import by_rotations, by_silhouette, elbow
 from shared.clustering import Labels, agglomerative, euclidean, kmeans
 from shared.metrics import adjusted_rand
 from shared.seeds import generator
@@ -46,7 +46,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Answer:
-    """`wanted` is the rule's own number, outliers that stand alone among it; `found` counts clusters of three or more.
+    """`wanted` is the rule's own number; `found` counts clusters with three members or more that are no outliers.
 
     `rand` is the adjusted Rand index of agents that are no outliers.
     """
@@ -76,7 +76,7 @@ def shares(case: Case) -> list[int]:
 
 
 def by_gap(points: Sequence[Vector]) -> tuple[int, Labels]:
-    """The largest relative gap of the merge heights: what FedClust does where no cut is given."""
+    """The largest relative gap of the merge heights."""
     tree = agglomerative(euclidean(points))
     return tree.clusters, tree.labels
 
@@ -89,16 +89,24 @@ def by_second_difference(points: Sequence[Vector]) -> tuple[int, Labels]:
 
 
 def by_best_silhouette(points: Sequence[Vector]) -> tuple[int, Labels]:
-    """Ours."""
+    """The best silhouette, if chance stays below."""
     matrix = euclidean(points)
     k = by_silhouette(matrix).clusters
     return k, agglomerative(matrix, n_clusters=k).labels
+
+
+def by_turned_clouds(points: Sequence[Vector]) -> tuple[int, Labels]:
+    """What FedClust does where no cut is given."""
+    matrix = euclidean(points)
+    k = by_rotations(matrix).clusters
+    return k, agglomerative(matrix, "ward", n_clusters=k).labels
 
 
 RULES: dict[str, Callable[[Sequence[Vector]], tuple[int, Labels]]] = {
     "gap": by_gap,
     "second difference": by_second_difference,
     "silhouette": by_best_silhouette,
+    "rotations": by_turned_clouds,
 }
 
 
@@ -112,7 +120,7 @@ def answer(rule: str, points: Sequence[Vector], truth: Labels, case: Case) -> An
     wanted, labels = RULES[rule](points)
     seconds = time.process_time() - start
     real = truth < case.clusters
-    found = int((np.bincount(labels) >= MEMBERS).sum())
+    found = int((np.bincount(labels[real]) >= MEMBERS).sum())
     rand = adjusted_rand(labels[real].tolist(), truth[real].tolist())
     return Answer(rule, wanted, found, round(rand, 4), round(seconds, 4))
 

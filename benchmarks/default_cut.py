@@ -2,8 +2,8 @@
 
     python -m benchmarks.default_cut --data-root ../shared/data [--seeds 1 2 3] [--fleets writers har]
 
-Every method has the number of clusters, and all else, as it comes; it runs beside Local and FedAvg on the same agents, and
-FedClust and PACFL also with the largest relative gap, their default until then.
+Every method has the number of clusters, and all else, as it comes; it runs beside Local and FedAvg on the same agents.
+`--rules` trains nothing but FedClust's first phase, and asks every rule that chooses a cut what it makes of the signatures.
 Fleets with clusters: writers of two populations, digits in planted groups, Fashion-MNIST upside down for half of the
 agents. Fleets whose agents differ without known clusters: people with a phone, two labels an agent, writers of one population.
 Fleets without any: equal shares of digits and of Fashion-MNIST, where one cluster is right.
@@ -34,6 +34,7 @@ from agent.learner import TorchLocal
 from agent.models import initial
 from agent.partition import client_dataset, fleet_data
 from coordinator.command import rules_of
+from coordinator.folding import pooled
 from coordinator.inprocess import InProcess
 from coordinator.launch import setup_of
 from shared.client import shuffle
@@ -41,21 +42,20 @@ from shared.files import write_atomically
 from shared.messages import OrderMessage
 from shared.metrics import adjusted_rand
 from shared.scenario import Scenario, agent_name
-from shared.strategy import ClientId, Training
+from shared.seeds import generator
+from shared.strategies.fedclust import FedClust
+from shared.strategies.pacfl import Pacfl
+from shared.strategy import ClientId, Job, Report, Setup, Training
 
 ROUNDS = 10
 ALONE = ("local", "fedavg")
-OLDER = ("fedclust, gap", "pacfl, gap")
-METHODS: dict[str, dict[str, Any]] = {
-    "local": {"name": "local"},
-    "fedavg": {"name": "fedavg"},
-    "fedclust": {"name": "fedclust"},
-    "fedclust, gap": {"name": "fedclust", "choose": "gap"},
-    "pacfl": {"name": "pacfl"},
-    "pacfl, gap": {"name": "pacfl", "choose": "gap"},
-    "cfl": {"name": "cfl"},
-    "ifca": {"name": "ifca"},
-    "fesem": {"name": "fesem"},
+METHODS = (*ALONE, "fedclust", "pacfl", "cfl", "ifca", "fesem")
+RULES: dict[str, FedClust | Pacfl] = {
+    "fedclust, gap": FedClust(choose="gap"),
+    "fedclust, silhouette": FedClust(choose="silhouette"),
+    "fedclust, rotations": FedClust(),
+    "pacfl, gap": Pacfl(choose="gap"),
+    "pacfl, rotations": Pacfl(),
 }
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
 TOLERANCE = 0.5  # points of E-tuned that a clustered method may fall below the worse of Local and FedAvg
@@ -131,7 +131,7 @@ def scenario(cell: Cell) -> Scenario:
             "seed": cell.seed,
             "task": fleet.task,
             "training": fleet.training,
-            "strategy": METHODS[cell.method],
+            "strategy": {"name": cell.method},
             "rounds": {"count": ROUNDS},
             "evaluation": {"tune_epochs": 1},
             "fleet": fleet.fleet,
@@ -178,12 +178,57 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     return {**found, "sizes": counts if assign else [], "ari": rand, "seconds": round(seconds, 1)}
 
 
+def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
+    """What each rule makes of the signatures of one fleet: the sizes of the clusters, ARI where the truth is known."""
+    owned, truth = people(fleet, seed, data_root)
+    scene = scenario(Cell(fleet, "fedclust", seed))
+    start, layout = initial(scene.task, seed)
+    setup = setup_of(scene, [start], layout)
+    found: dict[str, dict[str, Any]] = {}
+    reports: dict[str, list[tuple[ClientId, Report]]] = {}
+    scaling = _scaling(owned, scene, setup) if scene.task.standardise == "federated" else None
+    for label, strategy in RULES.items():
+        if strategy.name not in reports:
+            reports[strategy.name] = [
+                (client, _signed(strategy, client, data, scene, setup, scaling)) for client, data in owned.items()
+            ]
+        state: Any = strategy.found(strategy.init(setup), reports[strategy.name])  # type: ignore[arg-type]
+        labels = list(state.assign.values())
+        counts = sorted(np.unique(labels, return_counts=True)[1].tolist(), reverse=True)
+        found[label] = {"sizes": counts, "ari": adjusted_rand(labels, list(truth)) if truth else None}
+    return found
+
+
+def _local(
+    client: ClientId, data: Dataset, scene: Scenario, setup: Setup, scaling: Mapping[str, Sequence[float]] | None
+) -> TorchLocal:
+    draw = generator(scene.seed, "signature", client)
+    return TorchLocal(data, scene.task, setup.layout, setup.training, draw, scaling)
+
+
+def _scaling(owned: Mapping[ClientId, Dataset], scene: Scenario, setup: Setup) -> dict[str, list[float]]:
+    """Means and deviations of the fleet's channels."""
+    sums = [_local(client, data, scene, setup, None).moments() for client, data in owned.items()]
+    return pooled([{"count": one.count, "sum": one.total, "square": one.square} for one in sums])
+
+
+def _signed(
+    strategy: FedClust | Pacfl,
+    client: ClientId,
+    data: Dataset,
+    scene: Scenario,
+    setup: Setup,
+    scaling: Mapping[str, Sequence[float]] | None,
+) -> Report:
+    """The report of an agent's signature."""
+    job = Job("signature", 0, client, scene.seed, setup.starts, {}, None, setup.layout, setup.training)
+    return strategy.work(job, _local(client, data, scene, setup, scaling), {})[0]
+
+
 def cells(fleets: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
-    """The defaults come before the older rules, and all cells of the first seed before any of the second."""
-    for older in (False, True):
-        labels = [label for label in METHODS if (label in OLDER) == older]
-        for seed, fleet, label in itertools.product(seeds, fleets, labels):
-            yield Cell(fleet, label, seed)
+    """All cells of the first seed come before any of the second."""
+    for seed, fleet, method in itertools.product(seeds, fleets, METHODS):
+        yield Cell(fleet, method, seed)
 
 
 def of(found: Found, fleet: str, label: str, key: str) -> list[Any]:
@@ -192,21 +237,32 @@ def of(found: Found, fleet: str, label: str, key: str) -> list[Any]:
     return [figures[key] for (place, method, _), figures in parts if (place, method) == (fleet, label)]
 
 
+def clusters_of(found: Found, fleet: str, label: str) -> str:
+    """Numbers of clusters seed by seed, and ARI where the truth is known."""
+    sizes = of(found, fleet, label, "sizes")
+    rands = [rand for rand in of(found, fleet, label, "ari") if rand is not None]
+    numbers = ", ".join(str(len(one)) for one in sizes) if any(sizes) else ""
+    return f"{numbers} ({', '.join(f'{rand:.2f}' for rand in rands)})" if rands else numbers
+
+
+def rules_table(rules: Found) -> str:
+    """Markdown: a row per fleet, a column per rule."""
+    lines = [f"| signatures of | {' | '.join(RULES)} |", "|---|" + "---|" * len(RULES)]
+    for fleet in FLEETS:
+        columns = [clusters_of(rules, fleet, label) for label in RULES]
+        if any(columns):
+            lines.append(f"| {fleet} | {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
 def table(found: Found) -> str:
     """Markdown: a row per fleet and method; percent as means over seeds, clusters and ARI seed by seed."""
-    lines = ["| fleet | method | clusters | ARI | E-server | E-tuned |", "|---|---|---|---|---:|---:|"]
-    for fleet, label in itertools.product(FLEETS, METHODS):
-        tuned = of(found, fleet, label, "tuned")
-        if not tuned:
-            continue
-        sizes = of(found, fleet, label, "sizes")
-        rands = [rand for rand in of(found, fleet, label, "ari") if rand is not None]
-        clusters = ", ".join(str(len(one)) for one in sizes) if any(sizes) else ""
-        shares = ", ".join(f"{rand:.2f}" for rand in rands) if label not in ALONE else ""
-        server = 100 * float(np.mean(of(found, fleet, label, "server")))
-        lines.append(
-            f"| {fleet} | {label} | {clusters} | {shares} | {server:.1f} | {100 * float(np.mean(tuned)):.1f} |"
-        )
+    lines = ["| fleet | method | clusters (ARI) | E-server | E-tuned |", "|---|---|---|---:|---:|"]
+    for fleet, method in itertools.product(FLEETS, METHODS):
+        if tuned := of(found, fleet, method, "tuned"):
+            server = 100 * float(np.mean(of(found, fleet, method, "server")))
+            clusters = "" if method in ALONE else clusters_of(found, fleet, method)
+            lines.append(f"| {fleet} | {method} | {clusters} | {server:.1f} | {100 * float(np.mean(tuned)):.1f} |")
     return "\n".join(lines)
 
 
@@ -223,11 +279,15 @@ def behind(found: Found) -> dict[tuple[str, str], float]:
     return gaps
 
 
-def put_into(page: Path, found: Found) -> None:
-    """Replace the table of a page."""
-    pattern = r"^\| fleet \| method \| clusters .*(?:\n\|.*)*"
-    text = re.sub(pattern, lambda _: table(found), page.read_text("utf-8"), flags=re.MULTILINE)
-    write_atomically(page, text.encode())
+def put_into(page: Path, rules: Found, found: Found) -> None:
+    """Replace the two tables of a page."""
+    text = replaced(page.read_text("utf-8"), "signatures of", rules_table(rules))
+    write_atomically(page, replaced(text, "fleet", table(found)).encode())
+
+
+def replaced(text: str, first: str, made: str) -> str:
+    """The text with another table in place of the one whose first column is called so."""
+    return re.sub(rf"^\| {first} \| .*(?:\n\|.*)*", lambda _: made, text, flags=re.MULTILINE)
 
 
 def main() -> None:
@@ -236,23 +296,34 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--rules", action="store_true", help="no full runs: what each rule makes of the signatures")
     parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
     parser.add_argument("--page", type=Path, help="a Markdown page whose table is brought up to date")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: Found = json.loads(given.out.read_text())["cells"] if given.out.exists() else {}
-    for cell in [] if given.table else cells(given.fleets, given.seeds):
-        if cell.key in found:
-            continue
-        found[cell.key] = measured(cell, given.data_root)
-        print(cell.key, found[cell.key], flush=True)
-        write_atomically(given.out, json.dumps({"rounds": ROUNDS, "cells": found}, indent=1).encode())
+    record: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    rules: Found = record.get("rules", {})
+    found: Found = record.get("cells", {})
+    for seed, fleet in itertools.product(given.seeds, given.fleets if given.rules else []):
+        if f"{fleet}/fedclust, gap/{seed}" not in rules:
+            rules |= {f"{fleet}/{label}/{seed}": one for label, one in judged(fleet, seed, given.data_root).items()}
+            write_record(given.out, rules, found)
+    for cell in [] if given.table or given.rules else cells(given.fleets, given.seeds):
+        if cell.key not in found:
+            found[cell.key] = measured(cell, given.data_root)
+            print(cell.key, found[cell.key], flush=True)
+            write_record(given.out, rules, found)
     if given.page is not None:
-        put_into(given.page, found)
-    print(table(found))
-    for (fleet, label), points in behind(found).items():
-        print(f"{label} on {fleet}: {points:.1f} points of E-tuned below the worse of Local and FedAvg")
+        put_into(given.page, rules, found)
+    print(f"{rules_table(rules)}\n\n{table(found)}")
+    for (fleet, method), points in behind(found).items():
+        print(f"{method} on {fleet}: {points:.1f} points of E-tuned below the worse of Local and FedAvg")
+
+
+def write_record(out: Path, rules: Found, found: Found) -> None:
+    """What was found so far, with the settings that the code above does not say."""
+    write_atomically(out, json.dumps({"rounds": ROUNDS, "rules": rules, "cells": found}, indent=1).encode())
 
 
 if __name__ == "__main__":

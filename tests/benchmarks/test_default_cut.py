@@ -1,0 +1,77 @@
+"""The benchmark of the default cuts: its fleets are what they are called, and the page shows what the record says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.default_cut import (
+    ALONE,
+    FLEETS,
+    METHODS,
+    RULES,
+    Cell,
+    behind,
+    cells,
+    clusters_of,
+    judged,
+    replaced,
+    rules_table,
+    scenario,
+    table,
+)
+
+ROOT = Path(__file__).parents[2]
+RECORD = json.loads((ROOT / "benchmarks" / "results" / "default_cut.json").read_text())
+PAGE = (ROOT / "docs" / "choosing-k.md").read_text("utf-8")
+
+
+def test_every_fleet_and_method_is_a_scenario_with_its_own_defaults() -> None:
+    listed = list(cells(list(FLEETS), [1]))
+    assert len({cell.key for cell in listed}) == len(FLEETS) * len(METHODS)
+    assert {scenario(cell).strategy.name for cell in listed} == set(METHODS)
+    assert set(scenario(Cell("planted", "fedclust", 1)).strategy.model_fields_set) >= {"name"}
+
+
+def test_the_rules_agree_on_planted_groups_and_only_rotations_and_silhouettes_can_see_that_there_are_none() -> None:
+    planted, even = (judged(fleet, 1, "../shared/data") for fleet in ("planted", "even digits"))
+    assert {label: one["ari"] for label, one in planted.items()} == dict.fromkeys(RULES, 1.0)
+    assert {label: len(one["sizes"]) == 1 for label, one in even.items()} == {
+        label: "gap" not in label for label in RULES
+    }
+
+
+def test_the_page_shows_the_record() -> None:
+    assert rules_table(RECORD["rules"]) in PAGE
+    assert table(RECORD["cells"]) in PAGE
+
+
+def test_by_rotations_no_fleet_falls_into_nearly_as_many_clusters_as_agents() -> None:
+    for label in (label for label in RULES if "rotations" in label):
+        sizes = [one["sizes"] for key, one in RECORD["rules"].items() if key.split("/")[1] == label]
+        assert len(sizes) == len(FLEETS) * 3
+        assert all(len(own) <= sum(own) / 3 for own in sizes)
+
+
+def figures(**tuned: float) -> dict[str, Any]:
+    one = {"sizes": [2, 2], "ari": 0.5, "server": 0.5}
+    return {Cell("rotated", method, 1).key: {**one, "tuned": share} for method, share in tuned.items()}
+
+
+def test_who_falls_behind_the_worse_of_local_and_fedavg_is_named() -> None:
+    assert behind(figures(local=0.9, fedavg=0.7, fedclust=0.697, pacfl=0.69)) == {
+        ("rotated", "pacfl"): pytest.approx(1.0)
+    }
+    assert behind(figures(fedavg=0.7, fedclust=0.5)) == {}  # Local is not there yet
+    assert ALONE == ("local", "fedavg")
+
+
+def test_a_table_takes_the_place_of_the_one_with_the_same_first_column() -> None:
+    made = table(figures(fedclust=0.5))
+    assert made.splitlines()[2] == "| rotated | fedclust | 2 (0.50) | 50.0 | 50.0 |"
+    assert clusters_of(figures(fedclust=0.5), "rotated", "fedavg") == ""
+    page = "| a | b |\n|---|---|\n| 1 | 2 |\n\n| fleet | x |\n|---|---|\n| 3 | 4 |\n\nend"
+    assert replaced(page, "fleet", made) == f"| a | b |\n|---|---|\n| 1 | 2 |\n\n{made}\n\nend"
