@@ -259,6 +259,28 @@ def summaries(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def no_better(scenario: Scenario, found: Sequence[Row]) -> list[str]:
+    """A sentence for each clustered method whose models are no better than FedAvg's one, in E-server or in E-tuned."""
+    methods = section(scenario).methods
+    single = {method.label for method in methods if method.strategy.name == "fedavg"}
+    said = []
+    for one in found:
+        baselines = [row for row in found if row["method"] in single and row["partition"] == one["partition"]]
+        clusters = [number for number in one["clusters"] if number is not None]
+        if not baselines or one["method"] in single or max(clusters, default=0) < 2:
+            continue
+        ahead = [_ahead(one, baselines[0], f"{mode}_accuracy_macro") for mode in ("server", "tuned")]
+        if any(points is not None for points in ahead) and not any(points and points > 0 for points in ahead):
+            where = f" on {one['partition']}" if one["partition"] else ""
+            said.append(f"{one['method']}{where}: its clusters are no better than {baselines[0]['method']}'s one model")
+    return said
+
+
+def _ahead(one: Row, other: Row, figure: str) -> float | None:
+    """By how much a mean figure is larger; None where one of them has none."""
+    return one[figure]["mean"] - other[figure]["mean"] if figure in one and figure in other else None
+
+
 def _summary(split: Split, mine: Sequence[Row]) -> Row:
     first = mine[0]
     summary: Row = {"partition": split.label, "method": first["method"], "seeds": [row["seed"] for row in mine]}

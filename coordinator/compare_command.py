@@ -22,7 +22,19 @@ from rich.console import Console
 
 from coordinator import command, display
 from coordinator.checkpoint import Checkpoint
-from coordinator.compare import Cell, Row, chosen, grid, judged, row_of, section, summaries, target_of, tuning_of
+from coordinator.compare import (
+    Cell,
+    Row,
+    chosen,
+    grid,
+    judged,
+    no_better,
+    row_of,
+    section,
+    summaries,
+    target_of,
+    tuning_of,
+)
 from coordinator.compare_tables import markdown, tables
 from coordinator.records import finished, lines, scenario_digest
 from coordinator.scenario_file import load
@@ -91,6 +103,8 @@ def _show(scenario: Scenario, rows: Sequence[Row], console: Console | None) -> N
         return
     for words in tables(scenario, found):
         console.print(display.words_table(words), width=max(console.width, 160), crop=False)  # no column is lost
+    for remark in no_better(scenario, found):
+        console.print(remark, style="yellow", highlight=False, markup=False)
 
 
 def known_rows(scenario: Scenario, files: Iterable[Path]) -> Known:

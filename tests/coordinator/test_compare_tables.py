@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.compare import chosen, grid, row_of, summaries
+from coordinator.compare import chosen, grid, no_better, row_of, summaries
 from coordinator.compare_tables import markdown, tables
 from tests.coordinator.comparisons import cell, compared, scenario
 
@@ -190,6 +190,21 @@ def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
     assert found["last_accuracy_macro"] == {"mean": pytest.approx(0.8), "std": pytest.approx(0.1), "n": 2}
     assert found["figure"]["mean"] == pytest.approx(0.8)
     assert (found["published"], found["seeds"]) == (95.5, [4, 5])
+
+
+def test_clusters_that_are_no_better_than_one_model_are_named() -> None:
+    scene, compare = scenario(), compared(scenario())
+
+    def said(own: float, single: float, clusters: int) -> list[str]:
+        one = {**result(0.8), "accuracy": figures(server=(own, own), tuned=(own, own)), "clusters": clusters}
+        other = {**result(0.8), "accuracy": figures(server=(single, single), tuned=(single, single)), "clusters": 1}
+        rows = [row_of(cell("fedclust"), compare, one, []), row_of(cell("fedavg"), compare, other, [])]
+        return no_better(scene, summaries(scene, rows))
+
+    assert said(0.7, 0.7, 2) == ["fedclust: its clusters are no better than fedavg's one model"]
+    assert said(0.8, 0.7, 2) == []
+    assert said(0.6, 0.7, 1) == []  # it has none
+    assert no_better(scene, summaries(scene, [row_of(cell("fedclust"), compare, result(0.8), [])])) == []
 
 
 def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
