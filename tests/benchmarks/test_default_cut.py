@@ -49,6 +49,10 @@ def test_the_page_shows_the_record() -> None:
     assert table(RECORD["cells"]) in PAGE
 
 
+def test_no_default_is_half_a_point_below_the_worse_of_local_and_fedavg() -> None:
+    assert behind(RECORD["cells"]) == {}
+
+
 def test_by_rotations_no_fleet_falls_into_nearly_as_many_clusters_as_agents() -> None:
     for label in (label for label in RULES if "rotations" in label):
         sizes = [one["sizes"] for key, one in RECORD["rules"].items() if key.split("/")[1] == label]
