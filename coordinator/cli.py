@@ -370,6 +370,13 @@ def report(
     html: Annotated[
         Path | None, typer.Option(help="also write a page with curves and clusters to this file", show_default=False)
     ] = None,
+    svg: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="also write one picture of that page to a file: NAME=FILE, e.g. accuracy=a.svg; repeatable",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Print the results of finished runs side by side."""
@@ -377,12 +384,15 @@ def report(
     from coordinator.records import finished
 
     results = [finished(folder) for folder in folders]
-    if html is not None:
+    if html is not None or svg:
         from coordinator.curves import curves
-        from coordinator.page import page
+        from coordinator.page import page, write_pictures
         from shared.files import write_atomically
 
-        write_atomically(html, page(curves(folders, results)).encode())
+        runs = curves(folders, results)
+        if html is not None:
+            write_atomically(html, page(runs).encode())
+        write_pictures(runs, svg or [])
     if as_json:
         for result in results:
             display.json_line(result)

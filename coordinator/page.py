@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -13,9 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from coordinator import pictures
 from coordinator.curves import Curves
 from coordinator.display import MODES, results
+from shared.errors import UserError
+from shared.files import write_atomically
 
+FEWEST_CUTS = 3  # runs at different cuts that make a curve
 WIDTH = 4.6  # of one plot, in inches
 STYLE: dict[Any, Any] = {
     "svg.hashsalt": "covey",  # the same runs, the same bytes
@@ -28,37 +34,76 @@ STYLE: dict[Any, Any] = {
 }
 
 
+@dataclass(frozen=True)
+class Picture:
+    """One figure: the name by which the command line asks for it, its heading, and the drawing as SVG."""
+
+    name: str
+    title: str
+    svg: Markup
+
+
 def page(runs: Sequence[Curves]) -> str:
     """HTML of these runs, with the table that the terminal shows."""
-    with mpl.rc_context(STYLE):
-        plots = [(title, _svg(figure)) for title, figure in _figures(runs)]
     pages = Environment(loader=PackageLoader("coordinator", "."), autoescape=True, undefined=StrictUndefined)
     table = results([run.result for run in runs], [run.label for run in runs])
-    return pages.get_template("report.html").render(runs=runs, table=table, plots=plots)
+    return pages.get_template("report.html").render(runs=runs, table=table, plots=drawn(runs))
 
 
-def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, Figure]]:
-    """What there is to see, most important first; nothing without points is drawn."""
+def drawn(runs: Sequence[Curves]) -> list[Picture]:
+    """All pictures of these runs, most important first."""
+    with mpl.rc_context(STYLE):
+        return [Picture(name, title, _svg(figure)) for name, title, figure in _figures(runs)]
+
+
+def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
+    """Write pictures to files of their own, each wanted as NAME=FILE. Raises UserError where there is none of that name."""
+    found = {picture.name: picture for picture in drawn(runs)}
+    for text in wanted:
+        name, equals, file = text.partition("=")
+        if not equals or not file:
+            raise UserError(f"--svg {text}: expected NAME=FILE, such as accuracy=accuracy.svg")
+        if name not in found:
+            raise UserError(f"--svg {text}: these runs have no picture {name!r}; they have {', '.join(found)}")
+        svg = found[name].svg
+        write_atomically(Path(file), f'<?xml version="1.0" encoding="utf-8"?>\n{svg}'.encode())
+
+
+def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, str, Figure]]:
+    """Name, heading and drawing of what there is to see, most important first; nothing without points is drawn."""
     figure = runs[0].figure
     modes = [mode for mode in MODES if any(run.over_rounds(mode) for run in runs)]
     if modes:
-        yield (
-            f"{figure.capitalize()} over rounds, mean over agents",
-            _lines([(MODES[mode], [(run.label, run.over_rounds(mode)) for run in runs]) for mode in modes], "rounds"),
-        )
+        over_rounds = [(MODES[mode], [(run.label, run.over_rounds(mode)) for run in runs]) for mode in modes]
+        yield figure, f"{figure.capitalize()} over rounds, mean over agents", _lines(over_rounds, "rounds")
         traffic = [(MODES[mode], [(run.label, run.over_traffic(mode)) for run in runs]) for mode in modes]
-        yield f"{figure.capitalize()} for traffic", _lines(traffic, "Mbit per agent")
+        yield "traffic", f"{figure.capitalize()} for traffic", _lines(traffic, "Mbit per agent")
+    if len({run.cut.quantile for run in runs if run.cut is not None}) >= FEWEST_CUTS:
+        yield "cut", f"{figure.capitalize()} and clusters over the cut", pictures.curve_of_the_cut(runs)
     if any(run.loss for run in runs):
-        yield (
-            "Training loss, mean over a round's agents",
-            _lines([("", [(run.label, run.loss) for run in runs])], "rounds"),
-        )
+        loss = _lines([("", [(run.label, run.loss) for run in runs])], "rounds")
+        yield "loss", "Training loss, mean over a round's agents", loss
     if any(value is not None for run in runs for *_, value in run.agents):
-        yield f"Agents: {figure} in E-server, agent by agent", _boxes(runs)
+        yield "agents", f"Agents: {figure} in E-server, agent by agent", _boxes(runs)
     if clustered := [run for run in runs if any(len(sizes) > 1 for _, sizes in run.sizes)]:
-        yield "Agents per cluster over rounds", _sizes(clustered)
+        yield "clusters", "Agents per cluster over rounds", _sizes(clustered)
+        yield "samples", "Training samples per cluster", pictures.samples_per_cluster(clustered)
     if known := [run for run in runs if run.by_truth()]:
-        yield "Agents by cluster found (rows) and group planted (columns)", _matrices(known)
+        yield "groups", "Agents by cluster found (rows) and group planted (columns)", _matrices(known)
+    sketched = [run for run in runs if run.models]
+    for run in sketched:
+        name, title = _of_one("models", "Agents' models over rounds (principal components)", run, len(sketched))
+        yield name, title, pictures.models_over_rounds(run)
+    mapped = [(run, run.proximity) for run in runs if run.proximity is not None]
+    mapped = [(run, near) for run, near in mapped if 2 <= len(near.clients) <= pictures.MOST_ROWS]
+    for run, near in mapped:
+        name, title = _of_one("proximity", "Distances between agents, and their merge tree", run, len(mapped))
+        yield name, title, pictures.proximity_map(run, near)
+
+
+def _of_one(name: str, title: str, run: Curves, of: int) -> tuple[str, str]:
+    """Name and heading of a picture of a single run, with its label where several have such a picture."""
+    return (name, title) if of == 1 else (f"{name}-{run.label}", f"{title}: {run.label}")
 
 
 def _axes(count: int, height: float = 3.2, *, share: bool = False) -> tuple[Figure, list[Axes]]:

@@ -65,8 +65,10 @@ class Lines:
 
 
 def scenario_digest(scenario: Scenario) -> str:
-    """Names what a checkpoint belongs to: everything but where the broker is and what it is compared with."""
-    return hashlib.blake2b(scenario.model_dump_json(exclude={"broker", "compare"}).encode(), digest_size=8).hexdigest()
+    """Names what a checkpoint belongs to: all that can change a model. Left out are the broker's address, what the run is
+    compared with, and what is kept for pictures."""
+    text = scenario.model_dump_json(exclude={"broker", "compare", "records"})
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:

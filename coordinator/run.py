@@ -45,6 +45,7 @@ from coordinator.private_fold import Ledger, PrivateFold, noise_key
 from coordinator.report_checks import EVALUATE, MOMENTS, check_vector, checked_numbers
 from coordinator.room import Room
 from coordinator.rounds import RoundEngine, Rules, Stage, Step
+from coordinator.sketches import sketched
 from coordinator.spool import Spool
 from coordinator.trail import FILE as AUDIT_FILE
 from coordinator.trail import Trail, head_of
@@ -456,9 +457,19 @@ class Run:
         self._accepted_before.clear()
         actions = self.engine.handle(Folded(), now)
         line = self._write(row)
+        self._keep_sketches(step, reports)
         self._save()
         self.spool.drop(close.step)
         return [line, *map(self.order_of, close.missing), *self._carry_out(actions, now)]
+
+    def _keep_sketches(self, step: Step, reports: Reports) -> None:
+        """For pictures: before the checkpoint that has this fold, so that a kill leaves none out."""
+        size = self.scenario.sketch
+        if not size or step.phase.name in (EVALUATE, MOMENTS):
+            return
+        found = sketched(self.strategy, self.state, reports, size, self.scenario.seed, self.setup.layout.size)
+        if found is not None:
+            self.room.write(lambda: found.save(self.folder, step.number))
 
     def _ask_again(self, step: int, unreadable: Mapping[ClientId, str], now: float) -> list[Effect]:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""

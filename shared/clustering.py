@@ -285,6 +285,19 @@ def agglomerative(
     )
 
 
+def cut_between(cut: tuple[float | None, float | None], heights: Sequence[float], count: int) -> float | None:
+    """A height at which a drawing of the tree of `count` rows is cut; None where rows were added after the cut.
+
+    `cut` holds the thresholds of an `Agglomeration`, `heights` its merge heights.
+    """
+    if count != len(heights) + 1 or not heights:
+        return None
+    low, high = cut
+    if high is None:
+        return 1.05 * heights[-1]
+    return ((low or 0.0) + high) / 2
+
+
 def largest_gap(heights: Matrix) -> int:
     """Merges to make: all below the largest ratio of consecutive heights, ties to the fewest merges.
 

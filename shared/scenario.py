@@ -34,6 +34,7 @@ from shared.strategies import AnyStrategy
 from shared.strategy import Batch, Decay, Momentum, Rate, Strategy, Training
 
 FILES = (("task", "init"), ("fleet", "partition"), ("rounds", "participants"))
+USUAL_SKETCH = 64  # values: keeps a distance to about a tenth of it
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -224,6 +225,18 @@ class Wire(Section):
         if self.codec == "topk" and not self.delta:
             raise ValueError("codec topk sends the largest values of a difference: set wire.delta to true")
         return self
+
+
+class Records(Section):
+    """What a run keeps for pictures, besides its results. Changes no model, and is no part of what names a run."""
+
+    sketch: int | None = Field(
+        None,
+        ge=0,
+        le=1024,
+        description="values of the random projection that is kept of each reported model, in each round; 0: none; null: "
+        "64 where the method keeps agents' models anyway (fesem, fesem_ma) and no privacy section is there, else none",
+    )
 
 
 class MaxSamples(Section):
@@ -567,6 +580,7 @@ class Scenario(Section):
     evaluation: Evaluation = Evaluation()
     wire: Wire = Wire()
     aggregation: Aggregation = Aggregation()
+    records: Records = Records()
     privacy: Privacy | None = Field(None, description="differential privacy; null: none")
     fleet: Fleet | None = None
     compare: Compare | None = Field(None, description="methods and seeds of `coordinator compare`")
@@ -632,6 +646,11 @@ class Scenario(Section):
         privacy = self.privacy
         if privacy is None:
             return self
+        if self.records.sketch:
+            raise ValueError(
+                "privacy: records.sketch keeps a projection of each agent's model in the run's folder, outside the account; "
+                "leave it out"
+            )
         if self.task.standardise == "federated" and (privacy.client is not None or privacy.local is not None):
             raise ValueError(
                 "privacy: federated standardisation sends sums of the data without noise; give task.standardise fixed "
@@ -664,6 +683,13 @@ class Scenario(Section):
     def training_of(self, method: Method) -> Training:
         """The training section with what a method of the comparison lays over it."""
         return self._training_with(method.training)
+
+    @property
+    def sketch(self) -> int:
+        """Values of the projection that is kept of each reported model; 0: none is kept."""
+        if self.records.sketch is not None:
+            return self.records.sketch
+        return USUAL_SKETCH if self.strategy.keeps_models and self.privacy is None else 0
 
     @property
     def tuning(self) -> Training:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.aggregation import MEAN, Average, Rule
+from shared.clustering import Linkage
 from shared.vectors import Layout, Vector
 
 ClientId = str
@@ -233,6 +234,19 @@ class Descent:
     velocity: Vector | None = None
 
 
+@dataclass(frozen=True)
+class Proximity:
+    """What clusters were made from, for pictures: `distances` (n, n) between n clients, symmetric, in `unit`, and the
+    linkage. `cut` is a height between the last merge that was made and the next one; None where it is not
+    known, or where clients were added after the cut."""
+
+    clients: tuple[ClientId, ...]
+    distances: npt.NDArray[np.float64]
+    linkage: Linkage
+    unit: str
+    cut: float | None = None
+
+
 class Local(Protocol):
     """What a client can do with its data: torch on a device, a quadratic bowl in tests.
 
@@ -297,6 +311,8 @@ class Strategy(BaseModel, Generic[S]):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     signature_phases: ClassVar[tuple[str, ...]] = ()  # whose only vector is used to cluster, and can be noised
+
+    keeps_models: ClassVar[bool] = False  # does the server keep each client's latest model?
 
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year
@@ -373,6 +389,10 @@ class Strategy(BaseModel, Generic[S]):
     def assignment(self, state: S) -> Mapping[ClientId, int]:
         """Cluster of each client that has one; empty for methods without clusters."""
         return {}
+
+    def proximity(self, state: S) -> Proximity | None:
+        """The distances that the clusters were made from; None where the state does not keep what they come from."""
+        return None
 
     def memberships(self, state: S) -> Mapping[ClientId, tuple[float, ...]]:
         """Estimated share of each cluster in a client's data, for those known; empty for hard methods."""

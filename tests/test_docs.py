@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from typer.main import get_command
@@ -203,3 +204,35 @@ def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_p
         parts = re.findall(r"^\*\*(.+)\.\*\*", section, re.MULTILINE)
         wanted = ["Idea", "Cost per round", "When to use it", "What it reveals", "What published code got wrong"]
         assert parts == wanted, section
+
+
+FIGURES = re.findall(r"!\[[^\]]+\]\((figures/[^)]+)\)", (ROOT / "docs" / "figures.md").read_text("utf-8"))
+
+
+def test_the_page_of_figures_shows_all_that_lie_beside_it() -> None:
+    kept = sorted(f"figures/{path.name}" for path in (ROOT / "docs" / "figures").iterdir())
+    assert sorted(FIGURES) == kept
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_figure_is_made_by_one_command_of_its_page(figure: str) -> None:
+    commands = [command for block in BLOCKS if block.where.startswith("docs/figures.md") for command in block.commands]
+    makers = [command for command in commands if re.search(rf"[= ]docs/{re.escape(figure)}(\s|$)", command)]
+    assert len(makers) == 1
+    path = ROOT / "docs" / figure
+    assert path.stat().st_size < 128 * 1024  # compact: it is cloned by everybody
+    if path.suffix == ".svg":
+        root = ElementTree.parse(path).getroot()  # noqa: S314 - our own
+        assert root.tag.endswith("svg")
+        [name] = re.findall(rf"--svg (\S+)=docs/{re.escape(figure)}", makers[0])
+        table = (ROOT / "docs" / "operations.md").read_text("utf-8")
+        assert f"`{name}`" in table
+
+
+def test_every_run_that_a_figure_is_made_of_is_made_in_the_same_command() -> None:
+    for block in BLOCKS:
+        if block.where.startswith("docs/figures.md"):
+            for command in block.commands:
+                made = set(re.findall(r"--out (runs/[\w-]+)", command))
+                read = {"/".join(path.split("/")[:2]) for path in re.findall(r" (runs/\S+)", command)}
+                assert made == read, command

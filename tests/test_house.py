@@ -29,7 +29,7 @@ ONLY = {
     ],
     "aiomqtt": ["shared/mqtt_link.py"],
     "amqtt": ["broker/*.py"],
-    "matplotlib": ["coordinator/page.py"],  # a device never draws
+    "matplotlib": ["coordinator/page.py", "coordinator/pictures.py"],  # a device never draws
     "pickle": [],
     "cloudpickle": [],
     "dill": [],

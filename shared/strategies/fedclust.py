@@ -20,9 +20,9 @@ from pydantic import ConfigDict, Field, model_validator
 
 from shared.aggregation import MEAN, Average
 from shared.choosing import Choice, by_rotations, by_silhouette
-from shared.clustering import Linkage, Matrix, agglomerative, euclidean, nearest
+from shared.clustering import Linkage, Matrix, agglomerative, cut_between, euclidean, nearest
 from shared.strategies.hard import Clustered, HardClustered, folded, useless
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Routes, Setup
+from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Proximity, Report, Reports, Routes, Setup
 from shared.vectors import Vector, combine, dot, mean
 
 
@@ -167,6 +167,13 @@ class FedClust(HardClustered[FedClustState]):
 
     def improve(self, state: FedClustState, reports: Reports, average: Average = MEAN) -> FedClustState:
         return replace(state, models=folded(state, reports, average))
+
+    def proximity(self, state: FedClustState) -> Proximity | None:
+        if not state.signatures:
+            return None
+        points = [self._normal(state, signature) for signature in state.signatures.values()]
+        cut = cut_between(state.cut, state.heights, len(points))
+        return Proximity(tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut)
 
     def private_routes(self) -> Routes:
         return "assigned"

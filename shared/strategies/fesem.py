@@ -53,6 +53,7 @@ class Fesem(HardClustered[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
     signature_phases: ClassVar[tuple[str, ...]] = ("warmup", "entry")
+    keeps_models: ClassVar[bool] = True
     summary: ClassVar[str] = "K-means over client models in every round, with a pull towards the own centre"
     source: ClassVar[str] = "Long et al. 2023"
 

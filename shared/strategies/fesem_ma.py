@@ -70,6 +70,7 @@ class FesemMaState(Clustered):
 class FesemMa(HardClustered[FesemMaState]):
     """Averaging index by index blurs networks whose units stand in different orders; matching does not."""
 
+    keeps_models: ClassVar[bool] = True
     summary: ClassVar[str] = "FeSEM with hidden units matched before models are compared and averaged"
     source: ClassVar[str] = "Long et al. 2023, Wang et al. 2020"
 

@@ -24,7 +24,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from shared.aggregation import MEAN, Average
 from shared.choosing import by_rotations
-from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, orthonormal
+from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, cut_between, orthonormal
 from shared.strategies.hard import Clustered, HardClustered, folded, joined, useless
 from shared.strategy import (
     LARGEST,
@@ -35,6 +35,7 @@ from shared.strategy import (
     Memory,
     Order,
     Phase,
+    Proximity,
     Report,
     Reports,
     Routes,
@@ -191,6 +192,13 @@ class Pacfl(HardClustered[PacflState]):
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
         return np.zeros_like(signature)
+
+    def proximity(self, state: PacflState) -> Proximity | None:
+        clients = tuple(state.signatures)
+        if not clients:
+            return None
+        cut = cut_between(state.cut, state.heights, len(clients))
+        return Proximity(clients, self._angles(state, clients), self.linkage, "degrees", cut)
 
     def notes(self, state: PacflState) -> dict[str, Any]:
         low, high = state.cut

@@ -6,23 +6,43 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 from coordinator import display, records
 from coordinator.curves import Curves, curves
-from coordinator.page import page
+from coordinator.launch import START
+from coordinator.page import drawn, page, write_pictures
 from coordinator.records import finished
+from coordinator.scenario_file import dump
+from shared import json_text
+from shared.clustering import agglomerative
 from shared.errors import UserError
-from tests.small_run import in_process, scenario
+from shared.scenario import Scenario
+from tests.small_run import in_process, scenario, setup
 
 PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
 
 
 def run(folder: Path, method: str, **sections: Any) -> Path:
     folder.mkdir()
-    done = in_process(folder, scenario(method, evaluation={"every": 1}, **sections))
+    scene = scenario(method, evaluation={"every": 1}, **sections)
+    done = in_process(folder, scene)
     records.write_all(done, PLANTED)
+    keep_inputs(folder, scene)
     return folder
+
+
+def keep_inputs(folder: Path, scene: Scenario) -> None:
+    """What `coordinator run` leaves of a run's beginning."""
+    (folder / "scenario.yaml").write_text(dump(scene))
+    given = setup(scene)
+    layout = json_text.dumps(given.layout.to_wire())
+    np.savez(folder / START, starts=np.stack(given.starts), layout=np.array(layout))
+
+
+def names(*folders: Path) -> list[str]:
+    return [picture.name for picture in drawn(read(*folders))]
 
 
 def read(*folders: Path) -> list[Curves]:
@@ -56,7 +76,7 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
     table = display.results([finished(folder) for folder in folders])
     made = page(read(*folders))
     assert made == page(read(*folders))
-    assert made.count("<svg") == made.count("</svg>") == made.count("<figure>") == 6
+    assert made.count("<svg") == made.count("</svg>") == made.count("<figure>") == 8
     assert "src=" not in made
     assert 'href="http' not in made
     assert "<b>" not in made  # a folder's name is text, whatever it is
@@ -69,3 +89,81 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
 def test_a_run_that_is_not_finished_has_no_page(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no result\.json"):
         read(tmp_path)
+
+
+def test_the_page_of_fesem_shows_agents_models_over_rounds(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fesem")
+    (one,) = read(folder)
+    assert [models.rounds for models in one.models] == [0, 1, 2, 3]
+    made = page([one])
+    for words in ("Agents&#39; models over rounds", "warmup", "round 3", "PC 1 (", "cluster 1", "group 0"):
+        assert words in made
+    assert made == page(read(folder))
+    assert names(folder)[-1] == "models"
+
+
+def test_the_page_of_fedclust_shows_the_distances_that_it_clustered(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    (one,) = read(folder)
+    near = one.proximity
+    assert near is not None
+    assert near.clients == tuple(sorted(PLANTED))
+    tree = agglomerative(near.distances, near.linkage, threshold=near.cut)  # the cut that is drawn is the run's own
+    assert dict(zip(near.clients, tree.labels.tolist(), strict=True)) == one.result["assignment"]
+    made = page([one])
+    assert "Distances between agents, and their merge tree" in made
+    assert "data:image/png;base64" in made  # the heat map lies in the page itself
+    assert names(folder)[-1] == "proximity"
+
+
+@pytest.mark.parametrize("method", ["pacfl", "fedclust"])
+def test_a_proximity_has_the_heights_that_the_run_noted(method: str, tmp_path: Path) -> None:
+    (one,) = read(run(tmp_path / "one", method))
+    assert one.proximity is not None
+    tree = agglomerative(one.proximity.distances, one.proximity.linkage)
+    assert tree.heights == pytest.approx(one.result["notes"]["merge_heights"], rel=1e-6)
+
+
+def test_a_page_without_a_checkpoint_has_no_distances(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    (folder / "checkpoint" / "manifest.json").unlink()
+    assert "proximity" not in names(folder)
+
+
+def test_runs_that_were_cut_at_different_quantiles_make_a_curve(tmp_path: Path) -> None:
+    cut = [
+        run(tmp_path / f"q{q}", "fedclust", strategy={"n_clusters": None, "lambda_quantile": q}) for q in (0, 0.5, 1)
+    ]
+    other = run(tmp_path / "fedavg", "fedavg")
+    assert "cut" in names(*cut, other)
+    assert "cut" not in names(*cut[:2], other)
+    found = [(one.cut.quantile, one.cut.clusters) for one in read(*cut) if one.cut is not None]
+    assert [quantile for quantile, _ in found] == [0.0, 0.5, 1.0]
+    assert found[0][1] > found[-1][1] == 1
+
+
+def test_samples_per_cluster_are_those_of_its_agents(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    (one,) = read(folder)
+    assert sorted(one.samples) == [0, 1]
+    assert sum(one.samples.values()) == 8 * 24
+    assert "samples" in names(folder)
+
+
+def test_a_picture_is_written_to_a_file_of_its_own(tmp_path: Path) -> None:
+    runs = read(run(tmp_path / "one", "fesem"))
+    file = tmp_path / "models.svg"
+    write_pictures(runs, [f"models={file}", f"accuracy={tmp_path / 'a.svg'}"])
+    assert ElementTree.parse(file).getroot().tag.endswith("svg")  # noqa: S314 - our own
+    assert (tmp_path / "a.svg").exists()
+    with pytest.raises(UserError, match=r"no picture 'model'; they have accuracy, traffic, loss, .*models"):
+        write_pictures(runs, ["model=x.svg"])
+    with pytest.raises(UserError, match="expected NAME=FILE"):
+        write_pictures(runs, ["models"])
+
+
+def test_pictures_of_single_runs_are_named_by_the_run_where_there_are_several(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    found = names(run(tmp_path / "a" / "seed-1", "fesem"), run(tmp_path / "b" / "seed-1", "fesem"))
+    assert {"models-a/seed-1", "models-b/seed-1"} <= set(found)
