@@ -29,12 +29,16 @@ def main(
     out: Annotated[Path, typer.Option(help="folder of the figures; delete it to begin from the first input")] = Path(
         "runs/fuzz"
     ),
+    markdown: Annotated[bool, typer.Option("--markdown", help="run nothing, print the figures as a table")] = False,
 ) -> None:
     """Feed hostile input to every reader of bytes. Exit code 1 where one crashed, or grew."""
     wanted = shares(inputs, tuple(only or ()))
     out.mkdir(parents=True, exist_ok=True)
     place = out / f"fuzz-{seed}-{inputs}.json"
     known = _read(place)
+    if markdown:
+        print(markdown_table(known))
+        return
     console = Console()
     with Progress(
         TextColumn("{task.description:22}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
@@ -75,6 +79,30 @@ def table(known: Mapping[str, Figures]) -> Table:
     seconds = sum(figures.seconds for figures in known.values())
     shown.add_row("all", f"{total}", "", "", "", f"{crashes}", f"{seconds:.0f}", "", "", "")
     return shown
+
+
+def markdown_table(known: Mapping[str, Figures]) -> str:
+    """The same as a table of a Markdown page."""
+    heads = (
+        "target",
+        "inputs",
+        "accepted",
+        "refused",
+        "most frequent refusals",
+        "crashes",
+        "s",
+        "slowest, s",
+        "growth, MiB",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|---|--:|--:|--:|---|--:|--:|--:|--:|"]
+    for figures in known.values():
+        name, *cells = _row(figures)[:-1]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    inputs, accepted, refused = (sum(int(_row(figures)[place]) for figures in known.values()) for place in (1, 2, 3))
+    crashes = sum(len(figures.crashes) for figures in known.values())
+    seconds = sum(figures.seconds for figures in known.values())
+    lines.append(f"| **all** | **{inputs}** | {accepted} | {refused} | | **{crashes}** | {seconds:.0f} | | |")
+    return "\n".join(lines)
 
 
 def _row(figures: Figures) -> list[str]:
