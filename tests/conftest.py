@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests import brokers
+
+
+def pytest_configure() -> None:
+    """A suite that a shell started in the background ignores Ctrl-C, and so would all programs that tests start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -227,11 +227,13 @@ def test_a_contrast_without_weight_trains_the_model_as_without_it() -> None:
     assert np.allclose(*ends, atol=1e-6)
 
 
-def test_fuzzy_works_on_torch_from_training_to_counts() -> None:
+@pytest.mark.parametrize("counts", ["received", "trained"])
+def test_fuzzy_works_on_torch_from_training_to_counts(counts: Literal["received", "trained"]) -> None:
     local, start = local_of(HEADED)
     job = Job("train", 0, "c", 0, (start,), {}, None, initial(HEADED, 3)[1], Training())
-    report, _ = Fuzzy(n_clusters=3).work(job, local, {})
-    assert report.numbers["counts"] == local.memberships(report.vectors["model"], 3).tolist()
+    report, _ = Fuzzy(n_clusters=3, counts=counts).work(job, local, {})
+    counted = start if counts == "received" else report.vectors["model"]
+    assert report.numbers["counts"] == local.memberships(counted, 3).tolist()
     assert not np.array_equal(report.vectors["model"], start)
 
 
