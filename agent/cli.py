@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.main import get_command
@@ -44,6 +44,14 @@ PolicyFile = Annotated[
 Limits = Annotated[
     list[str] | None,
     typer.Option("--limit", help="one key of the policy, e.g. max_epochs=5; repeatable", show_default=False),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"] | None,
+    typer.Option(
+        help="what torch computes on, whatever a scenario says  [default: as the scenario says]",
+        envvar="COVEY_DEVICE",
+        show_default=False,
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="one JSON object per line instead of text")]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
@@ -78,6 +86,7 @@ def start(
     allow: Allow = None,
     policy: PolicyFile = None,
     limit: Limits = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
@@ -95,7 +104,8 @@ def start(
     source = {"data": _existing(data), "label": label}
     folder = state or Path("~/.local/state/covey").expanduser() / name
     identity = Identity(name, federation, source, folder)
-    rules = Rules(_policy(policy, limit), AllowedCode.parse(allow))
+    limits = [*(limit or ()), *([f"device={device}"] if device is not None else [])]
+    rules = Rules(_policy(policy, limits), AllowedCode.parse(allow))
     _quiet_links()
     tell = _json_lines if as_json else Lines(name, str(url))
     tell({"event": "start", "agent": name, "federation": federation, "broker": str(url), "data": data})
@@ -272,11 +282,13 @@ def _scaling(text: str) -> dict[str, list[float]]:
 
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any, rules: Any) -> None:
-    from agent.pool import Pool
+    from agent.pool import Pool, check_device
     from agent.service import Agent
     from shared.mqtt_link import MqttLink
 
     agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell, rules=rules)
+    async with Pool(1) as first:  # gone before we wait for orders
+        await check_device(first, rules.policy.device or "cpu", rules)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)

@@ -27,9 +27,9 @@ def _told_apart(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
     """Each signature should be nearest to its own in the other view, among all of both views but itself."""
     pair = [first.T, second.T] if contrast.by == "columns" else [first, second]
     signatures = functional.normalize(torch.cat(pair), dim=1)
-    itself = torch.eye(len(signatures), dtype=torch.bool)
+    itself = torch.eye(len(signatures), dtype=torch.bool, device=signatures.device)
     similar = (signatures @ signatures.T / contrast.temperature).masked_fill(itself, -math.inf)
-    partner = torch.arange(len(signatures)).roll(len(pair[0]))
+    partner = torch.arange(len(signatures), device=signatures.device).roll(len(pair[0]))
     return functional.cross_entropy(similar, partner)
 
 

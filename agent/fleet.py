@@ -17,7 +17,7 @@ from typing import Any
 
 from agent.faults import Weather
 from agent.policy import UNLIMITED, Rules
-from agent.pool import COMMAND, Jobs, Pool
+from agent.pool import COMMAND, Jobs, Pool, check_device
 from agent.scenario_file import load_scenario
 from agent.service import Agent, Identity, NameTakenError, Tell
 from shared.consent import NO_CODE, AllowedCode
@@ -159,6 +159,7 @@ async def host(
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = scenario.fleet.workers or os.cpu_count() or 1
     async with Pool(workers, keep_warm_s=600.0, command=(*COMMAND, "--warm")) as pool:
+        await check_device(pool, scenario.training.device, Rules(UNLIMITED, allowed))
         await write_partition(pool, source, folder / "partition.npz")
         tell({"event": "fleet", "agents": scenario.fleet.agents, "workers": workers, "broker": str(url)})
         fleet = FleetRun(

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from agent.contrast import contrastive_loss
 from agent.data import Dataset
+from agent.learner_device import chosen, opened
 from agent.models import BATCH_NORMS, build, headed, layout_of, tensors_of
 from agent.policy import NO_CODE_RULES, Rules
 from agent.views import views_for
@@ -58,8 +59,9 @@ class TorchLocal:
     `rng` gives the order of samples and the seed of dropout, nothing else: the same generator state, start
     and data give the same bytes. `scaling` holds `mean` and `std` per channel; without it the task's own
     fixed values count, if it has any. `rules`: models of the user's own that may
-    be imported, and how much may be trained. Raises PublicError where model and layout differ, DataError where
-    there is nothing to train on.
+    be imported, how much may be trained, and the kind of device where the owner has set one. Models and batches lie on that
+    device; vectors come and go on the CPU. Raises PublicError where model and layout differ or the device is not there,
+    DataError where there is nothing to train on.
     """
 
     def __init__(
@@ -82,9 +84,17 @@ class TorchLocal:
         self._inputs = {"train": torch.from_numpy(dataset.features), "test": torch.from_numpy(dataset.test_features)}
         self._numbers = {"train": _values(dataset.targets, task), "test": _values(dataset.test_targets, task)}
         self._wanted = {split: torch.from_numpy(values) for split, values in self._numbers.items()}
-        self._shift, self._factor = affine(task, scaling)
-        self._net = _Flat(build(task, 0, rules.allowed, values=layout.size), layout)
+        self.device = rules.device(training.device, chosen)
+        self._device = opened(self.device)
+        self._shift, self._factor = (
+            None if values is None else values.to(self._device) for values in affine(task, scaling)
+        )
+        self._net = _Flat(self._built(), layout, self._device)
         self._private: PrivateSgd | None = None
+
+    def _built(self) -> nn.Module:
+        """The task's module, on the device."""
+        return build(self._task, 0, self._rules.allowed, values=self._layout.size).to(self._device)
 
     def train_privately(
         self, privacy: LocalPrivacy, rounds: int, noise: Noise, ledger: npt.NDArray[np.float64] | None
@@ -92,11 +102,13 @@ class TorchLocal:
         """From now on `descend` is DP-SGD, on top of what the ledger says was spent. Raises PublicError."""
         from agent.learner_private import PrivateSgd
 
-        module = build(self._task, 0, self._rules.allowed, values=self._layout.size)
+        module = self._built()  # on the device before Opacus, which holds on to its parameters
         self._private = PrivateSgd(
             privacy, module, self.examples, self._training, rounds=rounds, noise=noise, ledger=ledger
         )
-        self._private_net = _Flat(module, self._layout)  # Opacus has hooks in it: everything else uses the other
+        self._private_net = _Flat(
+            module, self._layout, self._device
+        )  # Opacus has hooks in it: everything else uses the other
 
     @property
     def ledger(self) -> npt.NDArray[np.float64] | None:
@@ -126,16 +138,16 @@ class TorchLocal:
 
     def losses(self, model: Vector) -> Float32:
         """Loss of each training sample (n_i,), in data order."""
-        wanted = _cut(self._wanted["train"], CHUNK)
+        wanted = _cut(self._wanted["train"].to(self._device), CHUNK)
         with torch.inference_mode():
             parts = [self._sample_losses(out, y) for out, y in zip(self._outputs(model, "train"), wanted, strict=True)]
-        return torch.cat(parts).numpy()
+        return torch.cat(parts).cpu().numpy()
 
     def predict(self, model: Vector, split: Split) -> Float32:
         """Logits (n, classes), or predicted values (n, 1) for a regression task."""
         with torch.inference_mode():
             parts = list(self._outputs(model, split))
-        return torch.cat(parts).numpy() if parts else np.empty((0, self._task.outputs), np.float32)
+        return torch.cat(parts).cpu().numpy() if parts else np.empty((0, self._task.outputs), np.float32)
 
     def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
         """Gradient of F_i at the model (d,), over all samples, `batch` drawn ones or those at `rows`; 0 in the buffers."""
@@ -150,7 +162,7 @@ class TorchLocal:
             x, y = self._gathered(chunk)
             (self._sample_losses(net.module(x), y).sum() / len(rows)).backward()  # type: ignore[no-untyped-call]
         result = np.zeros(self._layout.size, np.float32)
-        result[: self._layout.parameters] = net.gradient.numpy()
+        result[: self._layout.parameters] = net.gradient.cpu().numpy()
         return result
 
     def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
@@ -204,7 +216,7 @@ class TorchLocal:
                 sgd.step()
         if not losses:
             return Descent(start.copy(), 0, self.loss(start), velocity)
-        mean = float(torch.stack(losses).double().mean())
+        mean = float(torch.stack(losses).cpu().double().mean())  # not every device has doubles
         return Descent(net.vector(), len(losses), mean, sgd.velocity)
 
     @property
@@ -256,8 +268,8 @@ class TorchLocal:
         self._net.load(model)
         net.eval()
         with torch.inference_mode():
-            chosen = [net.head(net.features(x)).argmax(dim=1) for x in self._chunks("train")]
-        return np.bincount(torch.cat(chosen).numpy(), minlength=clusters)
+            found = [net.head(net.features(x)).argmax(dim=1) for x in self._chunks("train")]
+        return np.bincount(torch.cat(found).cpu().numpy(), minlength=clusters)
 
     def moments(self) -> Moments:
         """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""
@@ -280,13 +292,14 @@ class TorchLocal:
         order = torch.from_numpy(self._rng.permutation(self.examples))
         for block in _cut(order, size * GATHERED):
             x, y = (_cut(tensor, size) for tensor in self._gathered(block))
-            each = [None] * len(x) if w is None else _cut(w.index_select(0, block), size)
+            each = [None] * len(x) if w is None else _cut(w.index_select(0, block).to(self._device), size)
             for batch in zip(x, y, each, strict=True):
                 if not (self._net.batch_norm and len(batch[1]) == 1):
                     yield batch
 
     def _gathered(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self._scaled(self._inputs["train"].index_select(0, rows)), self._wanted["train"].index_select(0, rows)
+        x, y = (split["train"].index_select(0, rows) for split in (self._inputs, self._wanted))
+        return self._scaled(x), y.to(self._device)
 
     def _chunks(self, split: Split) -> Iterator[Tensor]:
         return map(self._scaled, _cut(self._inputs[split], CHUNK))
@@ -298,7 +311,7 @@ class TorchLocal:
             yield from map(self._net.module, self._chunks(split))
 
     def _scaled(self, raw: Tensor) -> Tensor:
-        x = raw.to(torch.float32)
+        x = raw.to(self._device).to(torch.float32)  # in this order: bytes travel faster than floats
         if self._factor is None:
             return x
         return x * self._factor if self._shift is None else torch.addcmul(self._shift, x, self._factor)
@@ -344,7 +357,7 @@ class TorchLocal:
 class _Flat:
     """A module whose float32 state lives in one tensor (d,) and whose gradients live in another (P,)."""
 
-    def __init__(self, module: nn.Module, layout: Layout) -> None:
+    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
         own = layout_of(module)
         if own.digest != layout.digest:
             raise PublicError(
@@ -352,9 +365,9 @@ class _Flat:
                 f"coordinator's has {layout.parameters} in {len(layout.tensors)}; bring both to one version"
             )
         self.module = module
-        self.state = torch.empty(layout.size)
+        self.state = torch.empty(layout.size, device=device)
         self.parameters = self.state[: layout.parameters]
-        self.gradient = torch.zeros(layout.parameters)
+        self.gradient = torch.zeros(layout.parameters, device=device)
         modules = list(module.modules())
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in modules)
         # a module of the user's own may draw random numbers: give those a seed too
@@ -371,10 +384,13 @@ class _Flat:
     def load(self, model: Vector) -> None:
         if model.shape != tuple(self.state.shape):
             raise ValueError(f"model has shape {model.shape}, the layout wants {tuple(self.state.shape)}")
-        np.copyto(self.state.numpy(), model)
+        if self.state.device.type == "cpu":
+            np.copyto(self.state.numpy(), model)
+        else:
+            self.state.copy_(torch.from_numpy(np.array(model, np.float32)))
 
     def vector(self) -> Vector:
-        return cast(Vector, self.state.numpy().copy())
+        return cast(Vector, self.state.cpu().numpy().copy())
 
 
 class _Sgd:
@@ -387,15 +403,16 @@ class _Sgd:
     def __init__(self, net: _Flat, training: Training, pull: Pull, frozen: int, velocity: Vector | None) -> None:
         part = slice(frozen, len(net.parameters))
         self._w, self._g, self._training = net.parameters[part], net.gradient[part], training
-        self._anchor = _part(pull.anchor, part) if pull.mu else None
-        self._drift = _part(pull.drift, part)
+        device = self._w.device
+        self._anchor = _part(pull.anchor, part, device) if pull.mu else None
+        self._drift = _part(pull.drift, part, device)
         self._mu = pull.mu
-        at_rest = torch.zeros_like(self._w) if velocity is None else torch.from_numpy(np.array(velocity, np.float32))
+        at_rest = torch.zeros_like(self._w) if velocity is None else _tensor(velocity, device)
         self._velocity = at_rest if training.momentum else None
 
     @property
     def velocity(self) -> Vector | None:
-        return None if self._velocity is None else cast(Vector, self._velocity.numpy())
+        return None if self._velocity is None else cast(Vector, self._velocity.cpu().numpy())
 
     def step(self) -> None:
         w, g, settings = self._w, self._g, self._training
@@ -415,8 +432,13 @@ def _cut(tensor: Tensor, size: int) -> tuple[Tensor, ...]:
     return tensor.split(size)  # type: ignore[no-untyped-call, no-any-return]
 
 
-def _part(vector: Vector | None, part: slice) -> Tensor | None:
-    return None if vector is None else torch.from_numpy(np.array(vector[part], np.float32))
+def _part(vector: Vector | None, part: slice, device: torch.device) -> Tensor | None:
+    return None if vector is None else _tensor(vector[part], device)
+
+
+def _tensor(vector: Vector, device: torch.device) -> Tensor:
+    """A copy of a vector on the device."""
+    return torch.from_numpy(np.array(vector, np.float32)).to(device)
 
 
 def _from_torch(module: nn.Module) -> bool:

@@ -110,7 +110,7 @@ class PrivateSgd:
 
     def _normal(self, like: Tensor) -> Tensor:
         drawn = self._noise.normal(like.numel()).astype(np.float32)
-        return torch.from_numpy(drawn).view_as(like)
+        return torch.from_numpy(drawn).to(like.device).view_as(like)
 
 
 def _opacus() -> Any:

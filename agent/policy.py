@@ -7,7 +7,7 @@ again where only the data or the model can tell. A refused order is answered wit
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from shared.consent import NO_CODE, AllowedCode
 from shared.errors import PublicError, UserError
-from shared.messages import OrderMessage, Work
+from shared.messages import DeviceKind, DeviceWish, OrderMessage, Work
 
 METHODS = (
     "cfl",
@@ -78,6 +78,9 @@ class Policy(BaseModel):
     max_model_values: Limit | None = Field(100_000_000, description="parameters and buffers of one model")
     max_memory_mb: Limit | None = Field(
         None, description="memory of the training process, in MB on top of torch itself (Linux)"
+    )
+    device: DeviceWish | None = Field(
+        None, description="what torch computes on here, whatever a scenario says; null: as the scenario says"
     )
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="time for the work of one order; the training process is ended after it"
@@ -227,6 +230,15 @@ class Rules:
             raise PolicyError(
                 f"policy of this device: max_steps: the order takes {steps} steps or more, at most {most} are allowed"
             )
+
+    def device(self, wanted: DeviceWish, choose: Callable[[str, str], DeviceKind]) -> DeviceKind:
+        """The kind of device that the owner has set, else the one that an order's training settings want.
+
+        `choose` knows what this machine has: it raises PublicError for what is not there.
+        """
+        if self.policy.device is not None:
+            return choose(self.policy.device, "policy of this device: device")
+        return choose(wanted, "training.device")
 
     def to_wire(self) -> dict[str, Any]:
         """For the worker process of this agent."""

@@ -13,7 +13,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from agent import wire
+from agent.policy import Rules
 from shared.children import environment, python
+from shared.errors import UserError
+from shared.messages import DeviceWish
 
 COMMAND = python("agent.worker")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -30,6 +33,15 @@ class Jobs(Protocol):
 
     async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
         """The answer to one job. Heavier jobs go first. Raises WorkerLost. Cancelling it gives the job up."""
+
+
+async def check_device(jobs: Jobs, wanted: DeviceWish, rules: Rules) -> None:
+    """Raises UserError where work cannot be done on the kind of device that is wanted. Only a worker has torch and knows."""
+    if wanted in ("cpu", "auto"):
+        return
+    answer = await jobs.run({"job": "device", "wanted": wanted, **rules.to_wire()})
+    if "failure" in answer:
+        raise UserError(answer.get("detail") or answer["failure"])
 
 
 class Pool:

@@ -2,7 +2,8 @@
 
 Images are float (n, channels, height, width) in [0, 1]; each is changed by numbers of its own. Three channels get the
 views of natural images (crop and resize, flip, colours, greyscale), one channel those of handwriting (a small turn,
-shift and zoom, never a flip: a mirrored letter is another letter).
+shift and zoom, never a flip: a mirrored letter is another letter). Numbers are drawn on the CPU, so that the views are the
+same wherever the images lie.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ def views_for(features: tuple[int, ...]) -> Views:
 
 def natural(images: Tensor, draw: torch.Generator) -> Tensor:
     """Crop and resize (scale 0.2 to 1), flip in half of the cases, jitter colours, greyscale now and then."""
+    at = images.device
     cropped = _crop(images, draw)
-    jittered = torch.where(_chance(len(images), JITTER_CHANCE, draw), _jitter(cropped, draw), cropped)
-    return torch.where(_chance(len(images), GREY_CHANCE, draw), _grey(jittered), jittered)
+    jittered = torch.where(_chance(len(images), JITTER_CHANCE, draw).to(at), _jitter(cropped, draw), cropped)
+    return torch.where(_chance(len(images), GREY_CHANCE, draw).to(at), _grey(jittered), jittered)
 
 
 def handwriting(images: Tensor, draw: torch.Generator) -> Tensor:
@@ -96,21 +98,21 @@ def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
     turn[:, 0, 0] = 1
     turn[:, 1, 1] = turn[:, 2, 2] = torch.cos(angle)
     turn[:, 1, 2], turn[:, 2, 1] = -torch.sin(angle), torch.sin(angle)
-    matrix = torch.linalg.inv(_YIQ) @ turn @ _YIQ
+    matrix = (torch.linalg.inv(_YIQ) @ turn @ _YIQ).to(images.device)
     return torch.einsum("nij,njhw->nihw", matrix, images)
 
 
 def _factor(images: Tensor, draw: torch.Generator) -> Tensor:
-    return _uniform(len(images), 1 - JITTER, 1 + JITTER, draw).view(-1, 1, 1, 1)
+    return _uniform(len(images), 1 - JITTER, 1 + JITTER, draw).view(-1, 1, 1, 1).to(images.device)
 
 
 def _grey(images: Tensor) -> Tensor:
-    weights = torch.tensor(LUMA).view(1, 3, 1, 1)
+    weights = torch.tensor(LUMA, device=images.device).view(1, 3, 1, 1)
     return (images * weights).sum(dim=1, keepdim=True).expand_as(images)
 
 
 def _resample(images: Tensor, affine: Tensor, *, padding: str) -> Tensor:
-    grid = functional.affine_grid(affine, list(images.shape), align_corners=False)
+    grid = functional.affine_grid(affine.to(images.device), list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode=padding, align_corners=False)
 
 

@@ -10,6 +10,7 @@ Jobs, all with `source`, which says where data comes from, and with `policy` and
 - `perform` (order, models, memory, report_out, memory_out, client): the work of an order
 - `partition` (out): which samples of a simulated fleet belong to whom, as .npz
 - `start` (out): the initial models of a simulated fleet's scenario, as .npz
+- `device` (wanted): which kind of device work would be done on, or that it is not there
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ def answer(job: wire.Job, *, verbose: bool = False) -> wire.Job:
                 return _partition(job)
             case "start":
                 return _start(job)
+            case "device":
+                return _device(job)
         raise ValueError(f"unknown job {job['job']!r}")
     except DiskFull:
         return {"disk_full": True}
@@ -111,6 +114,12 @@ def _start(job: wire.Job) -> wire.Job:
     rules.allowed.check_scenario(scenario)
     write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
+
+
+def _device(job: wire.Job) -> wire.Job:
+    from agent.learner_device import chosen
+
+    return {"device": Rules.from_wire(job).device(job["wanted"], chosen)}
 
 
 def _perform(job: wire.Job, *, verbose: bool) -> wire.Job:
@@ -186,7 +195,7 @@ def _work(job: wire.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportC
     if privacy.local is not None and work.phase != "evaluate":  # a model that is tuned for a test stays here
         local.train_privately(privacy.local, privacy.rounds, noise, memory.get(LEDGER))
     content, new = perform(order, models, local, memory, client=job["client"], noise=noise)
-    content = content.model_copy(update={"client_state": job.get("client_state", "whole")})
+    content = content.model_copy(update={"client_state": job.get("client_state", "whole"), "device": local.device})
     if new is memory:
         return content, b""
     return content, save_memory(memory_out, new, durable=job["durable"])

@@ -8,7 +8,7 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
 FIGURES = ("accuracy", "f1", "loss", "mse")
 RESULT = ("name", "method", "agents", "clusters", "accuracy", "ari", "rounds", "bytes", "seconds")  # what tables show
+MIXED = "mixed"  # in place of a kind of device: there were several
 NOTHING_MIXED: Mapping[str, Any] = {"membership": None, "cluster_accuracy": None}  # agents hold no known mixtures
 
 
@@ -74,6 +75,20 @@ def scenario_digest(scenario: Scenario) -> str:
 def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
     """Agents per cluster, by cluster id."""
     return {str(cluster): count for cluster, count in sorted(Counter(assignment.values()).items())}
+
+
+def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
+    """How many of these agents computed on each kind of device."""
+    return dict(sorted(Counter(devices.values()).items()))
+
+
+def one_device(devices: Iterable[str]) -> str | None:
+    """The kind of device that all these are, MIXED where they differ, None where there are none.
+
+    Bytes repeat on one kind of device only, so figures of a mixed fleet depend on which agents had which.
+    """
+    kinds = set(devices)
+    return kinds.pop() if len(kinds) == 1 else MIXED if kinds else None
 
 
 def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
@@ -216,6 +231,8 @@ def result(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         },
         "mbit_per_agent": mbit_per_agent(traffic, len(run.engine.known - late)),
         "seconds": round(run.seconds, 3),
+        "device": one_device(run.facts.devices.values()),
+        "devices": counted(run.facts.devices),
         "versions": versions(),
         "notes": dict(strategy.notes(run.state)),
         **({"privacy": run.privacy.spent()} if run.privacy is not None else {}),
@@ -277,6 +294,7 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
         row: dict[str, Any] = {"agent": client, "samples": told[0], "test_samples": told[1]}
         row |= {"cluster": clusters.get(client), "truth": truth.get(client) if truth else None}
         row["last_round"] = run.facts.trained.get(client)
+        row["device"] = run.facts.devices.get(client)
         for mode in MODES:
             for figure in FIGURES:
                 row[f"{mode}_{figure}"] = (agents.get(client, {}).get(mode) or {}).get(figure)

@@ -125,6 +125,7 @@ class Facts:
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
     usual: dict[str, float] = field(default_factory=dict)  # median norm of the newest steps, by name of the vector
+    devices: dict[ClientId, str] = field(default_factory=dict)  # what each has computed on so far, or MIXED
     stopped: str = ""  # why the method ended the rounds before their number was reached
     audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
     ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)  # of privacy: `private_fold.Ledger`
@@ -267,7 +268,7 @@ class Run:
             self.audit.blame("ignored", client, why)
             return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
         checked = self._checked(report)
-        self.spool.keep(report.step, client, checked, report.seconds, report.client_state)
+        self.spool.keep(report.step, client, checked, report.seconds, report.client_state, report.device)
         self._accept(client, report.step)
         self.audit.note("accept", agent=client, step=report.step, report=named)
         if self.privacy is not None and self.engine.step is not None:
@@ -443,6 +444,9 @@ class Run:
         before = dict(self.strategy.assignment(self.state))
         self._count_up(reports)
         self._take(phase, reports, outcome)
+        for client, device in self.spool.devices(close.step, close.reporters).items():
+            before_it = self.facts.devices.get(client, device)
+            self.facts.devices[client] = device if before_it == device else records.MIXED
         self.facts.usual |= folding.usual_steps(steps)
         row = self._row(step, close, outcome, before, time.monotonic() - began)
         self.audit.note(
@@ -680,6 +684,7 @@ class Run:
         own_phase = step.phase.name not in (EVALUATE, MOMENTS)
         seconds = self.spool.seconds(close.step, close.reporters)
         states = self.spool.client_states(close.step, close.reporters)
+        devices = records.counted(self.spool.devices(close.step, close.reporters))
         return {
             "event": "phase",
             "phase": step.phase.name,
@@ -690,6 +695,7 @@ class Run:
             "reported": list(close.reporters),
             "missing": list(close.missing),
             **({"client_state": states} if states else {}),
+            **({"devices": devices} if set(devices) - {"cpu"} else {}),
             "cluster_sizes": records.sizes(after),
             "moved": sum(after[client] != cluster for client, cluster in before.items() if client in after),
             **outcome.means,

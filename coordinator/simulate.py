@@ -115,6 +115,8 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
     folder = options.folder.resolve()
     root = str(options.data_root.resolve()) if options.data_root is not None else None
     source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}
+    if scenario.training.device not in ("cpu", "auto"):
+        _done(crew.ask({"job": "device", "wanted": scenario.training.device}))  # said before anybody trains
     _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
     people = _people(scenario, crew, sources, watch)

@@ -45,10 +45,18 @@ class Spool:
         """Where a content of `size` bytes can arrive."""
         return FileSink(self._incoming / str(next(self._numbers)), size)
 
-    def keep(self, step: int, client: ClientId, report: Report, seconds: float, client_state: str = "whole") -> None:
+    def keep(
+        self,
+        step: int,
+        client: ClientId,
+        report: Report,
+        seconds: float,
+        client_state: str = "whole",
+        device: str = "cpu",
+    ) -> None:
         """Write a checked report; a second one for the same step replaces the first.
 
-        `client_state` is what the agent says of the memory that its work began with.
+        `client_state` is what the agent says of the memory that its work began with, `device` what it computed on.
         """
         folder = self.folder / str(step)
         self._room.write(lambda: self._make(folder))
@@ -60,6 +68,7 @@ class Spool:
             "bases": dict(report.bases),
             "seconds": seconds,
             "client_state": client_state,
+            "device": device,
         }
         path = folder / (client + _SUFFIX)
         self._room.write(lambda: save_arrays(path, report.vectors, facts, durable=self.durable, sealed=True))
@@ -112,6 +121,10 @@ class Spool:
         states = {client: str(self._read(step, client)[1]["client_state"]) for client in clients}
         return {client: state for client, state in states.items() if state != "whole"}
 
+    def devices(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+        """What kind of device each of these clients computed on."""
+        return {client: str(self._read(step, client)[1]["device"]) for client in clients}
+
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
         (self.folder / str(step) / (client + _SUFFIX)).unlink(missing_ok=True)
@@ -127,4 +140,5 @@ class Spool:
         arrays, facts = open_arrays(self.folder / str(step) / (client + _SUFFIX))
         vectors = {name: cast(Vector, array.view(np.float32)) for name, array in arrays.items()}
         others = {name: facts.pop(name) for name in ("seconds", "client_state")}
+        others["device"] = facts.pop("device", "cpu")  # reports of an earlier version do not say
         return Report(vectors=vectors, **facts), others

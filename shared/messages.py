@@ -99,6 +99,8 @@ def _finite(value: Any, depth: int = 0) -> Any:
     raise ValueError("finite numbers, strings, lists and maps of these are wanted")
 
 
+DeviceKind = Literal["cuda", "mps", "cpu"]  # what torch computes on
+DeviceWish = Literal["auto", "cpu", "cuda", "mps"]
 Name = Annotated[str, AfterValidator(_name)]
 Numbers = Annotated[
     dict[str, Any], AfterValidator(lambda value: _finite(value))
@@ -310,6 +312,15 @@ class ReportContent(Packed):
     vectors: dict[str, Encoded]
     failure: Text | None = None
     client_state: Literal["whole", "lost", "ahead"] = "whole"  # the memory that the work began with
+    device: DeviceKind = "cpu"  # what torch computed on
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A report from a CPU is that of an earlier version, byte for byte: older coordinators understand it."""
+        fields: dict[str, Any] = dump(self)
+        if self.device == "cpu":
+            del fields["device"]
+        return fields
 
     @classmethod
     def failed(cls, order: OrderMessage, client: str, why: str) -> Self:

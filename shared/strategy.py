@@ -24,10 +24,11 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from shared.aggregation import MEAN, Average, Rule
 from shared.clustering import Linkage
+from shared.messages import DeviceWish
 from shared.vectors import Layout, Vector
 
 ClientId = str
@@ -67,6 +68,19 @@ class Training(BaseModel):
         description="pairs [share, factor]: once that share of the rounds is folded, the rate of a step, on agents or the "
         "server, is lr * factor",
     )
+    device: DeviceWish = Field(
+        "cpu",
+        description="what torch computes on; auto: a GPU where an agent has one. Bytes repeat on one kind of device only; "
+        "the owner of an agent may set another kind (agent start --device)",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings for the CPU are those of an earlier version: older agents understand them, older runs go on."""
+        settings: dict[str, Any] = dump(self)
+        if self.device == "cpu":
+            settings.pop("device", None)
+        return settings
 
     def in_round(self, round_: int, rounds: int) -> Training:
         """The settings of agents after `round_` of all rounds were folded: factors of the steps behind us multiply."""

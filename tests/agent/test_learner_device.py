@@ -1,0 +1,253 @@
+"""The device of a learner. There is no GPU here: torch's meta device, and a watch over every operation, show what is moved."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from agent import learner, learner_device, wire
+from agent.learner import TorchLocal
+from agent.learner_device import CUBLAS, chosen, opened
+from agent.models import initial
+from agent.policy import UNLIMITED, Rules
+from agent.pool import check_device
+from agent.worker import answer
+from shared.children import environment, python
+from shared.errors import PublicError, UserError
+from shared.messages import ReportContent
+from shared.noise import Noise
+from shared.privacy import LocalPrivacy
+from shared.scenario import Model, Standardise, Task
+from shared.seeds import generator
+from shared.strategy import Contrast, Pull, Training
+from shared.vectors import Vector
+from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
+from tests.agent.test_worker import job
+from tests.processes import ROOT
+
+SCALED = IMAGES.model_copy(update={"standardise": Standardise(mean=(0.5,), std=(2.0,)), "scale": 0.5})
+DROPPING = Task(features=(1, 28, 28), classes=4, model=Model(name="femnist_cnn"))
+HEADED = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5", options={"head": 2}))
+COLOURED = Task(features=(3, 32, 32), classes=4, model=Model(name="resnet9", options={"head": 2}))
+
+
+def has(monkeypatch: pytest.MonkeyPatch, *kinds: str) -> None:
+    """Let torch say that these kinds of device are there, and the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: "cuda" in kinds)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: "mps" in kinds)
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "kind"),
+    [
+        ([], "auto", "cpu"),
+        (["mps"], "auto", "mps"),
+        (["cuda", "mps"], "auto", "cuda"),
+        (["cuda"], "cpu", "cpu"),
+        (["cuda"], "cuda", "cuda"),
+    ],
+)
+def test_auto_takes_the_fastest_that_is_there(
+    there: list[str], wanted: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has(monkeypatch, *there)
+    assert chosen(wanted, "training.device") == kind
+
+
+def test_a_device_that_is_not_there_is_an_error_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, "mps")
+    with pytest.raises(
+        PublicError, match=r"training\.device: torch .* can use no cuda here; it has mps, cpu\. Set auto"
+    ):
+        chosen("cuda", "training.device")
+
+
+def test_the_owner_of_an_agent_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, "cuda")
+    owner = Rules(UNLIMITED.model_copy(update={"device": "cpu"}))
+    assert owner.device("cuda", chosen) == "cpu"
+    assert Rules.from_wire(owner.to_wire()).device("cuda", chosen) == "cpu"
+    assert Rules(UNLIMITED).device("cuda", chosen) == "cuda"
+    other = Rules(UNLIMITED.model_copy(update={"device": "mps"}))
+    with pytest.raises(PublicError, match=r"policy of this device: device: .* no mps"):
+        other.device("cpu", chosen)
+
+
+def test_cuda_is_set_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(CUBLAS, raising=False)
+    for name in ("benchmark", "deterministic", "allow_tf32"):
+        monkeypatch.setattr(torch.backends.cudnn, name, name != "deterministic")
+    products = SimpleNamespace(allow_tf32=True)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", products)
+    monkeypatch.setattr(learner_device.os, "environ", environment := {})  # type: ignore[attr-defined]
+    assert opened("cuda") == torch.device("cuda")
+    assert environment == {CUBLAS: ":4096:8"}
+    assert torch.backends.cudnn.deterministic
+    assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cudnn.allow_tf32
+    assert not products.allow_tf32
+
+
+class Watch(TorchDispatchMode):
+    """Looks at every operation of torch: one whose tensors lie on two devices is an error, as it is on a GPU.
+
+    `crossed` holds the numbers of values that came from the device to the CPU, `products` where layers were computed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crossed: list[int] = []
+        self.products: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+        devices = {tensor.device.type for tensor in tensors}
+        name = str(func)
+        if len(devices) > 1 and not name.startswith("aten.copy_"):
+            raise RuntimeError(f"{name} of tensors on {sorted(devices)}")
+        if any(word in name for word in ("mm", "convolution")):
+            self.products |= devices
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    """A learner whose device is meta. What comes from there has no values: zeros take their place."""
+    real = torch.Tensor.cpu
+    with Watch() as watch:
+
+        def cpu(tensor: torch.Tensor) -> torch.Tensor:
+            if not tensor.is_meta:
+                return real(tensor)
+            watch.crossed.append(tensor.numel())
+            return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+        monkeypatch.setattr(torch.Tensor, "cpu", cpu)
+        monkeypatch.setattr(learner, "opened", lambda kind: torch.device("meta"))
+        yield watch
+
+
+def local_of(task: Task, **training: Any) -> tuple[TorchLocal, Vector]:
+    start, layout = initial(task, 3)
+    settings = Training(**({"batch": 5, "lr": 0.1} | training))
+    return TorchLocal(data_of(task), task, layout, settings, generator(1, "test")), start
+
+
+def test_the_watch_sees_an_operation_on_two_devices(elsewhere: Watch) -> None:
+    """Else the tests below would prove nothing."""
+    here, there = torch.ones(2, 2), torch.ones(2, 2, device="meta", requires_grad=True)
+    with pytest.raises(RuntimeError, match="of tensors on"):
+        here @ there
+    with pytest.raises(RuntimeError, match="of tensors on"):
+        there + here
+    (there @ there).sum().backward()  # type: ignore[no-untyped-call]
+    assert elsewhere.products == {"meta"}
+
+
+@pytest.mark.parametrize("task", [IMAGES, SCALED, TABLE, VALUES, NORMED, DROPPING], ids=lambda task: task.model.name)
+def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cpu(task: Task, elsewhere: Watch) -> None:
+    local, start = local_of(task, momentum=0.9, weight_decay=0.1)
+    elsewhere.products.clear()  # a model that is built computes its shape, on the CPU
+    drift = np.ones(local._layout.parameters, np.float32)
+    done = local.descend(start, Pull(start, 0.1, drift), epochs=1)
+    assert done.velocity is not None
+    assert elsewhere.crossed == [done.steps, local._layout.size, local._layout.parameters]  # losses, model, velocity
+    for vector in (done.end, done.velocity, local.gradient(start), local.losses(start), local.predict(start, "test")):
+        assert type(vector) is np.ndarray
+        assert vector.dtype == np.float32
+    assert done.end.shape == start.shape
+    again = local.descend(start, velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2)
+    assert again.steps == 2
+    assert elsewhere.products == {"meta"}
+    assert local.moments().count.dtype == np.float64  # sums over files are made on the CPU
+
+
+@pytest.mark.parametrize("task", [HEADED, COLOURED], ids=lambda task: task.model.name)
+def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) -> None:
+    local, start = local_of(task)
+    done = local.descend(start, contrast=Contrast(2), epochs=1)
+    assert done.steps > 0
+    assert local.memberships(start, 2).sum() == local.examples
+    assert "meta" in elsewhere.products  # matrices of colours are made on the CPU, where they are drawn
+
+
+def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
+    pytest.importorskip("opacus")
+    local, start = local_of(TABLE)
+    local.train_privately(LocalPrivacy(noise_multiplier=1.0), 2, Noise.simulated(1, "test"), None)
+    elsewhere.products.clear()
+    done = local.descend(start, epochs=1)
+    assert done.steps > 0
+    assert done.end.dtype == np.float32
+    assert local.spent() > 0
+    assert elsewhere.products == {"meta"}
+
+
+def test_a_job_for_a_device_that_is_not_there_fails_with_the_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has(monkeypatch)
+    training = Training(device="cuda").model_dump(mode="json")
+    answer(job(tmp_path, training=training))
+    failed = ReportContent.from_bytes((tmp_path / "report").read_bytes())
+    assert failed.failure is not None
+    assert failed.failure.startswith("training.device: torch")
+    owner = Rules(UNLIMITED.model_copy(update={"device": "cpu"}))
+    answer({**job(tmp_path, training=training), **owner.to_wire()})
+    done = ReportContent.from_bytes((tmp_path / "report").read_bytes())
+    assert (done.failure, done.device) == (None, "cpu")
+
+
+def test_a_worker_is_asked_whether_a_device_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, "mps")
+    assert answer({"job": "device", "wanted": "auto"}) == {"device": "mps"}
+    assert answer({"job": "device", "wanted": "cuda"})["failure"].startswith("training.device: torch")
+
+
+def test_a_report_names_what_it_was_computed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    has(monkeypatch, "mps")
+    monkeypatch.setattr(learner, "opened", lambda kind: torch.device("cpu"))  # there is no such device here
+    answer(job(tmp_path, training=Training(device="auto").model_dump(mode="json")))
+    assert ReportContent.from_bytes((tmp_path / "report").read_bytes()).device == "mps"
+
+
+class Asked:
+    """A pool whose worker has no GPU."""
+
+    def __init__(self) -> None:
+        self.jobs: list[wire.Job] = []
+
+    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+        self.jobs.append(job)
+        return {"failure": "no GPU", "detail": "no cuda here"}
+
+
+async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
+    pool = Asked()
+    await check_device(pool, "cpu", Rules(UNLIMITED))
+    await check_device(pool, "auto", Rules(UNLIMITED))
+    assert pool.jobs == []
+    with pytest.raises(UserError, match="no cuda here"):
+        await check_device(pool, "cuda", Rules(UNLIMITED))
+    assert pool.jobs[0]["wanted"] == "cuda"
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_an_agent_that_is_to_use_a_gpu_that_is_not_there_says_so_at_once(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("a,label\n1,0\n2,1\n")
+    command = python("agent.cli", "start", "--data", str(tmp_path / "data.csv"), "--state", str(tmp_path / "state"))
+    command = [*command, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment())
+    assert done.returncode == 2, done.stderr
+    assert "policy of this device: device: torch" in done.stderr
+    assert "can use no cuda here" in done.stderr
