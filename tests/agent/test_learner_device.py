@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from agent import learner, learner_device, wire
+from agent import learner, wire
 from agent.learner import TorchLocal
 from agent.learner_device import CUBLAS, chosen, opened
 from agent.models import initial
@@ -88,23 +88,24 @@ def test_cuda_is_set_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.backends.cudnn, name, name != "deterministic")
     products = SimpleNamespace(allow_tf32=True)
     monkeypatch.setattr(torch.backends.cuda, "matmul", products)
-    monkeypatch.setattr(learner_device.os, "environ", environment := {})  # type: ignore[attr-defined]
+    environ: dict[str, str] = {}
+    monkeypatch.setattr("agent.learner_device.os.environ", environ)
     assert opened("cuda") == torch.device("cuda")
-    assert environment == {CUBLAS: ":4096:8"}
+    assert environ == {CUBLAS: ":4096:8"}
     assert torch.backends.cudnn.deterministic
     assert not torch.backends.cudnn.benchmark
     assert not torch.backends.cudnn.allow_tf32
     assert not products.allow_tf32
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Looks at every operation of torch: one whose tensors lie on two devices is an error, as it is on a GPU.
 
     `crossed` holds the numbers of values that came from the device to the CPU, `products` where layers were computed.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.crossed: list[int] = []
         self.products: set[str] = set()
 
@@ -245,8 +246,8 @@ async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
 def test_an_agent_that_is_to_use_a_gpu_that_is_not_there_says_so_at_once(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,label\n1,0\n2,1\n")
-    command = python("agent.cli", "start", "--data", str(tmp_path / "data.csv"), "--state", str(tmp_path / "state"))
-    command = [*command, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda"]
+    words = ["--data", str(tmp_path / "data.csv"), "--state", str(tmp_path / "state")]
+    command = python("agent.cli", "start", *words, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment())
     assert done.returncode == 2, done.stderr
     assert "policy of this device: device: torch" in done.stderr
