@@ -17,7 +17,7 @@ run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both 
 
 test: $(READY) mosquitto ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(READY) ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -16,6 +16,12 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start real programs come first: they take longest, and no worker should be alone with one in the end."""
+    slow = {item.path for item in items if item.get_closest_marker("processes")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
     """broker_url("mosquitto") starts it if need be and gives its url (names: `tests.brokers.NAMES`)."""

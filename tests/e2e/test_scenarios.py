@@ -72,7 +72,7 @@ def test_fedclust_finds_the_planted_clusters_of_digits_and_beats_fedavg(tmp_path
     assert clustered["ari"] == 1.0
     assert f'"broker": "{broker}' in (tmp_path / "a" / "run.log").read_text()
     if broker == "mosquitto":  # the same bytes over either, so once is enough
-        single = run(tmp_path / "b", "digits", "--set", "strategy.name=fedavg")
+        single = run(tmp_path / "b", "digits", "--in-process", "--set", "strategy.name=fedavg")
         assert macro(clustered, "server") > macro(single, "server") + 0.05
 
 
@@ -107,6 +107,6 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
 @pytest.mark.parametrize("name", SMALL)
 def test_a_scenario_on_real_data_runs(tmp_path: Path, name: str) -> None:
     sets = [word for text in ["rounds.count=1", *SMALL[name]] for word in ("--set", text)]
-    summary = run(tmp_path, name, "--data-root", str(DATA), *sets)
+    summary = run(tmp_path, name, "--in-process", "--data-root", str(DATA), *sets)
     assert summary["rounds"] == 1
     assert macro(summary, "tuned") > 0.3
