@@ -27,7 +27,7 @@ from coordinator.run import Announce, Done, Effect, Question, Run, SendModel, Se
 from coordinator.steady import BEAT_S, SteadyClock
 from shared.audit import Flood
 from shared.errors import DecodeError
-from shared.files import is_full
+from shared.files import is_full, write_atomically
 from shared.link import Down, Incoming, Link, Message, Up, Will
 from shared.link_subscriptions import Subscriptions
 from shared.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
@@ -640,7 +640,7 @@ class Service:
         if message != self._roster_shown:
             self._roster_shown = message
             with contextlib.suppress(OSError):  # for people only; a full disk must not end a run for it
-                (self.run.folder / "roster.json").write_bytes(message)
+                write_atomically(self.run.folder / "roster.json", message, durable=False)
             await self.link.publish(self.topics.roster, message, retain=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -52,6 +52,36 @@ def test_more_agents_than_a_coordinator_can_know_are_refused(tmp_path: Path, mon
     statuses = [AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)]
     noise = [Message(TOPICS.status(one.agent), one.to_bytes()) for one in statuses]
     assert clock.run(refusals(tmp_path, *noise))["too many agents"] == 2
+
+
+def test_the_roster_in_the_runs_folder_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """Who reads it while a new one is written finds the old one, and never half a roster."""
+    scene = scenario("fedavg")
+    opened: list[IO[bytes]] = []
+
+    def open_roster() -> bytes:
+        [path] = tmp_path.rglob("roster.json")
+        opened.append(path.open("rb"))
+        return path.read_bytes()
+
+    async def look() -> bytes:
+        await asyncio.sleep(1.5)  # a first roster is there, and the agents still train
+        return open_roster()
+
+    async def program() -> bytes:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), MemoryBroker(), clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            looking = group.create_task(look())
+            await fleet.serve()
+        return looking.result()
+
+    first = clock.run(program())
+    [file] = opened
+    with file:
+        assert file.read() == first != open_roster()
+    opened[-1].close()
 
 
 def test_a_run_that_waits_says_for_whom_after_a_while_and_again_when_that_changes(tmp_path: Path) -> None:
