@@ -16,7 +16,7 @@ from agent import wire
 from agent.policy import Rules
 from shared.children import environment, python
 from shared.errors import UserError
-from shared.messages import DeviceWish
+from shared.messages import ALWAYS_THERE, DeviceWish
 
 COMMAND = python("agent.worker")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -37,7 +37,7 @@ class Jobs(Protocol):
 
 async def check_device(jobs: Jobs, wanted: DeviceWish, rules: Rules) -> None:
     """Raises UserError where work cannot be done on the kind of device that is wanted. Only a worker has torch and knows."""
-    if wanted in ("cpu", "auto"):
+    if wanted in ALWAYS_THERE:
         return
     answer = await jobs.run({"job": "device", "wanted": wanted, **rules.to_wire()})
     if "failure" in answer:

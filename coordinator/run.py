@@ -444,11 +444,12 @@ class Run:
         before = dict(self.strategy.assignment(self.state))
         self._count_up(reports)
         self._take(phase, reports, outcome)
-        for client, device in self.spool.devices(close.step, close.reporters).items():
+        devices = self.spool.devices(close.step, close.reporters)
+        for client, device in devices.items():
             before_it = self.facts.devices.get(client, device)
             self.facts.devices[client] = device if before_it == device else records.MIXED
         self.facts.usual |= folding.usual_steps(steps)
-        row = self._row(step, close, outcome, before, time.monotonic() - began)
+        row = self._row(step, close, outcome, before, devices, time.monotonic() - began)
         self.audit.note(
             "fold",
             step=close.step,
@@ -678,13 +679,14 @@ class Run:
         close: Close,
         outcome: Outcome,
         before: Mapping[ClientId, int],
+        computed_on: Mapping[ClientId, str],
         fold_s: float,
     ) -> dict[str, Any]:
         after = self.strategy.assignment(self.state)
         own_phase = step.phase.name not in (EVALUATE, MOMENTS)
         seconds = self.spool.seconds(close.step, close.reporters)
         states = self.spool.client_states(close.step, close.reporters)
-        devices = records.counted(self.spool.devices(close.step, close.reporters))
+        devices = records.counted(computed_on)
         return {
             "event": "phase",
             "phase": step.phase.name,

@@ -20,7 +20,7 @@ from shared.audit import read_key
 from shared.consent import NO_CODE, AllowedCode
 from shared.errors import UserError
 from shared.frames import Job
-from shared.messages import OrderMessage
+from shared.messages import ALWAYS_THERE, OrderMessage
 from shared.scenario import Faults, Fleet, Scenario, agent_name
 from shared.strategy import ClientId
 
@@ -115,7 +115,7 @@ def _run(scenario: Scenario, options: command.Options, crew: Crew, watch: Watch)
     folder = options.folder.resolve()
     root = str(options.data_root.resolve()) if options.data_root is not None else None
     source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}
-    if scenario.training.device not in ("cpu", "auto"):
+    if scenario.training.device not in ALWAYS_THERE:
         _done(crew.ask({"job": "device", "wanted": scenario.training.device}))  # said before anybody trains
     _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}

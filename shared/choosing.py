@@ -20,7 +20,7 @@ ROTATIONS = 99
 BETTER = 5  # the chance that the data, were they a cloud too, scored among the best 5 of 100 is 5 %
 MOST = 64
 MOST_ROWS = 256  # rotating n rows costs n^3: of more, a sample is tested
-FLOOR = 1e-12  # of the whole spread: the logarithm of less says nothing
+FLOOR = 1e-12  # of the whole: less is rounding
 
 
 def elbow(spreads: Mapping[int, float]) -> int:

@@ -101,6 +101,7 @@ def _finite(value: Any, depth: int = 0) -> Any:
 
 DeviceKind = Literal["cuda", "mps", "cpu"]  # what torch computes on
 DeviceWish = Literal["auto", "cpu", "cuda", "mps"]
+ALWAYS_THERE: tuple[DeviceWish, ...] = ("auto", "cpu")  # wishes that every machine can fulfil
 Name = Annotated[str, AfterValidator(_name)]
 Numbers = Annotated[
     dict[str, Any], AfterValidator(lambda value: _finite(value))

@@ -21,7 +21,7 @@ from pydantic import ConfigDict, Field, model_validator
 from shared.aggregation import MEAN, Average
 from shared.choosing import Choice, by_rotations, by_silhouette
 from shared.clustering import Linkage, Matrix, agglomerative, cut_between, euclidean, nearest
-from shared.strategies.hard import Clustered, HardClustered, folded, useless
+from shared.strategies.hard import Clustered, HardClustered, cut_defaults, folded, useless
 from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Proximity, Report, Reports, Routes, Setup
 from shared.vectors import Vector, combine, dot, mean
 
@@ -84,13 +84,8 @@ class FedClust(HardClustered[FedClustState]):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_cut(cls, data: Any) -> Any:
-        """With a cut given the tree has average linkage and nothing chooses, as in the runs that are on record."""
-        if not isinstance(data, Mapping):
-            return data
-        given = any(data.get(key) is not None for key in ("n_clusters", "lambda", "threshold", "lambda_quantile"))
-        choose = data.get("choose", "gap" if given else "rotations")
-        linkage = data.get("linkage", "ward" if choose == "rotations" else "average")
-        return {**data, "choose": choose, "linkage": linkage}
+        cuts = ("n_clusters", "lambda", "threshold", "lambda_quantile")
+        return cut_defaults(data, cuts, rotations="ward", given="average")
 
     @model_validator(mode="after")
     def _one_length_of_the_first_training(self) -> Self:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
 from shared.aggregation import MEAN, Average
+from shared.clustering import Linkage
 from shared.strategies.losses import lowest
 from shared.strategies.single import averaged
 from shared.strategy import ClientId, Expected, Job, Local, Memory, Mixture, Order, Phase, Reports, Strategy, View
@@ -76,6 +77,20 @@ def feature_span(features: Features, layout: Layout) -> slice:
     if features == "last_layer":
         return layout.final_layer
     return max(layout.span_of(layout.modules[-1]), key=lambda span: span.stop - span.start)
+
+
+def cut_defaults(data: Any, cuts: Sequence[str], *, rotations: Linkage, given: Linkage) -> Any:
+    """What a method that cuts a tree was told, with `choose` and `linkage` filled in. Other than mappings pass unchanged.
+
+    With one of the `cuts` given nothing chooses, and the tree has the linkage `given`, as in the runs that are on record.
+    Otherwise rotations choose, on a tree of the linkage `rotations`.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    has_cut = any(data.get(key) is not None for key in cuts)
+    choose = data.get("choose", "gap" if has_cut else "rotations")
+    linkage = data.get("linkage", rotations if choose == "rotations" else given)
+    return {**data, "choose": choose, "linkage": linkage}
 
 
 def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:

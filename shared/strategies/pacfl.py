@@ -25,7 +25,7 @@ from pydantic import ConfigDict, Field, model_validator
 from shared.aggregation import MEAN, Average
 from shared.choosing import by_rotations
 from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, cut_between, orthonormal
-from shared.strategies.hard import Clustered, HardClustered, folded, joined, useless
+from shared.strategies.hard import Clustered, HardClustered, cut_defaults, folded, joined, useless
 from shared.strategy import (
     LARGEST,
     ClientId,
@@ -98,13 +98,8 @@ class Pacfl(HardClustered[PacflState]):
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_cut(cls, data: Any) -> Any:
-        """With a cut given nothing chooses, and the tree has the linkage of the public code."""
-        if not isinstance(data, Mapping):
-            return data
-        given = any(data.get(key) is not None for key in ("n_clusters", "beta", "threshold"))
-        choose = data.get("choose", "gap" if given else "rotations")
-        linkage = data.get("linkage", "complete" if choose == "rotations" else "weighted")
-        return {**data, "choose": choose, "linkage": linkage}
+        """`weighted` is the linkage of the public code."""
+        return cut_defaults(data, ("n_clusters", "beta", "threshold"), rotations="complete", given="weighted")
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from agent.data.dataset import Dataset, dataset
 from agent.learner import TorchLocal
@@ -27,12 +25,7 @@ TRUTH = [(share, 1 - share) for share in SHARES]
 UNIFORM = 2 * 0.4**2  # the error of one half and one half for everybody
 
 
-@pytest.fixture(autouse=True)
-def single_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("single_thread")
 
 
 def images(share: float, seed: int, count: int = 150) -> Dataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -27,13 +26,7 @@ VALUES = Task(features=(3,), model=Model(name="linear"))
 NORMED = Task(features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1}))
 
 
-@pytest.fixture(autouse=True)
-def single_thread() -> Iterator[None]:
-    """As the worker sets it; more threads only get in the way of models this small."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("single_thread")
 
 
 def data_of(task: Task, n: int = 23, tests: int = 7, seed: int = 0) -> Dataset:

@@ -39,7 +39,7 @@ def others(names: list[str], count: int) -> list[str]:
 
 
 GROUPS = [*dealt(CAUGHT, 4), *dealt(TAMED, 2)]
-EVERY_LIE = [(method, names) for names in GROUPS for method in ("fedavg", *others(names, 1))]
+EVERY_LIE = [(method, names) for names in GROUPS for method in ("fedavg", *others(names, 2))]
 
 
 @pytest.mark.parametrize(("method", "names"), EVERY_LIE, ids=[f"{m}-{'-'.join(names)}" for m, names in EVERY_LIE])

@@ -74,10 +74,8 @@ def table(known: Mapping[str, Figures]) -> Table:
         shown.add_column(column, justify="right")
     for figures in known.values():
         shown.add_row(*_row(figures))
-    total = sum(figures.inputs for figures in known.values())
-    crashes = sum(len(figures.crashes) for figures in known.values())
-    seconds = sum(figures.seconds for figures in known.values())
-    shown.add_row("all", f"{total}", "", "", "", f"{crashes}", f"{seconds:.0f}", "", "", "")
+    inputs, crashes, seconds = _sums(known)
+    shown.add_row("all", f"{inputs}", "", "", "", f"{crashes}", f"{seconds:.0f}", "", "", "")
     return shown
 
 
@@ -98,11 +96,17 @@ def markdown_table(known: Mapping[str, Figures]) -> str:
     for figures in known.values():
         name, *cells = _row(figures)[:-1]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    inputs, accepted, refused = (sum(int(_row(figures)[place]) for figures in known.values()) for place in (1, 2, 3))
-    crashes = sum(len(figures.crashes) for figures in known.values())
-    seconds = sum(figures.seconds for figures in known.values())
+    inputs, crashes, seconds = _sums(known)
+    accepted, refused = (sum(int(_row(figures)[place]) for figures in known.values()) for place in (2, 3))
     lines.append(f"| **all** | **{inputs}** | {accepted} | {refused} | | **{crashes}** | {seconds:.0f} | | |")
     return "\n".join(lines)
+
+
+def _sums(known: Mapping[str, Figures]) -> tuple[int, int, float]:
+    """Inputs, crashes and seconds of all targets."""
+    every = known.values()
+    crashes = sum(len(figures.crashes) for figures in every)
+    return sum(figures.inputs for figures in every), crashes, sum(figures.seconds for figures in every)
 
 
 def _row(figures: Figures) -> list[str]:
