@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.main import get_command
 
-from shared import json_text
-from shared.errors import UserError, files_named
-from shared.logs import log_to_stderr
-from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
-from shared.printable import printable, printable_lines
+from covey.shared import json_text
+from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
+from covey.shared.errors import UserError, files_named
+from covey.shared.logs import log_to_stderr
+from covey.shared.printable import printable, printable_lines
 
 app = typer.Typer(
     help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
@@ -90,11 +90,11 @@ def start(
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
-    from agent.policy import Rules
-    from agent.service import Identity
-    from shared.broker_url import BrokerUrl, Tls
-    from shared.consent import AllowedCode
-    from shared.topics import is_name
+    from covey.agent.device.service import Identity
+    from covey.agent.policy import Rules
+    from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+    from covey.shared.scenario.consent import AllowedCode
+    from covey.shared.wire.topics import is_name
 
     name = _named(name, credentials, broker)
     for what, text in (("--id", name), ("--federation", federation)):
@@ -124,12 +124,12 @@ def service(
     """
     import getpass
 
-    from agent.unit import render
-    from shared.children import python
+    from covey.agent.device.systemd import render
+    from covey.shared.python_process import python
 
     parsed = get_command(app).commands["start"].make_context("agent start", context.args)  # type: ignore[attr-defined]
     name = _named(*(parsed.params[option] for option in ("name", "credentials", "broker")))
-    print(render(name, [*python("agent.cli", "start"), *_again(parsed)], user or getpass.getuser()), end="")
+    print(render(name, [*python("covey.agent.cli", "start"), *_again(parsed)], user or getpass.getuser()), end="")
 
 
 def _again(parsed: typer.Context) -> list[str]:
@@ -154,7 +154,7 @@ def _again(parsed: typer.Context) -> list[str]:
 
 
 def _has_password(broker: str) -> bool:
-    from shared.broker_url import BrokerUrl
+    from covey.shared.mqtt.broker_url import BrokerUrl
 
     return BrokerUrl.parse(broker).password is not None
 
@@ -173,7 +173,7 @@ def show_policy(policy: PolicyFile = None, limit: Limits = None, as_json: Json =
 
 def _policy(file: Path | None, limits: list[str] | None) -> Any:
     """The policy of the file, with the keys that `--limit` sets. UserError names the wrong one."""
-    from agent.policy import Policy
+    from covey.agent.policy import Policy
 
     policy = Policy() if file is None else Policy.load(file)
     return policy.with_limits(limits or ())
@@ -187,7 +187,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Look at the data: what was found, what the coordinator would be told, what is wrong (exit code 2)."""
-    from agent.show import show
+    from covey.agent.data.check_report import show
 
     ok = show(data, label, scenario, as_json=as_json)
     if not ok:
@@ -209,9 +209,9 @@ def fleet(
     as_json: Json = False,
 ) -> None:
     """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""
-    from agent.fleet import host
-    from shared.broker_url import BrokerUrl, Tls
-    from shared.consent import AllowedCode
+    from covey.agent.fleet.fleet import host
+    from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+    from covey.shared.scenario.consent import AllowedCode
 
     url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
     allowed = AllowedCode.parse(allow)
@@ -226,14 +226,14 @@ def model(
     allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn on its seed."""
-    from agent.scenario_file import load_scenario
-    from shared.consent import AllowedCode
+    from covey.shared.scenario.consent import AllowedCode
+    from covey.shared.scenario.load import load_alone
 
     allowed = AllowedCode.parse(allow)
-    plan = load_scenario(scenario)
+    plan = load_alone(scenario)
     allowed.check_scenario(plan)
 
-    from agent.start import write_start
+    from covey.agent.training.start_models import write_start
 
     write_start(plan, out, allowed)
 
@@ -245,8 +245,8 @@ def export(
     allow: Allow = None,
 ) -> None:
     """Write a cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
-    from agent.export import export as written
-    from shared.consent import AllowedCode
+    from covey.agent.training.export import export as written
+    from covey.shared.scenario.consent import AllowedCode
 
     written(model, out, AllowedCode.parse(allow))
 
@@ -262,18 +262,18 @@ def superclasses(
     allow: Allow = None,
 ) -> None:
     """Test models on all test data of each super-class of a simulated fleet; prints JSON, a row of accuracies per model."""
-    from agent.scenario_file import load_scenario
-    from agent.superclasses import accuracies
-    from shared.consent import AllowedCode
+    from covey.agent.training.superclasses import accuracies
+    from covey.shared.scenario.consent import AllowedCode
+    from covey.shared.scenario.load import load_alone
 
     known = None if scaling is None else _scaling(scaling)
-    print(json_text.dumps(accuracies(load_scenario(scenario), models, data_root, known, AllowedCode.parse(allow))))
+    print(json_text.dumps(accuracies(load_alone(scenario), models, data_root, known, AllowedCode.parse(allow))))
 
 
 def _scaling(text: str) -> dict[str, list[float]]:
     from pydantic import ValidationError
 
-    from shared.scenario import Standardise
+    from covey.shared.scenario.scenario import Standardise
 
     try:
         return Standardise.model_validate_json(text).model_dump(mode="json")
@@ -282,9 +282,9 @@ def _scaling(text: str) -> dict[str, list[float]]:
 
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any, rules: Any) -> None:
-    from agent.pool import Pool, check_device
-    from agent.service import Agent
-    from shared.mqtt_link import MqttLink
+    from covey.agent.device.service import Agent
+    from covey.agent.worker.pool import Pool, check_device
+    from covey.shared.mqtt.mqtt_link import MqttLink
 
     agent = Agent(identity, (pool := Pool(1, keep_warm_s=keep_warm_s)), tell=tell, rules=rules)
     async with Pool(1) as first:  # gone before we wait for orders
@@ -300,7 +300,7 @@ def _named(name: str | None, credentials: Path | None, broker: str) -> str:
     """Who we are. Raises UserError where it is with somebody else's credentials that we would connect."""
     name = name or default_name()
     if credentials is not None:
-        from shared.credentials import check_agent
+        from covey.shared.mqtt.credentials import check_agent
 
         check_agent(credentials, name, broker)
     return name

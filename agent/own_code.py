@@ -6,8 +6,8 @@ import importlib
 from importlib import metadata
 from typing import Any
 
-from shared.consent import AllowedCode
-from shared.errors import UserError
+from covey.shared.errors import UserError
+from covey.shared.scenario.consent import AllowedCode
 
 MODELS = "covey.models"  # the group of entry points that name models
 

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from shared.consent import NO_CODE, AllowedCode
-from shared.errors import PublicError, UserError
-from shared.messages import DeviceKind, DeviceWish, OrderMessage, Work
+from covey.shared.errors import PublicError, UserError
+from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.wire.messages import DeviceKind, DeviceWish, OrderMessage, Work
 
 METHODS = (
     "cfl",

@@ -21,11 +21,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from shared.choosing import by_rotations, by_silhouette, elbow
-from shared.clustering import Labels, agglomerative, euclidean, kmeans
-from shared.metrics import adjusted_rand
-from shared.seeds import generator
-from shared.vectors import Vector
+from covey.shared.numerics.choose_k import by_rotations, by_silhouette, elbow
+from covey.shared.numerics.clustering import Labels, agglomerative, euclidean, kmeans
+from covey.shared.numerics.metrics import adjusted_rand
+from covey.shared.numerics.vectors import Vector
+from covey.shared.seeds import generator
 
 AGENTS, DIMENSIONS = 100, 850
 GRID = range(1, 10)  # of the second difference; it can answer all of them but the first and the last

@@ -29,23 +29,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from agent.data import Dataset, fit
-from agent.learner import TorchLocal
-from agent.models import initial
-from agent.partition import client_dataset, fleet_data
-from coordinator.command import rules_of
-from coordinator.folding import pooled
-from coordinator.inprocess import InProcess
-from coordinator.launch import setup_of
-from shared.client import shuffle
-from shared.files import write_atomically
-from shared.messages import OrderMessage
-from shared.metrics import adjusted_rand
-from shared.scenario import Scenario, agent_name
-from shared.seeds import generator
-from shared.strategies.fedclust import FedClust
-from shared.strategies.pacfl import Pacfl
-from shared.strategy import ClientId, Job, Report, Setup, Training
+from covey.agent.data import Dataset, fit
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.folding import pooled
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.client import shuffle
+from covey.shared.files import write_atomically
+from covey.shared.numerics.metrics import adjusted_rand
+from covey.shared.scenario.scenario import Scenario, agent_name
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import ClientId, Job, Report, Setup, Training
+from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.wire.messages import OrderMessage
 
 ROUNDS = 10
 ALONE = ("local", "fedavg")

@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from agent.data import Dataset
-from agent.partition import client_dataset, fleet_data
-from shared.scenario import agent_name
-from shared.scenario_load import load
-from shared.seeds import generator
+from covey.agent.data import Dataset
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import agent_name
+from covey.shared.seeds import generator
 
 Pixels = npt.NDArray[np.uint8]
 AGENTS = 4  # of each cluster

@@ -23,17 +23,17 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from agent.data import fit
-from agent.learner import TorchLocal
-from agent.models import initial
-from agent.partition import client_dataset, fleet_data
-from shared.clustering import Matrix, agglomerative, euclidean
-from shared.errors import UserError
-from shared.metrics import accuracy, adjusted_rand
-from shared.scenario import Scenario
-from shared.seeds import generator
-from shared.strategy import Training
-from shared.vectors import Layout, Vector
+from covey.agent.data import fit
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.shared.errors import UserError
+from covey.shared.numerics.clustering import Matrix, agglomerative, euclidean
+from covey.shared.numerics.metrics import accuracy, adjusted_rand
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Training
 
 SHOWN = {"vgg16": [1, 7, 14, 16]}  # what the paper shows; of other models all layers
 TASKS: dict[str, dict[str, Any]] = {

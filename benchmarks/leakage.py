@@ -23,17 +23,17 @@ import numpy.typing as npt
 import torch
 from sklearn.metrics import roc_auc_score
 
-from agent.data import Dataset, fit
-from agent.learner import TorchLocal
-from agent.models import initial
-from agent.partition import client_dataset, fleet_data
-from shared.noise import Noise
-from shared.privacy import SignaturePrivacy, noised
-from shared.scenario import Scenario
-from shared.seeds import generator
-from shared.strategies.pacfl import signature
-from shared.strategy import Training
-from shared.vectors import Vector
+from covey.agent.data import Dataset, fit
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import SignaturePrivacy, noised
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.pacfl import signature
 
 OUT = Path(__file__).parent / "results" / "leakage.json"
 AGENTS, SHARE = 60, 0.3

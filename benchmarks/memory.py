@@ -24,13 +24,13 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from shared.codec import Codec, encode
-from shared.link import Message, Up, Will
-from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
-from shared.mqtt_link import MqttLink
-from shared.parts import split
-from shared.topics import Topics
-from shared.vectors import Layout
+from covey.shared.mqtt.link import Message, Up, Will
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.numerics.vectors import Layout
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
+from covey.shared.wire.parts import split
+from covey.shared.wire.topics import Topics
 from tests.processes import Program, free_port, mosquitto
 
 TOPICS = Topics("default")
@@ -136,7 +136,7 @@ def run(reports: int, hidden: int, at_once: int) -> dict[str, Any]:
         url = f"mqtt://127.0.0.1:{port}"
         with mosquitto(folder, port):
             out = ["--out", str(folder / "run"), "--broker", url, "--json"]
-            this = Program(["coordinator.cli", "run", str(folder / "scenario.yaml"), *out], folder / "log")
+            this = Program(["covey.coordinator.cli", "run", str(folder / "scenario.yaml"), *out], folder / "log")
             try:
                 figures = asyncio.run(measure(this, url, reports, at_once))
             finally:

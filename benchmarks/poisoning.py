@@ -31,22 +31,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from agent.data import Dataset, fit
-from agent.learner import TorchLocal
-from agent.models import initial
-from agent.partition import client_dataset, fleet_data
-from coordinator.command import rules_of
-from coordinator.inprocess import InProcess
-from coordinator.launch import setup_of
-from coordinator.run import Effect
-from shared.client import decode_model, perform, shuffle
-from shared.codec import Codec, decode, encode
-from shared.files import write_atomically
-from shared.messages import OrderMessage, ReportContent
-from shared.scenario import Scenario, agent_name
-from shared.seeds import generator
-from shared.strategy import ClientId, Setup, Training
-from shared.vectors import Vector
+from covey.agent.data import Dataset, fit
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Effect
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.client import decode_model, perform, shuffle
+from covey.shared.files import write_atomically
+from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.scenario import Scenario, agent_name
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import ClientId, Setup, Training
+from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.wire.messages import OrderMessage, ReportContent
 
 AGENTS, HOSTILE, CLUSTERS, ROUNDS = 30, 6, 3, 10
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one

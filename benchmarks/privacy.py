@@ -26,16 +26,16 @@ import numpy.typing as npt
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from agent.partition import fleet_data
-from coordinator.private_fold import Ledger, PrivateFold
-from shared.files import write_atomically
-from shared.metrics import adjusted_rand
-from shared.noise import Noise
-from shared.privacy import SignaturePrivacy, noised
-from shared.scenario import Scenario, agent_name
-from shared.seeds import generator
-from shared.strategy import Phase, Report, Setup
-from shared.vectors import Layout, Tensor, Vector
+from covey.agent.data.partition import fleet_data
+from covey.coordinator.run.private_fold import Ledger, PrivateFold
+from covey.shared.files import write_atomically
+from covey.shared.numerics.metrics import adjusted_rand
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import SignaturePrivacy, noised
+from covey.shared.scenario.scenario import Scenario, agent_name
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Phase, Report, Setup
 
 OUT = Path(__file__).parent / "results" / "privacy.json"
 CLASSES, GROUPS = 10, 4

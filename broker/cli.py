@@ -17,26 +17,27 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from broker import farewell, members, passwords
-from broker.acl import ANY
-from broker.doctor import Doctor, Finding
-from broker.embedded import EmbeddedBroker, until_closed
-from broker.home import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, Home
-from broker.limits import DEFAULT_AGENTS, Limits
-from broker.members import Entry
-from broker.mosquitto import Mosquitto
-from broker.options import Options
-from broker.start import installed
-from shared import json_text
-from shared.broker_url import PORTS, BrokerUrl, Tls
-from shared.credentials import COORDINATOR, FLEET
-from shared.credentials import read as read_credentials
-from shared.errors import UserError, files_named
-from shared.messages import EXPELLED, ROTATED
-from shared.options import ADDRESS, Ca, Cert, Credentials, Insecure, Key
-from shared.printable import printable_lines
-from shared.terminal import Terminal
-from shared.topics import is_name
+from covey.broker import farewell
+from covey.broker.access import members, passwords
+from covey.broker.access.acl import ANY
+from covey.broker.access.members import Entry
+from covey.broker.doctor import Doctor, Finding
+from covey.broker.home import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, Home
+from covey.broker.limits import DEFAULT_AGENTS, Limits
+from covey.broker.programs.embedded import EmbeddedBroker, until_closed
+from covey.broker.programs.mosquitto import Mosquitto
+from covey.broker.programs.options import Options
+from covey.broker.programs.start import installed
+from covey.shared import json_text
+from covey.shared.cli import ADDRESS, Ca, Cert, Credentials, Insecure, Key
+from covey.shared.errors import UserError, files_named
+from covey.shared.mqtt.broker_url import PORTS, BrokerUrl, Tls
+from covey.shared.mqtt.credentials import COORDINATOR, FLEET
+from covey.shared.mqtt.credentials import read as read_credentials
+from covey.shared.printable import printable_lines
+from covey.shared.terminal import Terminal
+from covey.shared.wire.messages import EXPELLED, ROTATED
+from covey.shared.wire.topics import is_name
 
 app = typer.Typer(
     help="The broker in the middle of a Covey federation.",

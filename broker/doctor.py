@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from broker.limits import DEFAULT_PART
-from shared.broker_url import BrokerUrl
-from shared.link import Down, Message, Up, Will
-from shared.mqtt_link import MqttLink
-from shared.topics import Topics
+from covey.broker.limits import DEFAULT_PART
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Down, Message, Up, Will
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.topics import Topics
 
 SIZES = tuple(1 << power for power in range(16, 24))  # parts of 64 KiB to 8 MiB
 HEADROOM = 1024  # a part travels with its digest and numbers

@@ -12,17 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shared import credentials
-from shared.broker_url import BrokerUrl, Tls
-from shared.credentials import COORDINATOR
-from shared.errors import DecodeError, UserError
-from shared.link import Down, Message, Up
-from shared.messages import AgentStatus
-from shared.mqtt_link import MqttLink
-from shared.topics import Topics
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from broker.home import Home
+    from covey.broker.home import Home
 
 CONNECT_S = 20.0  # a refusal comes at once; a busy machine may take a while for TLS
 QUIET_S = 2.5  # a broker reads changed users within RELOAD_S, which is 1 s; so long nobody must answer

@@ -23,20 +23,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker import members, passwords
-from broker.acl import ANY, Role
-from broker.members import Entry
-from broker.options import Options
-from shared import credentials
-from shared.audit import AuditLog
-from shared.broker_url import SYSTEM_TLS, BrokerUrl
-from shared.credentials import COORDINATOR
-from shared.errors import UserError
-from shared.files import private_folder, write_private
-from shared.topics import is_name
+from covey.broker.access import members, passwords
+from covey.broker.access.acl import ANY, Role
+from covey.broker.access.members import Entry
+from covey.broker.programs.options import Options
+from covey.shared.audit import AuditLog
+from covey.shared.errors import UserError
+from covey.shared.files import private_folder, write_private
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.wire.topics import is_name
 
 if TYPE_CHECKING:
-    from broker.authority import Authority, Signed
+    from covey.broker.access.authority import Authority, Signed
 
 PASSWORD_BYTES = 24
 SERVER_DAYS = 90
@@ -199,7 +199,7 @@ class Home:
 
         `hosts` empty: for the hosts of the present one. Every user's credentials stay good.
         """
-        from broker.authority import expiry, hosts_of
+        from covey.broker.access.authority import expiry, hosts_of
 
         with self._changing() as log:
             authority = self._authority()
@@ -219,7 +219,7 @@ class Home:
 
     def _expiries(self) -> dict[str, datetime.datetime]:
         try:
-            from broker.authority import expiry
+            from covey.broker.access.authority import expiry
         except ImportError:
             return {}
         return {name: expiry((self.folder / name).read_bytes()) for name in ("server.pem", "ca.pem")}
@@ -266,7 +266,7 @@ class Home:
         return [self.file(user) for user in users]
 
     def _authority(self) -> Authority:
-        from broker.authority import Authority
+        from covey.broker.access.authority import Authority
 
         try:
             return Authority.load((self.folder / "ca.pem").read_bytes(), (self.folder / "ca.key").read_bytes())
@@ -304,7 +304,7 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
 
 def _new_authority(days: int) -> Authority:
     try:
-        from broker.authority import Authority
+        from covey.broker.access.authority import Authority
     except ImportError:
         raise UserError(MISSING_LIBRARY) from None
     return Authority.create("Covey broker", days)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from shared.errors import UserError
+from covey.shared.errors import UserError
 
 KIB = 1 << 10
 MIB = 1 << 20

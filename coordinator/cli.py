@@ -14,14 +14,14 @@ from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from coordinator.signals import sigterm_as_ctrl_c
-from shared import json_text
-from shared.broker_url import Tls
-from shared.consent import AllowedCode
-from shared.errors import UserError, files_named
-from shared.logs import log_to_stderr
-from shared.options import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
-from shared.terminal import Terminal
+from covey.coordinator.serve.signals import sigterm_as_ctrl_c
+from covey.shared import json_text
+from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
+from covey.shared.errors import UserError, files_named
+from covey.shared.logs import log_to_stderr
+from covey.shared.mqtt.broker_url import Tls
+from covey.shared.scenario.consent import AllowedCode
+from covey.shared.terminal import Terminal
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -138,17 +138,20 @@ def run(
     With a fleet section the simulated agents are started here; without one it waits for `agent start`.
     Ctrl-C stops cleanly: the run goes on with --resume.
     """
-    from coordinator import command, display, simulate
-    from coordinator.scenario_file import load
+    from covey.coordinator.commands import run as command
+    from covey.coordinator.report import display
+    from covey.coordinator.run.options import Options
+    from covey.coordinator.simulate import driver
+    from covey.shared.scenario.load import load
 
     _refuse_contradictions(context)
     scraped = None
     if metrics is not None:
-        from coordinator.scrape import address
+        from covey.coordinator.serve.prometheus import address
 
         scraped = address(metrics)
     loaded = load(scenario, overrides or [])
-    options = command.Options(
+    options = Options(
         folder or Path("runs") / loaded.name,
         resume,
         broker,
@@ -165,7 +168,7 @@ def run(
         nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch,
     ):
         if in_process:
-            result = simulate.alone(loaded, options, watch)
+            result = driver.alone(loaded, options, watch)
         else:
             result = asyncio.run(command.run(loaded, options, watch))
     if result is None:
@@ -223,12 +226,13 @@ def compare(
     also those count that were run elsewhere. The tables are also written to the comparison's folder; with --no-run only
     where --out names one.
     """
-    from coordinator import command, compare_command
-    from coordinator.scenario_file import load
+    from covey.coordinator.commands import compare as compare_command
+    from covey.coordinator.run.options import Options
+    from covey.shared.scenario.load import load
 
     _refuse_contradictions(context)
     loaded = load(scenario, overrides or [])
-    options = command.Options(
+    options = Options(
         folder or Path("runs") / loaded.name,
         False,
         broker,
@@ -252,7 +256,8 @@ def compare(
 @mended
 def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -> None:
     """Check a scenario and print it with every default spelled out; a wrong key is named with its line."""
-    from coordinator.scenario_file import dump, load
+    from covey.shared.scenario.describe import dump
+    from covey.shared.scenario.load import load
 
     loaded = load(scenario, overrides or [])
     print(json_text.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded), end="\n" if as_json else "")
@@ -264,10 +269,11 @@ def plan(scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_
     """What a run will cost, before anything starts: traffic per agent and in all, memory, disk, rounds."""
     import tempfile
 
-    from coordinator import launch
-    from coordinator.plan import plan as planned
-    from coordinator.scenario_file import dump, load
-    from shared.files import write_atomically
+    from covey.coordinator.plan.plan import plan as planned
+    from covey.coordinator.processes import launch
+    from covey.shared.files import write_atomically
+    from covey.shared.scenario.describe import dump
+    from covey.shared.scenario.load import load
 
     loaded, allowed = load(scenario, overrides or []), AllowedCode.parse(allow)
     allowed.check_scenario(loaded)
@@ -295,7 +301,8 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Who is there: cluster, last seen, samples, refused messages by reason, and why an agent stays out."""
-    from coordinator import display, watch
+    from covey.coordinator.commands import status as watch
+    from covey.coordinator.report import display
 
     if folder is not None:
         seen = watch.from_folder(folder)
@@ -328,12 +335,13 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check a run's audit log line by line. Exit code 1 where it was changed, with the first line that is wrong."""
-    from coordinator import display, trail
-    from shared.audit import read_key
+    from covey.coordinator.report import display
+    from covey.coordinator.run import audit_trail
+    from covey.shared.audit import read_key
 
     secret = read_key(key) if key is not None else None
-    known = trail.parse_head(head) if head is not None else None
-    found = trail.summary(trail.check(folder, key=secret, head=known))
+    known = audit_trail.parse_head(head) if head is not None else None
+    found = audit_trail.summary(audit_trail.check(folder, key=secret, head=known))
     if as_json:
         display.json_line(found)
     else:
@@ -357,7 +365,7 @@ def release(
     federation: Annotated[str, typer.Option(help="the federation of the agent")] = "default",
 ) -> None:
     """Invite an agent again that is in quarantine because its reports were refused."""
-    from coordinator.release import release as released
+    from covey.coordinator.commands.release import release as released
 
     asyncio.run(released(broker, federation, Tls(ca, cert, key, insecure), agent))
     out.print(f"{agent} is out of quarantine; it is invited again", highlight=False, soft_wrap=True)
@@ -380,14 +388,14 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the results of finished runs side by side."""
-    from coordinator import display
-    from coordinator.records import finished
+    from covey.coordinator.report import display
+    from covey.coordinator.run.records import finished
 
     results = [finished(folder) for folder in folders]
     if html is not None or svg:
-        from coordinator.curves import curves
-        from coordinator.page import page, write_pictures
-        from shared.files import write_atomically
+        from covey.coordinator.report.curves import curves
+        from covey.coordinator.report.html_report import page, write_pictures
+        from covey.shared.files import write_atomically
 
         runs = curves(folders, results)
         if html is not None:
@@ -412,9 +420,10 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write each cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
-    from coordinator import display, launch
-    from coordinator.records import finished
-    from shared.model_files import model_files
+    from covey.coordinator.processes import launch
+    from covey.coordinator.report import display
+    from covey.coordinator.run.records import finished
+    from covey.shared.model_files import model_files
 
     allowed = AllowedCode.parse(allow)
     finished(folder)
@@ -434,7 +443,7 @@ def export(
 @main.command()
 def methods(as_json: Json = False) -> None:
     """List every training method with its hyper-parameters and defaults."""
-    from coordinator.scenario_file import methods as listed
+    from covey.shared.scenario.describe import methods as listed
 
     rows = listed()
     if as_json:
@@ -453,7 +462,7 @@ def methods(as_json: Json = False) -> None:
 @main.command()
 def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
-    from coordinator.scenario_file import schema as made
+    from covey.shared.scenario.describe import schema as made
 
     print(json_text.dumps(made(), indent=1))
 

@@ -26,8 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from shared import json_text
-from shared.errors import UserError
+from covey.shared import json_text
+from covey.shared.errors import UserError
 
 BEGIN = "begin"  # event of the first line
 REPAIRED = "log_repaired"  # an unfinished last line was cut off when the log was opened

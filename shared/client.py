@@ -20,16 +20,16 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
-from shared.codec import Codec, decode, encode
-from shared.errors import DecodeError, PublicError
-from shared.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
-from shared.metrics import accuracy, macro_f1
-from shared.noise import Noise
-from shared.privacy import LOCAL, AgentPrivacy, noised
-from shared.seeds import generator
-from shared.strategies import AnyStrategy
-from shared.strategy import HELD, MODEL, Descent, Job, Local, Memory, Mixture, Report, Strategy, Training
-from shared.vectors import Layout, Vector
+from covey.shared.errors import DecodeError, PublicError
+from covey.shared.numerics.metrics import accuracy, macro_f1
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import HELD, MODEL, Descent, Job, Local, Memory, Mixture, Report, Strategy, Training
+from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.wire.codec import Codec, decode, encode
+from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
 OWED = "codec/"
 LEDGER = "privacy/ledger"  # memory: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)

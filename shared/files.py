@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from shared.errors import UserError
+from covey.shared.errors import UserError
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 
-from shared.printable import printable_lines
+from covey.shared.printable import printable_lines
 
 
 class PrintableFormatter(logging.Formatter):

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.seeds import generator
-from shared.strategy import Contrast, Descent, Local, Pull, Rows, Split, Training
-from shared.vectors import Layout, Tensor, Vector
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Contrast, Descent, Local, Pull, Rows, Split, Training
 
 Array = npt.NDArray[Any]
 NO_PULL = Pull()

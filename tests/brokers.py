@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from broker.embedded import EmbeddedBroker
-from broker.limits import Limits
-from broker.memory import MemoryBroker
-from broker.mosquitto import Mosquitto, find
-from broker.options import Options
-from shared.link import Will
-from shared.mqtt_link import MqttLink
+from covey.broker.limits import Limits
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto, find
+from covey.broker.programs.options import Options
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.link import Will
+from covey.shared.mqtt.mqtt_link import MqttLink
 
 STOCK = "listener {port} 127.0.0.1\nallow_anonymous true\n"
 ROOMY = Options(limits=Limits(packet=9 << 20))  # the suites send parts of the largest size

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from shared.seeds import entropy, generator
-from shared.strategy import ClientId, Job, Memory, Mixture, Order, Phase, Report, Setup, Strategy, View
+from covey.shared.seeds import entropy, generator
+from covey.shared.strategies.base import ClientId, Job, Memory, Mixture, Order, Phase, Report, Setup, Strategy, View
 from tests.bowl import Drop, Trainer
 
 T = TypeVar("T")

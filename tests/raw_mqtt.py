@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from shared.broker_url import BrokerUrl
+from covey.shared.mqtt.broker_url import BrokerUrl
 
 CONNACK, PUBLISH, PUBACK, SUBACK, PINGRESP = 2, 3, 4, 9, 13
 TIMEOUT_S = 30.0

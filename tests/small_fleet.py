@@ -8,19 +8,19 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from agent import wire
-from agent.service import Agent, Identity
-from agent.worker import load_memory, save_memory
-from broker.memory import MemoryBroker
-from coordinator.rounds import Rules
-from coordinator.run import Run
-from coordinator.service import Service, last_will
-from shared.client import decode_model, perform
-from shared.messages import OrderMessage, digest
-from shared.scenario import Scenario
-from shared.strategy import ClientId
-from shared.topics import Topics
-from shared.vectors import Layout
+from covey.agent.device.service import Agent, Identity
+from covey.agent.worker import frames
+from covey.agent.worker.worker import load_memory, save_memory
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.service import Service, last_will
+from covey.shared.client import decode_model, perform
+from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage, digest
+from covey.shared.wire.topics import Topics
 from tests.bowl import Trainer
 from tests.small_run import local_for, setup
 
@@ -32,7 +32,7 @@ class Numpy:
         self.people, self.takes_s = people, takes_s
         self.worked: list[tuple[ClientId, int]] = []  # (client, step)
 
-    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         await asyncio.sleep(self.takes_s)
         if job["job"] == "inspect":
             local = self.people[job["source"]["client"]]
@@ -40,7 +40,7 @@ class Numpy:
             return {"samples": local.examples, "test_samples": local.examples, "labels": labels, "problem": None}
         return self._perform(job)
 
-    def _perform(self, job: wire.Job) -> wire.Job:
+    def _perform(self, job: frames.Job) -> frames.Job:
         order, client = OrderMessage.from_bytes(job["order"]), job["client"]
         assert order.work is not None
         self.worked.append((client, order.step))

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.inprocess import InProcess
-from coordinator.launch import setup_of
-from coordinator.rounds import Rules
-from coordinator.run import Run
-from shared.client import shuffle
-from shared.messages import OrderMessage
-from shared.scenario import Scenario
-from shared.seeds import entropy, generator
-from shared.strategy import ClientId, Local, Setup, Training
+from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.client import shuffle
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import entropy, generator
+from covey.shared.strategies.base import ClientId, Local, Setup, Training
+from covey.shared.wire.messages import OrderMessage
 from tests.bowl import Softmax, Trainer, perceptron_client, softmax_client
 
 # Every strategy with hyper-parameters that suit eight clients; a new method adds its line here, and so may a mode.

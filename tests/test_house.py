@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,24 +13,31 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("agent", "broker", "coordinator", "shared")
-FILES = sorted(path.relative_to(ROOT).as_posix() for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+FOLDERS = ("agent", "broker", "coordinator", "shared")
+FILES = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+# The rooms of each folder, from the ground up: a room may import those before it, never one behind it.
+# A module that lies in no room is a room of its own.
+STAIRS = {
+    "shared": [
+        "errors json_text printable seeds python_process array_files model_files",
+        "audit files logs terminal",
+        "numerics",
+        "privacy wire",
+        "strategies mqtt",
+        "scenario client cli",
+    ],
+    "broker": ["limits topic_filters", "access testing", "embedded", "programs", "home doctor", "farewell", "cli"],
+    "coordinator": ["engine", "plan run", "processes compare serve", "simulate report", "commands", "cli"],
+    "agent": ["own_code policy", "data", "training", "worker", "device", "fleet", "cli"],
+}
 
 # what is imported -> the only files that may
 ONLY = {
-    "torch": [
-        "agent/learner*.py",
-        "agent/models*.py",
-        "agent/data*.py",
-        "agent/data/*.py",
-        "agent/worker*.py",
-        "agent/views*.py",
-        "agent/contrast*.py",
-        "agent/export*.py",
-    ],
-    "aiomqtt": ["shared/mqtt_link.py"],
-    "amqtt": ["broker/*.py"],
-    "matplotlib": ["coordinator/page.py", "coordinator/pictures.py"],  # a device never draws
+    "torch": ["agent/training/*.py", "agent/data/*.py", "agent/worker/worker.py"],
+    "aiomqtt": ["shared/mqtt/mqtt_link.py"],
+    "amqtt": ["broker/embedded/*.py", "broker/programs/embedded.py"],
+    "matplotlib": ["coordinator/report/*.py"],  # a device never draws
     "pickle": [],
     "cloudpickle": [],
     "dill": [],
@@ -37,8 +45,14 @@ ONLY = {
     "marshal": [],
     "shelve": [],
 }
-SIBLINGS = {"agent", "broker", "coordinator"}
-PURE = ["agent/session.py", "agent/events.py", "coordinator/rounds.py", "coordinator/sampling.py", "shared/topics.py"]
+PURE = [
+    "agent/device/session.py",
+    "agent/device/events.py",
+    "coordinator/engine/*.py",
+    "shared/numerics/*.py",
+    "shared/strategies/*.py",
+    "shared/wire/*.py",
+]
 UNSAFE_CALLS = {
     "torch.load",
     "yaml.load",
@@ -51,44 +65,81 @@ UNSAFE_CALLS = {
 }
 
 # what a waiting agent has in memory, and what a coordinator needs to run rounds
-IDLE = ["agent.service", "agent.session", "agent.outbox", "shared.parts", "shared.messages", "shared.mqtt_link"]
-ROUNDS = ["coordinator.run", "coordinator.service", "coordinator.rounds"]
+IDLE = [
+    "covey.agent.device.service",
+    "covey.agent.device.session",
+    "covey.agent.device.outbox",
+    "covey.shared.wire.parts",
+    "covey.shared.wire.messages",
+    "covey.shared.mqtt.mqtt_link",
+]
+ROUNDS = ["covey.coordinator.run.run", "covey.coordinator.serve.service", "covey.coordinator.engine.rounds"]
 
 
-def imports(tree: ast.AST) -> set[str]:
-    """The first name of everything that is imported anywhere in a file."""
+def imported_modules(tree: ast.AST) -> set[str]:
+    """The dotted name of everything that is imported anywhere in a file, with what is imported from it."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=found):
-                names |= {name.name.split(".")[0] for name in found}
-            case ast.ImportFrom(module=str(module), level=0):
-                names.add(module.split(".")[0])
+                names |= {name.name for name in found}
+            case ast.ImportFrom(module=str(module), names=found, level=0):
+                names |= {f"{module}.{name.name}" for name in found}
             case ast.ImportFrom():
                 names.add("a relative name")
     return names
+
+
+def room_of(module: str) -> tuple[str, str]:
+    """Folder and room of one of our modules: "covey.agent.data.fit" is in ("agent", "data"). Rooms are "" at the top."""
+    _, folder, room, *_ = [*module.split("."), "", ""]
+    return folder, room
+
+
+def floor_of(folder: str, room: str) -> int:
+    """How high a room lies in its folder."""
+    for floor, rooms in enumerate(STAIRS[folder]):
+        if room in rooms.split():
+            return floor
+    raise KeyError(f"{folder}/{room} is no room of STAIRS")
+
+
+def wrong_arrows(file: str, modules: set[str]) -> list[str]:
+    """Imports that leave a folder for a sibling, or go up its stairs."""
+    folder, room = room_of("covey." + file.removesuffix(".py").replace("/", "."))
+    wrong = []
+    for module in sorted(modules):
+        if not module.startswith("covey."):
+            continue
+        to_folder, to_room = room_of(module)
+        if to_folder not in (folder, "shared"):
+            wrong.append(f"{folder} imports {to_folder}: {module}")
+        elif to_folder == folder and to_room != room and floor_of(folder, to_room) >= floor_of(folder, room):
+            wrong.append(f"{folder}/{room} imports {to_room}, which is not below it: {module}")
+    return wrong
 
 
 def read(file: str) -> ast.AST:
     return ast.parse((ROOT / file).read_text(encoding="utf-8"), filename=file)
 
 
+def matches(file: str, patterns: list[str]) -> bool:
+    return any(fnmatch(file, pattern) for pattern in patterns)
+
+
 def broken(file: str, tree: ast.AST) -> list[str]:
     """Every rule of the house that a file breaks, in words."""
-    room, imported = file.split("/")[0], imports(tree)
-    wrong = []
-    if room == "shared":
-        wrong += [f"shared imports {name}" for name in sorted(imported & SIBLINGS)]
-        if "asyncio" in imported and not fnmatch(Path(file).name, "*link*.py"):
-            wrong.append("asyncio belongs to the link files of shared")
-    else:
-        wrong += [f"{room} imports its sibling {name}" for name in sorted(imported & (SIBLINGS - {room}))]
+    modules = imported_modules(tree)
+    packages = {module.split(".")[0] for module in modules}
+    wrong = wrong_arrows(file, modules)
+    if file.startswith("shared/") and "asyncio" in packages and not fnmatch(file, "shared/mqtt/*link*.py"):
+        wrong.append("asyncio belongs to the link files of shared")
     for name, allowed in ONLY.items():
-        if name in imported and not any(fnmatch(file, pattern) for pattern in allowed):
+        if name in packages and not matches(file, allowed):
             wrong.append(f"{name} may be imported by {allowed or 'nobody'} only")
-    if file in PURE:
-        wrong += [f"a pure file imports {name}" for name in sorted(imported & {"asyncio", "socket", "time", "aiomqtt"})]
-    wrong += [f"{name} is imported" for name in sorted(imported & {"tests", "a relative name"})]
+    if matches(file, PURE):
+        wrong += [f"a pure file imports {name}" for name in sorted(packages & {"asyncio", "socket", "time", "aiomqtt"})]
+    wrong += [f"{name} is imported" for name in sorted(packages & {"tests", "a relative name"})]
     return wrong + [f"line {line}: {call}" for line, call in unsafe(tree)]
 
 
@@ -108,28 +159,49 @@ def test_a_file_keeps_the_rules_of_the_house(file: str) -> None:
     assert broken(file, read(file)) == []
 
 
-@pytest.mark.parametrize("room", ["agent", "broker", "coordinator"])
-def test_every_room_stands_on_shared(room: str) -> None:
-    assert any("shared" in imports(read(file)) for file in FILES if file.startswith(f"{room}/"))
+def test_every_room_has_its_place_on_the_stairs() -> None:
+    rooms = {room_of("covey." + file.removesuffix(".py").replace("/", ".")) for file in FILES}
+    drawn = {(folder, room) for folder, floors in STAIRS.items() for room in " ".join(floors).split()}
+    assert {(folder, room) for folder, room in rooms if room != "__init__"} == drawn
+
+
+@pytest.mark.parametrize("pattern", [*PURE, *(pattern for patterns in ONLY.values() for pattern in patterns)])
+def test_a_rule_for_some_files_has_files(pattern: str) -> None:
+    assert any(fnmatch(file, pattern) for file in FILES)
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Neither when they are imported, nor for types alone: two files that need each other are one file, or three."""
+    files = {"covey." + file.removesuffix(".py").replace("/", "."): file for file in FILES}
+    arrows = {}
+    for module, file in files.items():
+        found = imported_modules(read(file))
+        packages = {name.rpartition(".")[0] for name in found - files.keys()}
+        arrows[module] = (found | packages) & files.keys() - {module}
+    graphlib.TopologicalSorter(arrows).prepare()  # raises CycleError, which names the circle
 
 
 @pytest.mark.parametrize(
     ("file", "source", "why"),
     [
-        ("shared/x.py", "import agent.session", "shared imports agent"),
-        ("shared/x.py", "def f():\n    from coordinator import run", "shared imports coordinator"),
-        ("shared/x.py", "import asyncio", "asyncio belongs to the link files of shared"),
-        ("shared/x.py", "import torch.nn", "torch may be imported by"),
-        ("coordinator/x.py", "from torch import nn", "torch may be imported by"),
-        ("agent/service.py", "import torch", "torch may be imported by"),
-        ("agent/x.py", "from broker.start import installed", "agent imports its sibling broker"),
-        ("coordinator/x.py", "from ..agent import session", "a relative name is imported"),
-        ("agent/x.py", "import aiomqtt", "aiomqtt may be imported by"),
-        ("agent/x.py", "import pickle", "pickle may be imported by nobody only"),
-        ("coordinator/rounds.py", "import time", "a pure file imports time"),
-        ("agent/models.py", "import torch\ntorch.load('x')", "line 2: torch.load"),
-        ("shared/x.py", "import yaml\nyaml.load(f, Loader=yaml.Loader)", "line 2: yaml.load"),
-        ("agent/x.py", "np.load(path, allow_pickle=True)", "line 1: allow_pickle=True"),
+        ("shared/errors.py", "import covey.agent.device.session", "shared imports agent"),
+        ("shared/errors.py", "def f():\n    from covey.coordinator.run import run", "shared imports coordinator"),
+        ("shared/errors.py", "import asyncio", "asyncio belongs to the link files of shared"),
+        ("shared/errors.py", "import torch.nn", "torch may be imported by"),
+        ("coordinator/run/x.py", "from torch import nn", "torch may be imported by"),
+        ("agent/device/service.py", "import torch", "torch may be imported by"),
+        ("agent/cli.py", "from covey.broker.programs.start import find", "agent imports broker"),
+        ("agent/data/x.py", "from covey.agent.training.models import build", "agent/data imports training"),
+        ("coordinator/run/x.py", "from covey.coordinator.serve import service", "coordinator/run imports serve"),
+        ("shared/numerics/x.py", "from covey.shared.wire import codec", "shared/numerics imports wire"),
+        ("shared/wire/x.py", "from covey.shared.privacy import noise", "shared/wire imports privacy"),
+        ("coordinator/run/x.py", "from ..agent import session", "a relative name is imported"),
+        ("agent/cli.py", "import aiomqtt", "aiomqtt may be imported by"),
+        ("agent/cli.py", "import pickle", "pickle may be imported by nobody only"),
+        ("coordinator/engine/rounds.py", "import time", "a pure file imports time"),
+        ("agent/training/models.py", "import torch\ntorch.load('x')", "line 2: torch.load"),
+        ("shared/cli.py", "import yaml\nyaml.load(f, Loader=yaml.Loader)", "line 2: yaml.load"),
+        ("agent/cli.py", "np.load(path, allow_pickle=True)", "line 1: allow_pickle=True"),
     ],
 )
 def test_a_broken_rule_is_seen(file: str, source: str, why: str) -> None:
@@ -154,7 +226,7 @@ def test_the_coordinator_runs_rounds_without_torch(module: str) -> None:
 
 
 def test_the_look_into_memory_sees_what_is_there() -> None:
-    assert loaded_with("shared.vectors", "numpy", "torch") == ["numpy"]
+    assert loaded_with("covey.shared.numerics.vectors", "numpy", "torch") == ["numpy"]
 
 
 @pytest.mark.parametrize("file", [name for name in FILES if "Console(" in (ROOT / name).read_text("utf-8")])

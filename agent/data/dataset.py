@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shared.errors import DataError
-from shared.seeds import generator
+from covey.shared.errors import DataError
+from covey.shared.seeds import generator
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]

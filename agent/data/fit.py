@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from agent.data.dataset import Array, Dataset
-from shared.errors import DataError
-from shared.scenario import Task
+from covey.agent.data.dataset import Array, Dataset
+from covey.shared.errors import DataError
+from covey.shared.scenario.scenario import Task
 
 
 def fit(data: Dataset, task: Task) -> Dataset:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from agent.data.dataset import Array, Dataset, dataset
-from agent.data.limits import MAX_BYTES, check_size
-from shared.errors import DataError
+from covey.agent.data.dataset import Array, Dataset, dataset
+from covey.agent.data.limits import MAX_BYTES, check_size
+from covey.shared.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image

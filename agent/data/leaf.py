@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agent.data.dataset import Array, Dataset, dataset
-from agent.data.images import SUFFIXES, resized
-from shared import json_text
-from shared.errors import DataError
+from covey.agent.data.dataset import Array, Dataset, dataset
+from covey.agent.data.images import SUFFIXES, resized
+from covey.shared import json_text
+from covey.shared.errors import DataError
 
 MAX_DEPTH = 16  # of lists in the JSON: an image is three deep in a user's data, which is three deep itself
 MAX_USER_NAME = 200

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import IO
 
-from shared.errors import DataError, UserError
+from covey.shared.errors import DataError, UserError
 
 LIMIT_VARIABLE = "COVEY_MAX_DATA_BYTES"
 FREE_BYTES = 512 << 20

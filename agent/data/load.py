@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agent.data.arrays import load_function, load_npz
-from agent.data.dataset import Dataset
-from agent.data.images import is_image_folder, load_image_folder
-from agent.data.leaf import is_leaf, load_leaf
-from agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
-from agent.data.svhn import is_svhn, load_svhn
-from agent.data.tables import load_table
-from shared.consent import NO_CODE, AllowedCode
-from shared.errors import DataError
+from covey.agent.data.arrays import load_function, load_npz
+from covey.agent.data.dataset import Dataset
+from covey.agent.data.images import is_image_folder, load_image_folder
+from covey.agent.data.leaf import is_leaf, load_leaf
+from covey.agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
+from covey.agent.data.svhn import is_svhn, load_svhn
+from covey.agent.data.tables import load_table
+from covey.shared.errors import DataError
+from covey.shared.scenario.consent import NO_CODE, AllowedCode
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (

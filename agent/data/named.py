@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from agent.data.arrays import read_npz
-from agent.data.dataset import Array, Dataset, Indices, dataset
-from agent.data.load import load
-from agent.data.standard import load_cifar, load_idx
-from shared.errors import DataError
+from covey.agent.data.arrays import read_npz
+from covey.agent.data.dataset import Array, Dataset, Indices, dataset
+from covey.agent.data.load import load
+from covey.agent.data.standard import load_cifar, load_idx
+from covey.shared.errors import DataError
 
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
 FILES = {

@@ -12,9 +12,9 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from agent.data.dataset import Array, Dataset, dataset
-from agent.data.limits import Unpacked, check_size, unpacked_limit
-from shared.errors import DataError
+from covey.agent.data.dataset import Array, Dataset, dataset
+from covey.agent.data.limits import Unpacked, check_size, unpacked_limit
+from covey.shared.errors import DataError
 
 IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 CIFAR_PIXELS = 3 * 32 * 32

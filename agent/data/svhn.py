@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from agent.data.dataset import Array, Dataset, dataset
-from agent.data.limits import check_size, unpacked_limit
-from agent.data.matlab import MatlabError, read_arrays
-from shared.errors import DataError
+from covey.agent.data.dataset import Array, Dataset, dataset
+from covey.agent.data.limits import check_size, unpacked_limit
+from covey.agent.data.matlab import MatlabError, read_arrays
+from covey.shared.errors import DataError
 
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from agent.data.dataset import Dataset, dataset, encode
-from agent.data.limits import check_size, unpacked_limit
-from shared.errors import DataError
+from covey.agent.data.dataset import Dataset, dataset, encode
+from covey.agent.data.limits import check_size, unpacked_limit
+from covey.shared.errors import DataError
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 LABEL_NAMES = ("label", "class", "target", "y")

@@ -8,7 +8,7 @@ round is never used. Who missed it walks down the tree as a newcomer does, from 
 
 The two thresholds grow with the model, the rate and the epochs, and no pair of them serves every fleet. So by default
 (`trigger: rotations`, ours) a cluster is split where the directions of its members' updates fall into clusters beyond chance
-(shared/choosing.py), in three rounds in a row, along Ward's bipartition of these directions. `trigger: norms` is the paper's.
+(shared/numerics/choose_k.py), in three rounds in a row, along Ward's bipartition of these directions. `trigger: norms` is the paper's.
 
 `trigger: rounds` with gamma 0.13, linkage average and the last kernel is the variant of Long et al. 2023.
 """
@@ -23,13 +23,22 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from shared.aggregation import MEAN, Average
-from shared.choosing import by_rotations
-from shared.clustering import Labels, Matrix, across, agglomerative, bipartition_min_cross, gram
-from shared.strategies.hard import Clustered, Features, ManyModels, feature_span, invited, joined, sizes, strangers
-from shared.strategies.single import averaged
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup, View
-from shared.vectors import Vector, combine, cosine, mean
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.choose_k import by_rotations
+from covey.shared.numerics.clustering import Labels, Matrix, across, agglomerative, bipartition_min_cross, gram
+from covey.shared.numerics.vectors import Vector, combine, cosine, mean
+from covey.shared.strategies.base import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup, View
+from covey.shared.strategies.bases.hard import (
+    Clustered,
+    Features,
+    ManyModels,
+    feature_span,
+    invited,
+    joined,
+    sizes,
+    strangers,
+)
+from covey.shared.strategies.bases.single import averaged
 
 IN_A_ROW = 3  # rounds: by chance 1 in 8000, where each is wrong once in 20
 SPLIT = "split"  # model key of the node that split s divided

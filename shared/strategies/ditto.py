@@ -11,8 +11,8 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from shared.strategies.single import AveragedOnly
-from shared.strategy import Job, Local, Memory, Mixture, Pull, Report
+from covey.shared.strategies.base import Job, Local, Memory, Mixture, Pull, Report
+from covey.shared.strategies.bases.single import AveragedOnly
 
 OWN = "own"  # the personal model (d,) in the client's memory
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from shared.strategies.single import AveragedOnly
+from covey.shared.strategies.bases.single import AveragedOnly
 
 
 class FedAvg(AveragedOnly):

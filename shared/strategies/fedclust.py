@@ -4,7 +4,7 @@ Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning t
 Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent:
 E_0 = E (or an own number of epochs, or of steps), and clusters start at the common start and train from round 1 on. Where
 the scenario gives no cut, the tree has Ward's linkage and is cut where rotations of the same signatures say so, which can
-also find that there are no clusters (shared/choosing.py); with a cut given the linkage is the average one. A newcomer is compared with the centroid of
+also find that there are no clusters (shared/numerics/choose_k.py); with a cut given the linkage is the average one. A newcomer is compared with the centroid of
 the members' first uploads, for a cluster's current model has trained much longer. A client that comes back
 keeps its cluster.
 """
@@ -18,12 +18,24 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.aggregation import MEAN, Average
-from shared.choosing import Choice, by_rotations, by_silhouette
-from shared.clustering import Linkage, Matrix, agglomerative, cut_between, euclidean, nearest
-from shared.strategies.hard import Clustered, HardClustered, cut_defaults, folded, useless
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Proximity, Report, Reports, Routes, Setup
-from shared.vectors import Vector, combine, dot, mean
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.choose_k import Choice, by_rotations, by_silhouette
+from covey.shared.numerics.clustering import Linkage, Matrix, agglomerative, cut_between, euclidean, nearest
+from covey.shared.numerics.vectors import Vector, combine, dot, mean
+from covey.shared.strategies.base import (
+    ClientId,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Proximity,
+    Report,
+    Reports,
+    Routes,
+    Setup,
+)
+from covey.shared.strategies.bases.hard import Clustered, HardClustered, cut_defaults, folded, useless
 
 
 @dataclass(frozen=True)

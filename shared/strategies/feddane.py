@@ -17,11 +17,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.errors import DataError
-from shared.strategies.single import Single, SingleModel, averaged
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
-from shared.vectors import Vector, combine, dot
+from covey.shared.errors import DataError
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector, combine, dot
+from covey.shared.strategies.base import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
+from covey.shared.strategies.bases.single import Single, SingleModel, averaged
 
 GRADIENT = "gradient"  # the first phase, its vector, and the key of the mean
 FEDAVGS, ANOTHER = "train", "resample"  # the names under which cohorts are drawn

@@ -13,10 +13,10 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.strategies.single import Single, SingleModel, averaged
-from shared.strategy import Phase, Reports, Routes, Setup
-from shared.vectors import Vector, combine
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.strategies.base import Phase, Reports, Routes, Setup
+from covey.shared.strategies.bases.single import Single, SingleModel, averaged
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from shared.aggregation import MEAN, Average
-from shared.strategies.feddist import DistState, PartOfTheWay
-from shared.strategies.single import averaged
-from shared.strategy import Reports
-from shared.vectors import Vector
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import Reports
+from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.feddist import DistState, PartOfTheWay
 
 
 class FedDws(PartOfTheWay):

@@ -17,11 +17,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.strategies.losses import comparable
-from shared.strategies.single import averaged
-from shared.strategies.soft import merged
-from shared.strategy import (
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import (
     HELD,
     ClientId,
     Descent,
@@ -38,7 +36,9 @@ from shared.strategy import (
     Strategy,
     View,
 )
-from shared.vectors import Vector
+from covey.shared.strategies.bases.losses import comparable
+from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.bases.soft import merged
 
 PI = "pi"  # in a client's memory: its mixture weights (K,); HELD is its heaviest component after training
 SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost

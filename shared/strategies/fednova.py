@@ -16,10 +16,23 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average, lower_median
-from shared.strategies.single import Single, SingleModel
-from shared.strategy import LARGEST, Expected, Job, Local, Memory, Phase, Pull, Report, Reports, Setup, Training, View
-from shared.vectors import Vector, combine
+from covey.shared.numerics.averages import MEAN, Average, lower_median
+from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.strategies.base import (
+    LARGEST,
+    Expected,
+    Job,
+    Local,
+    Memory,
+    Phase,
+    Pull,
+    Report,
+    Reports,
+    Setup,
+    Training,
+    View,
+)
+from covey.shared.strategies.bases.single import Single, SingleModel
 
 WORK = "a"  # a_i in a report's numbers
 FAR = 1e4  # an a_i is within this factor of the steps: a momentum of 0.999 makes it a thousand times as much

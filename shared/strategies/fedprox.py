@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from shared.seeds import generator
-from shared.strategies.single import AveragedOnly
-from shared.strategy import Job, Local, Memory, Pull, Report
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Job, Local, Memory, Pull, Report
+from covey.shared.strategies.bases.single import AveragedOnly
 
 
 class FedProx(AveragedOnly):

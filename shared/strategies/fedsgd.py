@@ -14,10 +14,10 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.strategies.single import Single, SingleModel
-from shared.strategy import Job, Local, Memory, Phase, Report, Reports, Schedule, Setup, View, factor_in
-from shared.vectors import Vector, combine
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.strategies.base import Job, Local, Memory, Phase, Report, Reports, Schedule, Setup, View, factor_in
+from covey.shared.strategies.bases.single import Single, SingleModel
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import ConfigDict, Field
 
-from shared.aggregation import MEAN, PICKING, Average, Rule
-from shared.errors import DataError
-from shared.seeds import generator
-from shared.strategies.losses import comparable
-from shared.strategies.soft import SOFT, dominant, merged, unknown
-from shared.strategy import (
+from covey.shared.errors import DataError
+from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
+from covey.shared.numerics.vectors import Vector, mean
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import (
     HELD,
     ClientId,
     Expected,
@@ -39,7 +38,8 @@ from shared.strategy import (
     Strategy,
     View,
 )
-from shared.vectors import Vector, mean
+from covey.shared.strategies.bases.losses import comparable
+from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
 VELOCITY = "velocity"  # in a client's memory: its optimiser's (P,)
 

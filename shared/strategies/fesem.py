@@ -19,11 +19,23 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from shared.aggregation import MEAN, Average
-from shared.clustering import Distance, distances, kmeans, nearest, refill, sketch
-from shared.strategies.hard import Clustered, HardClustered, feature_span, joined, sizes
-from shared.strategy import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Routes, Setup
-from shared.vectors import Vector, mean
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.clustering import Distance, distances, kmeans, nearest, refill, sketch
+from covey.shared.numerics.vectors import Vector, mean
+from covey.shared.strategies.base import (
+    ClientId,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Pull,
+    Report,
+    Reports,
+    Routes,
+    Setup,
+)
+from covey.shared.strategies.bases.hard import Clustered, HardClustered, feature_span, joined, sizes
 
 SKETCH = 2048  # dimensions of the random projection
 

@@ -29,15 +29,28 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average, Rule
-from shared.clustering import kmeans, refill
-from shared.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
-from shared.matching import Permutation, align, layers_of, random_start
-from shared.seeds import generator
-from shared.strategies.hard import Clustered, HardClustered
-from shared.strategies.soft import merged
-from shared.strategy import ClientId, Expected, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
-from shared.vectors import Layout, Vector, mean, release, squared_distance
+from covey.shared.numerics.averages import MEAN, Average, Rule
+from covey.shared.numerics.clustering import kmeans, refill
+from covey.shared.numerics.fedma import Inputs, Prior, average_last, match_layer, raw_inputs
+from covey.shared.numerics.matching import Permutation, align, layers_of, random_start
+from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared_distance
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import (
+    ClientId,
+    Expected,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Pull,
+    Report,
+    Reports,
+    Setup,
+    View,
+)
+from covey.shared.strategies.bases.hard import Clustered, HardClustered
+from covey.shared.strategies.bases.soft import merged
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from shared.aggregation import MEAN, PICKING, Average, Rule
-from shared.strategies.single import averaged
-from shared.strategies.soft import SOFT, dominant, merged, unknown
-from shared.strategy import (
+from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
+from covey.shared.numerics.vectors import Vector, mean
+from covey.shared.strategies.base import (
     ClientId,
     Contrast,
     Expected,
@@ -37,7 +36,8 @@ from shared.strategy import (
     Strategy,
     View,
 )
-from shared.vectors import Vector, mean
+from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
 Counted = Literal["received", "trained"]
 Variant = Literal["full", "fedavg+clu", "fedavg+clusteredFL"]

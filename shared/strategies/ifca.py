@@ -19,13 +19,10 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from shared.aggregation import MEAN, Average
-from shared.seeds import generator
-from shared.strategies.fedsgd import decayed
-from shared.strategies.hard import Clustered, ManyModels, joined
-from shared.strategies.losses import comparable, lowest
-from shared.strategies.single import averaged
-from shared.strategy import (
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import (
     GRADIENT,
     LARGEST,
     ClientId,
@@ -44,7 +41,10 @@ from shared.strategy import (
     View,
     factor_in,
 )
-from shared.vectors import Vector
+from covey.shared.strategies.bases.hard import Clustered, ManyModels, joined
+from covey.shared.strategies.bases.losses import comparable, lowest
+from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.fedsgd import decayed
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
 RESTART = "restart"  # phase of a short run, with the number of its round

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.errors import DataError, PublicError
-from shared.strategies.single import averaged
-from shared.strategy import (
+from covey.shared.errors import DataError, PublicError
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.strategies.base import (
     HELD,
     ClientId,
     Job,
@@ -36,7 +36,7 @@ from shared.strategy import (
     Strategy,
     View,
 )
-from shared.vectors import Layout, Vector
+from covey.shared.strategies.bases.single import averaged
 
 SHARED, START = "0", "start"  # keys: the shared part, and the own layers' initial values
 Spans = tuple[tuple[int, int], ...]

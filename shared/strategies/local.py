@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.errors import DataError
-from shared.strategy import (
+from covey.shared.errors import DataError
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import (
     HELD,
     ClientId,
     Job,
@@ -31,7 +32,6 @@ from shared.strategy import (
     Strategy,
     View,
 )
-from shared.vectors import Vector
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ of its classes, in the scale of the files, not centred. Our choices: `min_entry`
 public code measures, takes the absolute value of the inner product, for a singular vector has no sign of its own;
 linkage `weighted` is the code's "average", also where a newcomer is placed: each member of the first clustering counts by its
 path in the merge tree, and newcomers before it do not count; without a cut the tree has complete linkage and is cut where
-rotations of the same clients say so (shared/choosing.py), which can also find that there are no clusters.
+rotations of the same clients say so (shared/numerics/choose_k.py), which can also find that there are no clusters.
 Singular vectors of images look like class means: who must not show these to the server should not use PACFL.
 """
 
@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ConfigDict, Field, model_validator
 
-from shared.aggregation import MEAN, Average
-from shared.choosing import by_rotations
-from shared.clustering import Agglomeration, Linkage, Matrix, agglomerative, cut_between, orthonormal
-from shared.strategies.hard import Clustered, HardClustered, cut_defaults, folded, joined, useless
-from shared.strategy import (
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.choose_k import by_rotations
+from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix, agglomerative, cut_between, orthonormal
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import (
     LARGEST,
     ClientId,
     Expected,
@@ -41,7 +41,7 @@ from shared.strategy import (
     Routes,
     Setup,
 )
-from shared.vectors import Vector
+from covey.shared.strategies.bases.hard import Clustered, HardClustered, cut_defaults, folded, joined, useless
 
 SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean}
 

@@ -19,9 +19,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average
-from shared.strategies.single import Single, SingleModel, averaged
-from shared.strategy import (
+from covey.shared.numerics.averages import MEAN, Average
+from covey.shared.numerics.vectors import Vector, combine
+from covey.shared.strategies.base import (
     ClientId,
     Job,
     Local,
@@ -36,7 +36,7 @@ from shared.strategy import (
     Setup,
     factor_in,
 )
-from shared.vectors import Vector, combine
+from covey.shared.strategies.bases.single import Single, SingleModel, averaged
 
 
 @dataclass(frozen=True)

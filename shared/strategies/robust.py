@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
-from shared.aggregation import MEAN, Average, Rule
-from shared.clustering import nearest
-from shared.errors import PublicError
-from shared.strategies.fedsgd import decayed
-from shared.strategies.hard import Clustered, Features, HardClustered, feature_span, joined
-from shared.strategy import (
+from covey.shared.errors import PublicError
+from covey.shared.numerics.averages import MEAN, Average, Rule
+from covey.shared.numerics.clustering import nearest
+from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
+from covey.shared.numerics.vectors import Vector, combine, mean
+from covey.shared.strategies.base import (
     Descent,
     Job,
     Local,
@@ -36,8 +36,8 @@ from shared.strategy import (
     View,
     factor_in,
 )
-from shared.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
-from shared.vectors import Vector, combine, mean
+from covey.shared.strategies.bases.hard import Clustered, Features, HardClustered, feature_span, joined
+from covey.shared.strategies.fedsgd import decayed
 
 STEPS = 200  # of the logistic regression
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from shared.messages import CoordinatorStatus, ModelRef, OrderMessage, Work, digest
-from shared.parts import count_of
-from shared.scenario import Task
-from shared.strategies.fedavg import FedAvg
-from shared.strategy import Training
-from shared.vectors import Layout, Tensor
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.scenario.scenario import Task
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.wire.messages import CoordinatorStatus, ModelRef, OrderMessage, Work, digest
+from covey.shared.wire.parts import count_of
 
 TASK = Task(features=(4,), classes=2)
 LAYOUT = Layout((Tensor("fc.weight", (2, 4)), Tensor("fc.bias", (2,))), 2)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.data import Dataset, find_root, load_named
-from agent.data.named import FILES
+from covey.agent.data import Dataset, find_root, load_named
+from covey.agent.data.named import FILES
 
 
 def data_root(name: str) -> Path:

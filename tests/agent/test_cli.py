@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -16,16 +15,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from agent.cli import Lines, app, default_name, main
-from agent.models import initial
-from shared.errors import UserError
-from shared.link import Message, Up
-from shared.messages import AgentStatus
-from shared.mqtt_link import MqttLink
-from shared.scenario import Scenario
-from shared.seeds import entropy
-from shared.topics import Topics, is_name
-from shared.vectors import Layout
+from covey.agent.cli import Lines, app, default_name, main
+from covey.agent.training.models import initial
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import entropy
+from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.topics import Topics, is_name
 from tests.agent.test_worker import data, until
 from tests.brokers import start
 
@@ -114,7 +113,7 @@ def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_strea
 def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
     import subprocess
 
-    command = [sys.executable, "-m", "agent.cli", "start", "--data", str(tmp_path / "none.csv")]
+    command = [sys.executable, "-m", "covey.agent.cli", "start", "--data", str(tmp_path / "none.csv")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("agent: --data")
@@ -154,7 +153,7 @@ def test_what_cannot_be_is_one_message(
 @asynccontextmanager
 async def program(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "agent.cli", *map(str, arguments), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-m", "covey.agent.cli", *map(str, arguments), stdout=asyncio.subprocess.PIPE
     )
     try:
         yield process
@@ -244,7 +243,7 @@ async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sig
 
 @pytest.mark.processes
 async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "agent.cli", "fleet", str(scenario(tmp_path)), "--run-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "covey.agent.cli", "fleet", str(scenario(tmp_path)), "--run-dir", str(tmp_path)]
     shell = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -267,7 +266,9 @@ async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> 
 def test_the_idle_agents_modules_are_light() -> None:
     import subprocess
 
-    code = "import sys, agent.cli, agent.service, agent.pool, shared.mqtt_link; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    code = (
+        "import sys, covey.agent.cli, covey.agent.device.service, covey.agent.worker.pool, covey.shared.mqtt.mqtt_link; "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "torch", "rich", "yaml", "sklearn", "scipy"} & set(done.stdout.split())

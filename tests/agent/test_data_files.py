@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.data import load, with_test
-from shared.consent import AllowedCode, ConsentError
-from shared.errors import CoveyError, DataError
+from covey.agent.data import load, with_test
+from covey.shared.errors import CoveyError, DataError
+from covey.shared.scenario.consent import AllowedCode, ConsentError
 
 
 def idx(array: npt.NDArray[np.uint8]) -> bytes:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from agent.data.dataset import Dataset, dataset
-from agent.data.fit import fit
-from shared.errors import DataError
-from shared.scenario import Task
+from covey.agent.data.dataset import Dataset, dataset
+from covey.agent.data.fit import fit
+from covey.shared.errors import DataError
+from covey.shared.scenario.scenario import Task
 
 
 def some(*shape: int, targets: list[int] | list[float], labels: tuple[str, ...] = (), ordered: bool = False) -> Dataset:

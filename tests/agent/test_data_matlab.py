@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy.io import loadmat, savemat
 
-from agent.data.matlab import MatlabError, read_arrays
+from covey.agent.data.matlab import MatlabError, read_arrays
 
 LIMIT = 1 << 20
 

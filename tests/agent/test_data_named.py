@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from agent.data import find_root, load_named
-from agent.data.named import in_time_order
-from shared.errors import DataError
+from covey.agent.data import find_root, load_named
+from covey.agent.data.named import in_time_order
+from covey.shared.errors import DataError
 from tests.agent.real_data import data_root, real
 
 

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.check import load_local
-from agent.data import load, load_named
-from agent.partition import client_dataset, fleet_data
-from shared.errors import DataError
-from shared.scenario import Model, Scenario, Task
+from covey.agent.data import load, load_named
+from covey.agent.data.check import load_local
+from covey.agent.data.partition import client_dataset, fleet_data
+from covey.shared.errors import DataError
+from covey.shared.scenario.scenario import Model, Scenario, Task
 
 Bytes = npt.NDArray[np.uint8]
 

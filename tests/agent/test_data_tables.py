@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agent.data import load
-from shared.errors import DataError
+from covey.agent.data import load
+from covey.shared.errors import DataError
 
 
 def written(tmp_path: Path, text: str, name: str = "data.csv") -> Path:

@@ -12,15 +12,15 @@ import torch
 from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
-from agent.cli import app
-from agent.export import export
-from agent.learner import TorchLocal
-from agent.models import initial
-from shared.errors import UserError
-from shared.scenario import Model, Standardise, Task
-from shared.seeds import generator
-from shared.strategy import Training
-from shared.vectors import Layout, Vector
+from covey.agent.cli import app
+from covey.agent.training.export import export
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Training
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
 
 FIXED = Standardise(mean=(0.2, 0.1, -0.3), std=(2.0, 0.5, 1.0))

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from agent.faults import Weather
-from agent.fleet import FleetRun, write_partition
-from agent.scenario_file import load_scenario
-from broker.memory import MemoryBroker
-from shared.errors import UserError
-from shared.link import Message, Up
-from shared.messages import AgentStatus, OrderMessage
-from shared.scenario import Faults, Fleet, Scenario, Timeline
-from shared.topics import Topics
+from covey.agent.fleet.faults import Weather
+from covey.agent.fleet.fleet import FleetRun, write_partition
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.scenario.load import load_alone
+from covey.shared.scenario.scenario import Faults, Fleet, Scenario, Timeline
+from covey.shared.wire.messages import AgentStatus, OrderMessage
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import TASK, order, ref, status
 from tests.agent.test_service import FakePool, World
@@ -167,9 +167,9 @@ def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("name: s\ntask: {features: [4], clases: 2}\nstrategy: {name: fedavg}\n")
     with pytest.raises(UserError, match=r"task\.clases: unknown key, line 2"):
-        load_scenario(path)
+        load_alone(path)
     with pytest.raises(UserError, match="there is no such file"):
-        load_scenario(tmp_path / "none.yaml")
+        load_alone(tmp_path / "none.yaml")
 
 
 def test_relative_paths_of_a_scenario_start_at_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ def test_relative_paths_of_a_scenario_start_at_its_own_folder(tmp_path: Path, mo
         "fleet: {agents: 2, partition: split.npz}\n"
     )
     monkeypatch.chdir(tmp_path)
-    found = load_scenario(Path("sub/s.yaml"))
+    found = load_alone(Path("sub/s.yaml"))
     assert found.fleet is not None
     folder = path.parent.resolve()
     assert (found.task.init, found.fleet.partition) == (str(folder / "start.npz"), str(folder / "split.npz"))

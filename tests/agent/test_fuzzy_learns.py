@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.data.dataset import Dataset, dataset
-from agent.learner import TorchLocal
-from agent.models import initial
-from shared.metrics import membership_mse
-from shared.scenario import Model, Task
-from shared.seeds import entropy, generator
-from shared.strategies.fuzzy import Fuzzy
-from shared.strategy import Job, Setup, Training
+from covey.agent.data.dataset import Dataset, dataset
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.shared.numerics.metrics import membership_mse
+from covey.shared.scenario.scenario import Model, Task
+from covey.shared.seeds import entropy, generator
+from covey.shared.strategies.base import Job, Setup, Training
+from covey.shared.strategies.fuzzy import Fuzzy
 from tests.drive import Run
 
 SIDE = 8

@@ -11,14 +11,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from agent.data.dataset import Dataset, dataset
-from agent.learner import TorchLocal
-from agent.models import build, initial, layout_of
-from shared.errors import DataError, UserError
-from shared.scenario import Model, Standardise, Task
-from shared.seeds import generator
-from shared.strategy import Local, Pull, Training
-from shared.vectors import Layout, Tensor, Vector
+from covey.agent.data.dataset import Dataset, dataset
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import build, initial, layout_of
+from covey.shared.errors import DataError, UserError
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Local, Pull, Training
 
 IMAGES = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5"))
 TABLE = Task(features=(3,), classes=4, model=Model(name="mlp", options={"hidden": 5}))
@@ -403,7 +403,7 @@ def test_it_is_a_local_and_its_layout_is_the_models() -> None:
 
 
 def test_real_digits_are_learned() -> None:
-    from agent.data import fit, load_named, with_test
+    from covey.agent.data import fit, load_named, with_test
 
     task = Task(features=(1, 8, 8), classes=10, scale=1 / 16)
     data = with_test(fit(load_named("digits"), task))

@@ -14,22 +14,23 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from agent import learner, wire
-from agent.learner import TorchLocal
-from agent.learner_device import CUBLAS, chosen, opened
-from agent.models import initial
-from agent.policy import UNLIMITED, Rules
-from agent.pool import check_device
-from agent.worker import answer
-from shared.children import environment, python
-from shared.errors import PublicError, UserError
-from shared.messages import ReportContent
-from shared.noise import Noise
-from shared.privacy import LocalPrivacy
-from shared.scenario import Model, Standardise, Task
-from shared.seeds import generator
-from shared.strategy import Contrast, Pull, Training
-from shared.vectors import Vector
+from covey.agent.policy import UNLIMITED, Rules
+from covey.agent.training import learner
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.learner_device import CUBLAS, chosen, opened
+from covey.agent.training.models import initial
+from covey.agent.worker import frames
+from covey.agent.worker.pool import check_device
+from covey.agent.worker.worker import answer
+from covey.shared.errors import PublicError, UserError
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.python_process import environment, python
+from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Contrast, Pull, Training
+from covey.shared.wire.messages import ReportContent
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
 from tests.agent.test_worker import job
 from tests.processes import ROOT
@@ -89,7 +90,7 @@ def test_cuda_is_set_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     products = SimpleNamespace(allow_tf32=True)
     monkeypatch.setattr(torch.backends.cuda, "matmul", products)
     environ: dict[str, str] = {}
-    monkeypatch.setattr("agent.learner_device.os.environ", environ)
+    monkeypatch.setattr("covey.agent.training.learner_device.os.environ", environ)
     assert opened("cuda") == torch.device("cuda")
     assert environ == {CUBLAS: ":4096:8"}
     assert torch.backends.cudnn.deterministic
@@ -225,9 +226,9 @@ class Asked:
     """A pool whose worker has no GPU."""
 
     def __init__(self) -> None:
-        self.jobs: list[wire.Job] = []
+        self.jobs: list[frames.Job] = []
 
-    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         self.jobs.append(job)
         return {"failure": "no GPU", "detail": "no cuda here"}
 
@@ -247,7 +248,7 @@ async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
 def test_an_agent_that_is_to_use_a_gpu_that_is_not_there_says_so_at_once(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,label\n1,0\n2,1\n")
     words = ["--data", str(tmp_path / "data.csv"), "--state", str(tmp_path / "state")]
-    command = python("agent.cli", "start", *words, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda")
+    command = python("covey.agent.cli", "start", *words, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda")
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment())
     assert done.returncode == 2, done.stderr
     assert "policy of this device: device: torch" in done.stderr

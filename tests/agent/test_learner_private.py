@@ -11,21 +11,21 @@ import numpy.typing as npt
 import pytest
 from torch import nn
 
-from agent import learner_private
-from agent.data.dataset import Dataset, dataset
-from agent.learner import TorchLocal
-from agent.models import initial
-from agent.worker import answer, load_memory
-from shared.client import LEDGER
-from shared.codec import decode
-from shared.errors import PublicError
-from shared.messages import ReportContent
-from shared.noise import Noise
-from shared.privacy import LocalPrivacy
-from shared.scenario import Model, Task
-from shared.seeds import generator
-from shared.strategy import Contrast, Pull, Training
-from shared.vectors import Vector
+from covey.agent.data.dataset import Dataset, dataset
+from covey.agent.training import learner_private
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.agent.worker.worker import answer, load_memory
+from covey.shared.client import LEDGER
+from covey.shared.errors import PublicError
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.scenario.scenario import Model, Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Contrast, Pull, Training
+from covey.shared.wire.codec import decode
+from covey.shared.wire.messages import ReportContent
 from tests.agent.test_worker import job
 
 TASK = Task(features=(1, 8, 8), classes=4, model=Model(name="mlp", options={"hidden": 8}))

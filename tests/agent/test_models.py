@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from agent.models import build, initial, layout_of
-from shared.consent import AllowedCode, ConsentError
-from shared.errors import UserError
-from shared.scenario import Model, Task
+from covey.agent.training.models import build, initial, layout_of
+from covey.shared.errors import UserError
+from covey.shared.scenario.consent import AllowedCode, ConsentError
+from covey.shared.scenario.scenario import Model, Task
 
 
 def task(name: str, *features: int, classes: int | None = 10, init: str | None = None, **options: Any) -> Task:
@@ -117,8 +117,8 @@ def test_a_model_of_the_users_own_that_nobody_allowed_is_not_imported() -> None:
 
 
 def test_an_installed_entry_point_is_a_name_that_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("tiny", "agent.models:linear", "covey.models")
-    monkeypatch.setattr("agent.own_code.metadata.entry_points", lambda group, name: [point] * (name == "tiny"))
+    point = EntryPoint("tiny", "covey.agent.training.models:linear", "covey.models")
+    monkeypatch.setattr("covey.agent.own_code.metadata.entry_points", lambda group, name: [point] * (name == "tiny"))
     assert layout_of(build(task("tiny", 5), 0, AllowedCode(frozenset({"tiny"})))).parameters == 60
     with pytest.raises(UserError, match="no installed package has an entry point 'small'"):
         build(task("small", 5), 0, AllowedCode(frozenset({"small"})))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.events import Outboxed
-from agent.outbox import AHEAD, LOST, Outbox, State
-from shared.errors import UserError
-from shared.messages import digest
+from covey.agent.device.events import Outboxed
+from covey.agent.device.outbox import AHEAD, LOST, Outbox, State
+from covey.shared.errors import UserError
+from covey.shared.wire.messages import digest
 
 
 class Killed(BaseException):

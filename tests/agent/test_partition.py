@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.data import Dataset, load_named
-from agent.data.dataset import dataset
-from agent.partition import Split, client_dataset, fleet_data, limited, load_split, partition
-from agent.partition_rules import superclass
-from shared.errors import UserError
-from shared.scenario import (
+from covey.agent.data import Dataset, load_named
+from covey.agent.data.dataset import dataset
+from covey.agent.data.partition import Split, client_dataset, fleet_data, limited, load_split, partition
+from covey.agent.data.partition_rules import superclass
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import (
     ByGroup,
     Dirichlet,
     Fleet,
@@ -31,7 +31,7 @@ from shared.scenario import (
     SuperclassMixture,
     Task,
 )
-from shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedavg import FedAvg
 from tests.agent.real_data import real
 
 TARGETS = np.arange(2000) % 10

@@ -9,11 +9,11 @@ from typing import Any, get_args
 import pytest
 from typer.testing import CliRunner
 
-from agent.cli import app
-from agent.policy import METHODS, UNLIMITED, Policy, PolicyError, Rules, values_of
-from shared.consent import AllowedCode
-from shared.errors import UserError
-from shared.strategies import AnyStrategy
+from covey.agent.cli import app
+from covey.agent.policy import METHODS, UNLIMITED, Policy, PolicyError, Rules, values_of
+from covey.shared.errors import UserError
+from covey.shared.scenario.consent import AllowedCode
+from covey.shared.strategies.registry import AnyStrategy
 from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 
 DEVICE = "pi-7"

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from agent import wire
-from agent.pool import WorkerLost
-from agent.service import Agent, Identity, NameTakenError
-from broker.memory import MemoryBroker
-from shared.link import Message, Up
-from shared.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
-from shared.parts import count_of
-from shared.topics import Topics
+from covey.agent.device.service import Agent, Identity, NameTakenError
+from covey.agent.worker import frames
+from covey.agent.worker.pool import WorkerLost
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
+from covey.shared.wire.parts import count_of
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
 
@@ -29,11 +29,11 @@ class FakePool:
 
     def __init__(self, takes_s: float = 1.0) -> None:
         self.takes_s = takes_s
-        self.jobs: list[wire.Job] = []
+        self.jobs: list[frames.Job] = []
         self.given_up = 0
         self.lost = False
 
-    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         self.jobs.append(job)
         try:
             await asyncio.sleep(self.takes_s)
@@ -51,7 +51,7 @@ class FakePool:
         return [OrderMessage.from_bytes(job["order"]).step for job in self.jobs if job["job"] == "perform"]
 
 
-def worked(job: wire.Job) -> wire.Job:
+def worked(job: frames.Job) -> frames.Job:
     """What a worker leaves on disk, and its answer."""
     assert [Path(path).read_bytes() for path in job["models"]] == [MODEL]
     report = b"r" * REPORT_BYTES
@@ -253,7 +253,7 @@ class LosingPool(FakePool):
         super().__init__()
         self.losses = losses
 
-    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         answer = await super().run(job, weight=weight)
         if self.losses:
             self.losses -= 1
@@ -355,7 +355,7 @@ def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Pa
 class DoubtingPool(FakePool):
     """Compares each model with its name, as a worker does."""
 
-    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         for path in map(Path, job.get("models", [])):
             if digest(path.read_bytes()).hex() != path.stem:
                 self.jobs.append(job)
@@ -383,7 +383,7 @@ def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(tmp_pat
 class ForgetfulPool(FakePool):
     """Finds the memory damaged, as a worker does that compares it with its digest."""
 
-    async def run(self, job: wire.Job, *, weight: float = 0) -> wire.Job:
+    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         answer = await super().run(job, weight=weight)
         return {"memory_damaged": True} if job.get("memory") else answer
 

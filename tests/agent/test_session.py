@@ -7,11 +7,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from agent import events as e
-from agent.session import NUDGE_S, RETRY_S, ROLL_SPREAD_S, STALL_S, Phase, Session
-from shared.link import Down, Up
-from shared.messages import AgentStatus, OrderMessage
-from shared.topics import Topics
+from covey.agent.device import events as e
+from covey.agent.device.session import NUDGE_S, RETRY_S, ROLL_SPREAD_S, STALL_S, Phase, Session
+from covey.shared.mqtt.link import Down, Up
+from covey.shared.wire.messages import AgentStatus, OrderMessage
+from covey.shared.wire.topics import Topics
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
 
 TOPICS = Topics("default")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.store import ModelStore
-from shared import files
-from shared.messages import Part, digest
+from covey.agent.device.model_store import ModelStore
+from covey.shared import files
+from covey.shared.wire.messages import Part, digest
 
 CONTENT = b"a model" * 100
 NAME = digest(CONTENT)

@@ -11,11 +11,11 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
-from agent.models import initial
-from agent.partition import fleet_data
-from agent.superclasses import accuracies
-from shared.errors import UserError
-from shared.scenario import Scenario
+from covey.agent.data.partition import fleet_data
+from covey.agent.training.models import initial
+from covey.agent.training.superclasses import accuracies
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
 from tests.agent.test_cli import run
 
 FIRST = (0, 1, 8, 9)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from agent.cli import app
-from agent.unit import quoted, render
-from shared import credentials
-from shared.broker_url import BrokerUrl
-from shared.errors import UserError
+from covey.agent.cli import app
+from covey.agent.device.systemd import quoted, render
+from covey.shared.errors import UserError
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import BrokerUrl
 
 
 def unit(*options: str) -> dict[str, str]:
@@ -40,7 +40,7 @@ def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
     found = unit(*options, "--user", "pi", "--id", "pi-7")
     (_, *words) = shlex.split(found["ExecStart"])
     wanted = ["--data", str(tmp_path / "my data"), "--broker", "mqtts://host", "--ca", str(tmp_path / "ca.pem")]
-    assert words[:4] == ["-P", "-m", "agent.cli", "start"]
+    assert words[:4] == ["-P", "-m", "covey.agent.cli", "start"]
     assert sorted(words[4:]) == sorted([*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"])
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 

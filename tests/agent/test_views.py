@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from agent import views
-from agent.cli import app
-from agent.contrast import contrastive_loss
-from agent.learner import TorchLocal
-from agent.models import Headed, build, initial
-from agent.views import handwriting, natural, views_for
-from shared.errors import UserError
-from shared.scenario import Model, Standardise, Task
-from shared.seeds import generator
-from shared.strategies.fuzzy import Fuzzy
-from shared.strategy import Contrast, Job, Training
+from covey.agent.cli import app
+from covey.agent.training import augment
+from covey.agent.training.augment import handwriting, natural, views_for
+from covey.agent.training.contrastive import contrastive_loss
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import Headed, build, initial
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Contrast, Job, Training
+from covey.shared.strategies.fuzzy import Fuzzy
 from tests.agent.test_learner import data_of
 
 HEADED = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5", options={"head": 3}))
@@ -40,7 +40,7 @@ def images(channels: int, n: int = 64, size: int = 16) -> Tensor:
 
 
 @pytest.mark.parametrize(("view", "channels"), [(natural, 3), (handwriting, 1)])
-def test_views_keep_shape_and_range_and_follow_their_generator(view: views.Views, channels: int) -> None:
+def test_views_keep_shape_and_range_and_follow_their_generator(view: augment.Views, channels: int) -> None:
     x = images(channels)
     seen = view(x, draw())
     assert seen.shape == x.shape
@@ -89,7 +89,7 @@ def test_natural_views_flip_half_and_show_grey_a_fifth() -> None:
 
 def test_a_crop_shows_a_fifth_to_the_whole_of_the_area() -> None:
     ramp = torch.linspace(0, 1, 32).expand(400, 3, 32, 32)
-    seen = views._crop(ramp, draw())
+    seen = augment._crop(ramp, draw())
     width = seen.amax(dim=(1, 2, 3)) - seen.amin(dim=(1, 2, 3))
     assert 0.3 < width.min() < 0.5  # sqrt(0.2 * 3/4) = 0.39
     assert width.max() > 0.95
@@ -97,8 +97,8 @@ def test_a_crop_shows_a_fifth_to_the_whole_of_the_area() -> None:
 
 def test_hue_keeps_brightness() -> None:
     x = images(3) * 0.4 + 0.3
-    turned = views._hue(x, draw())
-    assert torch.allclose(views._grey(turned), views._grey(x), atol=1e-3)
+    turned = augment._hue(x, draw())
+    assert torch.allclose(augment._grey(turned), augment._grey(x), atol=1e-3)
     assert not torch.allclose(turned, x, atol=0.02)
 
 
@@ -255,7 +255,7 @@ def test_a_contrast_sees_two_different_views_as_shares_of_clusters(monkeypatch: 
         seen.append((first.detach(), second.detach()))
         return contrastive_loss(first, second, contrast)
 
-    monkeypatch.setattr("agent.learner.contrastive_loss", watched)
+    monkeypatch.setattr("covey.agent.training.learner.contrastive_loss", watched)
     local, start = local_of(HEADED)
     local.descend(start, contrast=Contrast(3))
     assert seen

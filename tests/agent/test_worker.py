@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent import wire
-from agent.models import initial
-from agent.pool import Pool, WorkerLost
-from agent.worker import answer, load_memory, save_memory
-from shared.client import encode_model
-from shared.codec import Codec, decode
-from shared.messages import ModelRef, ReportContent, digest
-from shared.seeds import generator
-from shared.strategy import HELD
+from covey.agent.training.models import initial
+from covey.agent.worker import frames
+from covey.agent.worker.pool import Pool, WorkerLost
+from covey.agent.worker.worker import answer, load_memory, save_memory
+from covey.shared.client import encode_model
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import HELD
+from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.agent.orders import TASK, order
 
 ECHO = (
     sys.executable,
     "-u",
     "-c",
-    "import agent.wire as w, sys, time, os\n"
+    "import covey.agent.worker.frames as w, sys, time, os\n"
     + """
 while (job := w.read(sys.stdin.buffer)) is not None:
     if job.get("die"): os._exit(3)
@@ -47,7 +47,7 @@ def data(folder: Path, rows: int = 40) -> Path:
     return folder / "data.npz"
 
 
-def job(folder: Path, **changes: Any) -> wire.Job:
+def job(folder: Path, **changes: Any) -> frames.Job:
     """A whole order on disk: train a linear model from its initial weights."""
     task = TASK.model_copy(update={"model": TASK.model.model_copy(update={"name": "linear"})})
     vector, layout = initial(task, 0)
@@ -265,7 +265,7 @@ async def test_an_idle_worker_goes_away() -> None:
 @pytest.mark.processes
 async def test_a_worker_ends_with_its_parent() -> None:
     program = (
-        "import asyncio, sys\nfrom agent.pool import Pool\n"
+        "import asyncio, sys\nfrom covey.agent.worker.pool import Pool\n"
         "async def main():\n"
         "    pool = Pool(1)\n"
         "    await pool.run({'job': 'nothing'})\n"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
-from shared.messages import AgentStatus
-from shared.topics import Topics
+from covey.shared.wire.messages import AgentStatus
+from covey.shared.wire.topics import Topics
 
 TOPICS = Topics("default")
 BIG_BYTES = 4_000_000

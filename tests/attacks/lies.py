@@ -22,12 +22,12 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from agent import wire
-from broker.memory import MemoryBroker
-from coordinator import records
-from coordinator.run import Run
-from shared.messages import VERSION, OrderMessage, ReportContent, _checksum, digest
-from shared.strategy import ClientId
+from covey.agent.worker import frames
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.result import write_all
+from covey.coordinator.run.run import Run
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import VERSION, OrderMessage, ReportContent, _checksum, digest
 from tests import clock
 from tests.bowl import Trainer
 from tests.small_fleet import Fleet, Numpy
@@ -319,7 +319,7 @@ class Lying(Numpy):
         self.lies = lies
         self.told: Counter[ClientId] = Counter()
 
-    def _perform(self, job: wire.Job) -> wire.Job:
+    def _perform(self, job: frames.Job) -> frames.Job:
         answer = super()._perform(job)
         if job["client"] not in self.lies:
             return answer
@@ -387,7 +387,7 @@ def _wrong(run: Run, liars: Mapping[ClientId, Lie], blamed: Sequence[ClientId]) 
     for model in run.strategy.clusters(run.state):
         if not np.isfinite(model).all() or float(np.abs(model).max(initial=0.0)) > LARGEST:
             return "a model is not finite or absurdly large"
-    records.write_all(run, None)
+    write_all(run, None)
     return ""
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from shared.errors import DecodeError
-from shared.link import Message, Up
-from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, Work
-from shared.mqtt_link import MqttLink
-from shared.topics import Topics
+from covey.shared.errors import DecodeError
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, Work
+from covey.shared.wire.topics import Topics
 from tests.processes import Program, free_port, program, until
 
 TOPICS = Topics("default")
@@ -26,7 +26,7 @@ RUN = "rogue-run"
 def open_broker(folder: Path) -> Iterator[str]:
     """An open embedded broker for as long as the block lasts; gives its address."""
     port = free_port()
-    command = ["broker.cli", "up", "--embedded", "--port", str(port)]
+    command = ["covey.broker.cli", "up", "--embedded", "--port", str(port)]
     with program(*command, log=folder / "broker.log") as broker:
         until(lambda: "listens" in broker.output, of=broker)
         yield f"mqtt://127.0.0.1:{port}"
@@ -39,7 +39,7 @@ def victim(folder: Path, url: str, *more: str, name: str = "victim") -> Iterator
     rows = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
     np.savez(data, x=rows, y=np.arange(20) % 2)
     state = str(folder / f"state-{name}")
-    command = ["agent.cli", "start", "--data", str(data), "--broker", url, "--id", name, "--state", state]
+    command = ["covey.agent.cli", "start", "--data", str(data), "--broker", url, "--id", name, "--state", state]
     with program(*command, *more, log=folder / f"{name}.log") as agent:
         until(lambda: "connected" in agent.output, of=agent)
         yield agent

@@ -13,11 +13,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from broker.cli import app
-from broker.home import Home
-from shared import credentials
-from shared.broker_url import BrokerUrl, Tls
-from shared.messages import EXPELLED, AgentStatus
+from covey.broker.cli import app
+from covey.broker.home import Home
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.wire.messages import EXPELLED, AgentStatus
 from tests.e2e.test_enrolled import data
 from tests.processes import Program, free_port, needs_mosquitto, program, rows, until
 from tests.raw_mqtt import Heard, Raw
@@ -55,13 +55,13 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         def start(name: str, *command: str) -> Program:
             return stack.enter_context(program(*command, log=tmp_path / f"{name}.log"))
 
-        broker = start("broker", "broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
+        broker = start("broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
         until(lambda: "listens" in broker.output, of=broker)
         agents = {}
         for seed, name in enumerate(("pi-7", "pi-8")):
             own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
-            agents[name] = start(name, "agent.cli", "start", "--data", str(data(tmp_path, seed)), *own, "--json")
-        line = ["coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
+            agents[name] = start(name, "covey.agent.cli", "start", "--data", str(data(tmp_path, seed)), *own, "--json")
+        line = ["covey.coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
         run = Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log")
         stack.callback(run.stop)
         until(lambda: '"event": "work"' in agents["pi-8"].output, 120, of=run)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.unit import render
-from broker import passwords
-from broker.home import Home
-from shared import credentials
-from shared.errors import UserError
+from covey.agent.device.systemd import render
+from covey.broker.access import passwords
+from covey.broker.home import Home
+from covey.shared.errors import UserError
+from covey.shared.mqtt import credentials
 
 OLD = [f"old-{number}" for number in range(15)]
 NEW = [f"new-{number}" for number in range(15)]

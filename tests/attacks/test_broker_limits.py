@@ -18,13 +18,13 @@ from pathlib import Path
 
 import pytest
 
-from broker import members, passwords
-from broker.embedded import EmbeddedBroker
-from broker.limits import Limits
-from broker.members import Entry
-from broker.mosquitto import Mosquitto
-from broker.options import Options
-from shared.broker_url import BrokerUrl
+from covey.broker.access import members, passwords
+from covey.broker.access.members import Entry
+from covey.broker.limits import Limits
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto
+from covey.broker.programs.options import Options
+from covey.shared.mqtt.broker_url import BrokerUrl
 from tests.brokers import hosted
 from tests.processes import needs_mosquitto
 from tests.raw_mqtt import PUBACK, Raw, publish_packet

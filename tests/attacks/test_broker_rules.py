@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker import passwords
-from broker.cli import app
-from shared.broker_url import BrokerUrl, Tls
-from shared.link import Message
-from shared.mqtt_link import MqttLink
+from covey.broker.access import passwords
+from covey.broker.cli import app
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.certificates import Authority, Signed, needs_openssl
 from tests.conformance.test_links import message, up
 from tests.processes import ROOT, needs_mosquitto
@@ -28,7 +28,7 @@ ORDER = "covey/f/agents/pi-7/order"
 @contextmanager
 def running(*options: str) -> Iterator[str]:
     """`broker up` on a free port; its address."""
-    command = [sys.executable, "-m", "broker.cli", "up", "--port", "0", "--json", *options]
+    command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--json", *options]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -100,7 +100,7 @@ async def test_a_single_user_is_kept_below_coveys_topics(way: Sequence[str]) -> 
 @pytest.mark.processes
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])  # noqa: S104
 def test_an_open_broker_beyond_loopback_says_what_that_means(host: str, warned: bool, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "broker.cli", "up", "--port", "0", "--json", "--embedded", "--host", host]
+    command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--json", "--embedded", "--host", host]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None

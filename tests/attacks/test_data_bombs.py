@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from agent.data import load
-from agent.data.limits import FREE_BYTES, LIMIT_VARIABLE, MAX_RATIO, unpacked_limit
-from shared.errors import DataError, UserError
+from covey.agent.data import load
+from covey.agent.data.limits import FREE_BYTES, LIMIT_VARIABLE, MAX_RATIO, unpacked_limit
+from covey.shared.errors import DataError, UserError
 from tests.attacks.bad_data import idx, leaf_user
 
 SMALL = 1 << 20

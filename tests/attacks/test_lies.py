@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import records
-from coordinator.events import Joined, Release
-from coordinator.run import Announce, Effect, Run, SendOrder
-from shared.client import decode_model, perform
-from shared.messages import Encoded, ReportContent
-from shared.seeds import generator
-from shared.strategy import ClientId
+from covey.coordinator.engine.events import Joined, Release
+from covey.coordinator.run.result import write_all
+from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
+from covey.shared.client import decode_model, perform
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import Encoded, ReportContent
 from tests.attacks.lies import LIES, outcome
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
@@ -92,7 +92,7 @@ def announced(effects: list[Effect], event: str) -> list[str]:
 
 def spoil(path: Path, change: dict[str, Any]) -> None:
     """Change the facts of a spooled report, as an older coordinator would have accepted them."""
-    from coordinator.disk import open_arrays, save_arrays
+    from covey.coordinator.run.array_files import open_arrays, save_arrays
 
     arrays, facts = open_arrays(path)
     copies = {name: np.array(array) for name, array in arrays.items()}
@@ -142,7 +142,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
     """A sound fold of sound reports whose sum overflows: without its largest report it is a model again."""
     scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None})
     run, people = begun(tmp_path, scene)
-    monkeypatch.setattr("coordinator.run.check_vector", lambda name, vector: None)
+    monkeypatch.setattr("covey.coordinator.run.run.check_vector", lambda name, vector: None)
     effects: list[Effect] = []
     for order in asked(run):
         report = honest(run, people, order)
@@ -211,4 +211,4 @@ def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_i
         run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
     assert "agent-3" in {order.client for order in asked(run)}
     assert run.engine.refused == {}
-    records.write_all(run, None)
+    write_all(run, None)

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 import yaml
 
-from shared.codec import Codec, encode
-from shared.link import Message, Up, Will
-from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
-from shared.mqtt_link import MqttLink
-from shared.parts import split
-from shared.topics import Topics
-from shared.vectors import Layout
+from covey.shared.mqtt.link import Message, Up, Will
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.numerics.vectors import Layout
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
+from covey.shared.wire.parts import split
+from covey.shared.wire.topics import Topics
 from tests.attacks.lies import LIES, packed
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, rows, until
 
@@ -141,7 +141,7 @@ def scene(folder: Path, count: int) -> Path:
 
 
 def run(folder: Path, url: str, count: int, *more: str) -> Program:
-    command = ["coordinator.cli", "run", str(scene(folder, count)), "--broker", url, "--out", str(folder / "run")]
+    command = ["covey.coordinator.cli", "run", str(scene(folder, count)), "--broker", url, "--out", str(folder / "run")]
     return Program([*command, "--json", *more], folder / f"coordinator{len(more)}.log")
 
 
@@ -150,7 +150,7 @@ def blamed(folder: Path, *events: str) -> set[str]:
 
 
 def status(url: str, folder: Path) -> dict[str, Any]:
-    with program("coordinator.cli", "status", "--broker", url, "--json", log=folder / "status.log") as asked:
+    with program("covey.coordinator.cli", "status", "--broker", url, "--json", log=folder / "status.log") as asked:
         asked.process.wait(30)
         seen: dict[str, Any] = json.loads(asked.output.splitlines()[-1])
         return seen
@@ -187,10 +187,10 @@ def test_a_quarantine_outlasts_a_kill_and_ends_with_release(tmp_path: Path) -> N
             until(lambda: '"up": true' in second.output, of=second)
             held = until(lambda: status(url, tmp_path)["roster"]["agents"].get(LIAR, {}).get("quarantined"), of=second)
             assert "loss is 1.7e+308" in held
-            with program("coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log") as wrong:
+            with program("covey.coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log") as wrong:
                 assert wrong.process.wait(30) == 2
                 assert "one is not in quarantine" in wrong.output
-            with program("coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log") as release:
+            with program("covey.coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log") as release:
                 assert release.process.wait(30) == 0, release.output
             until(lambda: blamed(folder, "released") == {LIAR}, of=second)
             until(lambda: [row["event"] for row in rows(folder)].count("quarantined") == 2, of=second)

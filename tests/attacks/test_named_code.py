@@ -84,7 +84,7 @@ def test_a_model_file_that_names_code_runs_nothing_without_consent(tmp_path: Pat
     facts = {"task": rogue.task(model={"name": "weapon:net", "options": {}})}
     tensors = {"1.weight": np.zeros((2, 4), np.float32), "1.bias": np.zeros(2, np.float32)}
     save_file(tensors, tmp_path / "cluster-0.safetensors", metadata={"facts": json.dumps(facts)})
-    command = ["agent.cli", "export", str(tmp_path / "cluster-0.safetensors"), "--out", str(tmp_path / "out.pt2")]
+    command = ["covey.agent.cli", "export", str(tmp_path / "cluster-0.safetensors"), "--out", str(tmp_path / "out.pt2")]
     with program(*command, log=tmp_path / "log") as export:
         assert export.process.wait(60) == 2, export.output
     assert "--allow weapon" in export.output
@@ -104,12 +104,12 @@ fleet: {agents: 2, data: "%s", workers: 1}
 """
 DIGITS = "features: [1, 8, 8], classes: 10"
 COMMANDS = {
-    "coordinator plan": ["coordinator.cli", "plan", "{scenario}"],
-    "coordinator run": ["coordinator.cli", "run", "{scenario}", "--out", "{out}", "--embedded"],
-    "coordinator run --in-process": ["coordinator.cli", "run", "{scenario}", "--out", "{out}", "--in-process"],
-    "coordinator compare": ["coordinator.cli", "compare", "{compare}", "--out", "{out}", "--in-process"],
-    "agent model": ["agent.cli", "model", "{scenario}", "--out", "{out}"],
-    "agent fleet": ["agent.cli", "fleet", "{scenario}", "--run-dir", "{out}"],
+    "coordinator plan": ["covey.coordinator.cli", "plan", "{scenario}"],
+    "coordinator run": ["covey.coordinator.cli", "run", "{scenario}", "--out", "{out}", "--embedded"],
+    "coordinator run --in-process": ["covey.coordinator.cli", "run", "{scenario}", "--out", "{out}", "--in-process"],
+    "coordinator compare": ["covey.coordinator.cli", "compare", "{compare}", "--out", "{out}", "--in-process"],
+    "agent model": ["covey.agent.cli", "model", "{scenario}", "--out", "{out}"],
+    "agent fleet": ["covey.agent.cli", "fleet", "{scenario}", "--run-dir", "{out}"],
 }
 
 
@@ -141,7 +141,7 @@ def test_a_run_and_its_resume_take_the_consent_from_the_command_line(tmp_path: P
     """The fleet and its workers inherit it; the run's folder keeps none."""
     path, out = tmp_path / "s.yaml", tmp_path / "out"
     path.write_text((SCENARIO % ("weapon:net", "digits")).replace("features: [4], classes: 2", DIGITS))
-    command = ["coordinator.cli", "run", str(path), "--out", str(out), "--embedded", "--json"]
+    command = ["covey.coordinator.cli", "run", str(path), "--out", str(out), "--embedded", "--json"]
     with program(*command, "--allow", "weapon", log=tmp_path / "log") as run:
         assert run.process.wait(120) == 0, run.output
     assert marker.exists()

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from agent.check import inspect
-from agent.data import load
-from agent.worker import answer
-from shared.errors import SEE_THE_LOG, DataError, DecodeError, PublicError, UserError, public_text
-from shared.link import Message
-from shared.messages import CoordinatorStatus
-from shared.mqtt_link import MqttLink
-from shared.scenario import Task
-from shared.topics import Topics
+from covey.agent.data import load
+from covey.agent.data.check import inspect
+from covey.agent.worker.worker import answer
+from covey.shared.errors import SEE_THE_LOG, DataError, DecodeError, PublicError, UserError, public_text
+from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.scenario.scenario import Task
+from covey.shared.wire.messages import CoordinatorStatus
+from covey.shared.wire.topics import Topics
 from tests.agent.orders import order
 from tests.attacks.bad_data import CASES, SECRET
 from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, program, until
@@ -204,7 +204,7 @@ def test_a_name_a_class_and_a_path_stay_on_the_device(tmp_path: Path) -> None:
     port = free_port()
     data = tmp_path / f"{SECRET}-files" / "patients.csv"
     data.parent.mkdir()
-    start = ["agent.cli", "start", "--data", str(data), "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"]
+    start = ["covey.agent.cli", "start", "--data", str(data), "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"]
     with mosquitto(tmp_path, port), listening(port) as heard:
         for number, (text, kind) in enumerate(BAD.items()):
             data.write_text(text)
@@ -227,7 +227,7 @@ def test_a_failed_work_is_reported_without_the_value_that_it_failed_on(tmp_path:
     port = free_port()
     data = tmp_path / "patients.csv"
     data.write_text(GOOD)
-    start = ["agent.cli", "start", "--data", str(data), "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"]
+    start = ["covey.agent.cli", "start", "--data", str(data), "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"]
     start += ["--state", str(tmp_path / "state"), "--keep-warm", "0"]  # so that the data is read again for the order
     with mosquitto(tmp_path, port), listening(port) as heard:
         calls_the_roll(port, TASK, "e.1")

@@ -10,7 +10,7 @@ import psutil
 import pytest
 import yaml
 
-from shared.messages import ModelRef, digest
+from covey.shared.wire.messages import ModelRef, digest
 from tests.attacks import rogue
 from tests.processes import Program, program
 
@@ -147,7 +147,7 @@ def test_coordinator_status_shows_the_rule_by_which_a_device_refused(tmp_path: P
     }
     path, out = tmp_path / "scenario.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(scenario))
-    command = ["coordinator.cli", "run", str(path), "--out", str(out), "--json"]
+    command = ["covey.coordinator.cli", "run", str(path), "--out", str(out), "--json"]
     with (
         rogue.open_broker(tmp_path) as url,
         rogue.victim(tmp_path, url, name="willing"),
@@ -155,7 +155,7 @@ def test_coordinator_status_shows_the_rule_by_which_a_device_refused(tmp_path: P
         program(*command, "--broker", url, log=tmp_path / "run.log") as run,
     ):
         assert run.process.wait(120) == 0, run.output
-    with program("coordinator.cli", "status", str(out), log=tmp_path / "status.log") as status:
+    with program("covey.coordinator.cli", "status", str(out), log=tmp_path / "status.log") as status:
         assert status.process.wait(60) == 0, status.output
     shown = " ".join(status.output.replace("│", " ").split())
     assert "strict" in shown

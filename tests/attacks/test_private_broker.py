@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shared.errors import UserError
-from shared.link import Down, Message, Up
-from shared.mqtt_link import MqttLink
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.e2e.conftest import scenario
 from tests.processes import Program, needs_mosquitto, program, until
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
 )
 def test_without_the_runs_own_password_nobody_is_let_in(tmp_path: Path, options: list[str]) -> None:
     path = scenario(tmp_path, simulated=True)
-    command = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "run"), "--json", *options]
+    command = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "run"), "--json", *options]
     with program(*command, log=tmp_path / "run.log") as run:
         until(lambda: '"phase"' in run.output, of=run)  # the fleet itself is let in: it works
         [url] = [row["url"] for row in events(run) if row["event"] == "broker"]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.scenario_file import load_scenario
-from coordinator.scenario_file import load
-from shared.errors import UserError
-from shared.scenario_yaml import MAX_BYTES, MAX_DEPTH, MAX_SCALAR, MOST_KEYS, YamlError, parse
+from covey.shared.errors import UserError
+from covey.shared.scenario.load import load, load_alone
+from covey.shared.scenario.yaml_source import MAX_BYTES, MAX_DEPTH, MAX_SCALAR, MOST_KEYS, YamlError, parse
 from tests.processes import ROOT
 
 LAUGHS = "a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]\n" + "".join(
@@ -55,7 +54,7 @@ def test_coordinator_and_agent_refuse_a_bomb_with_the_same_words(name: str, tmp_
     text, words = BOMBS[name]
     path.write_text(text)
     said = []
-    for read in (load, load_scenario):
+    for read in (load, load_alone):
         with pytest.raises(UserError) as caught:
             read(path)
         said.append(str(caught.value))
@@ -78,7 +77,7 @@ def test_the_agents_command_ends_at_a_billion_laughs_with_one_message(tmp_path: 
     path.write_text(OPTIONS)
     (tmp_path / "data.csv").write_text("a,label\n1,0\n2,1\n")
     data = str(tmp_path / "data.csv")
-    command = [sys.executable, "-m", "agent.cli", "check", "--data", data, "--scenario", str(path)]
+    command = [sys.executable, "-m", "covey.agent.cli", "check", "--data", data, "--scenario", str(path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
     assert "aliases counted as often as they are used" in done.stderr

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker_url import BrokerUrl
-from shared.messages import RosterMessage
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.wire.messages import RosterMessage
 from tests.attacks import rogue
 from tests.processes import program, until
 from tests.raw_mqtt import Raw, packet
@@ -32,12 +32,14 @@ def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Pa
         status = rogue.status(None).model_copy(update={"name": TITLE, "phase": CLEAR})
         messages = {rogue.TOPICS.roster: roster, rogue.TOPICS.coordinator_status: status.to_bytes()}
         rogue.attack(url, messages, within_s=3)
-        command = ["coordinator.cli", "status", "--broker", url]
+        command = ["covey.coordinator.cli", "status", "--broker", url]
         with program(*command, log=tmp_path / "status.log") as shown:
             assert shown.process.wait(60) == 0, shown.output
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "roster.json").write_bytes(roster)
-        with program("coordinator.cli", "status", str(tmp_path / "run"), log=tmp_path / "folder.log") as from_folder:
+        with program(
+            "covey.coordinator.cli", "status", str(tmp_path / "run"), log=tmp_path / "folder.log"
+        ) as from_folder:
             assert from_folder.process.wait(60) == 0, from_folder.output
     for output in (shown.output, from_folder.output):
         assert not set("\x1b\x07\x9b\u202e") & set(output)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.children import HOME, environment, python
+from covey.shared.python_process import HOME, environment, python
 from tests.attacks import rogue
 from tests.e2e.conftest import scenario
 from tests.processes import Program, until
@@ -42,7 +42,9 @@ def test_a_run_started_among_planted_modules_imports_none(way: str, planted: Pat
     path = scenario(tmp_path, simulated=True, rounds={"count": 1})
     if way == "--in-process":  # which takes no faults
         path.write_text(path.read_text().replace("slow: 1.0", "slow: 0.0").replace("slow_s: 0.3", "slow_s: 2.0"))
-    run = start(planted, "coordinator.cli", "run", str(path), "--out", "run", "--json", way, log=tmp_path / "run.log")
+    run = start(
+        planted, "covey.coordinator.cli", "run", str(path), "--out", "run", "--json", way, log=tmp_path / "run.log"
+    )
     try:
         assert run.process.wait(120) == 0, run.output
     finally:
@@ -56,7 +58,7 @@ def test_an_agent_started_among_planted_modules_imports_none(planted: Path, tmp_
     data.write_text("a,b,c,d,label\n" + "1,2,3,4,0\n5,6,7,8,1\n" * 10)
     with rogue.open_broker(tmp_path) as url:
         words = ["start", "--data", str(data), "--broker", url, "--id", "victim", "--state", str(tmp_path / "state")]
-        agent = start(planted, "agent.cli", *words, log=tmp_path / "agent.log")
+        agent = start(planted, "covey.agent.cli", *words, log=tmp_path / "agent.log")
         try:
             until(lambda: "connected" in agent.output, of=agent)
             heard = rogue.attack(
@@ -73,7 +75,13 @@ def test_a_childs_path_has_no_empty_word(monkeypatch: pytest.MonkeyPatch) -> Non
     found = environment(KEY="value")
     assert found["PYTHONPATH"] == f"{HOME}:/opt/mine"
     assert (found["PYTHONSAFEPATH"], found["KEY"]) == ("1", "value")
-    assert python("agent.worker", "--warm") == (sys.executable, "-P", "-m", "agent.worker", "--warm")
+    assert python("covey.agent.worker.worker", "--warm") == (
+        sys.executable,
+        "-P",
+        "-m",
+        "covey.agent.worker.worker",
+        "--warm",
+    )
 
 
 def test_no_file_of_ours_starts_python_without_the_safe_path() -> None:

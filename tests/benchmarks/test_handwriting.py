@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from agent.data import Dataset
 from benchmarks.handwriting import AGENTS, GAP, mosaic
+from covey.agent.data import Dataset
 
 
 def dataset(value: int) -> Dataset:

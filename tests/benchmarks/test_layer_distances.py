@@ -24,10 +24,10 @@ from benchmarks.layer_distances import (
     show,
     widened,
 )
-from shared.errors import UserError
-from shared.seeds import generator
-from shared.strategy import Training
-from shared.vectors import Layout, Tensor, Vector
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Training
 
 LAYOUT = Layout(
     tuple(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.poisoning import ATTACKS, METHODS, RULES, TIMES, Cell, bent, cells, hostile, scenario, table
-from shared.seeds import generator
+from covey.shared.seeds import generator
 from tests.bowl import flat
 
 ROOT = Path(__file__).parents[2]

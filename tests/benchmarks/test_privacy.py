@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import privacy
 from benchmarks.privacy import DELTA, Agents, Cell, cells, measured, multiplier_for, sampled_epsilon, scenario, tables
-from coordinator.account import epsilon
+from covey.coordinator.run.account import epsilon
 
 ROOT = Path(__file__).parents[2]
 SMALL = {key: replace(setting, agents=12, rounds=2) for key, setting in privacy.SETTINGS.items()}

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.compare import summaries
-from coordinator.compare_command import known_rows
-from coordinator.compare_tables import tables
-from shared.scenario import Scenario
+from covey.coordinator.commands.compare import known_rows
+from covey.coordinator.compare.grid import summaries
+from covey.coordinator.compare.tables import tables
+from covey.shared.scenario.scenario import Scenario
 
 ROOT = Path(__file__).parents[2]
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("fe*.json"))

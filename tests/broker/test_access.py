@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker import acl, passwords
-from broker.embedded import EmbeddedBroker
-from broker.mosquitto import Mosquitto, find
-from broker.options import Options
-from shared.errors import UserError
-from shared.link import Message
-from shared.mqtt_link import BrokerUrl, MqttLink
+from covey.broker.access import acl, passwords
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto, find
+from covey.broker.programs.options import Options
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Message
+from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from tests.conformance.test_links import down, message, up
 
 BASE = "covey/f"

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from broker.cli import app
-from broker.embedded import EmbeddedBroker
-from broker.mosquitto import Mosquitto, answers
-from broker.start import FALLBACK, installed
-from shared.errors import UserError
+from covey.broker.cli import app
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto, answers
+from covey.broker.programs.start import FALLBACK, installed
+from covey.shared.errors import UserError
 from tests import brokers
 from tests.brokers import free_ports
 from tests.certificates import Authority, needs_openssl
@@ -27,7 +27,7 @@ doctor = CliRunner().invoke
 @contextmanager
 def up(*options: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
     """`broker up` on a free port, and what it says about itself."""
-    command = [sys.executable, "-m", "broker.cli", "up", "--port", "0", "--json", *options]
+    command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--json", *options]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -130,7 +130,7 @@ async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> Non
 
 
 def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.start.find", lambda: None)
+    monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
     said: list[str] = []
     assert installed(said.append) is EmbeddedBroker
     assert said == [FALLBACK]
@@ -140,7 +140,7 @@ def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(mon
 def test_a_broker_that_keeps_nothing_refuses_a_folder_for_it(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("broker.start.find", lambda: None)
+    monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
     result = doctor(app, ["up", "--data", str(tmp_path / "kept"), *options])
     assert result.exit_code == 2
     assert "keeps nothing on disk" in result.stderr

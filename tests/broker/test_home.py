@@ -15,21 +15,21 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from agent.cli import app as agent
-from agent.service import Identity
-from broker import passwords
-from broker.acl import allows
-from broker.authority import expiry, hosts_of
-from broker.cli import app
-from broker.home import AUDIT_OWNER, Home
-from broker.options import Options
-from coordinator.cli import main as coordinator
-from shared import credentials
-from shared.audit import verify
-from shared.broker_url import BrokerUrl, Tls
-from shared.errors import UserError
-from shared.link import Down, Message
-from shared.mqtt_link import MqttLink
+from covey.agent.cli import app as agent
+from covey.agent.device.service import Identity
+from covey.broker.access import passwords
+from covey.broker.access.acl import allows
+from covey.broker.access.authority import expiry, hosts_of
+from covey.broker.cli import app
+from covey.broker.home import AUDIT_OWNER, Home
+from covey.broker.programs.options import Options
+from covey.coordinator.cli import main as coordinator
+from covey.shared.audit import verify
+from covey.shared.errors import UserError
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.link import Down, Message
+from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.conformance.test_links import down, message, up
 from tests.processes import ROOT, free_port, needs_mosquitto, until
 
@@ -58,7 +58,17 @@ def url_of(file: Path) -> BrokerUrl:
 @contextmanager
 def running(home: Home, *options: str) -> Iterator[None]:
     """`broker up` of that folder, from the moment that it listens."""
-    command = [sys.executable, "-m", "broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "covey.broker.cli",
+        "up",
+        "--home",
+        str(home.folder),
+        "--host",
+        "127.0.0.1",
+        "--json",
+    ]
     with subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
@@ -224,7 +234,7 @@ def test_credentials_stand_for_broker_authority_and_id(
     async def start(identity: Identity, url: BrokerUrl, *_: object) -> None:
         seen.append((identity.agent, url))
 
-    monkeypatch.setattr("agent.cli._start", start)
+    monkeypatch.setattr("covey.agent.cli._start", start)
     file = home.enroll("pi-7")
     line = ["start", "--data", str(tmp_path), "--credentials", str(file)]
     assert CliRunner().invoke(agent, line).exit_code == 0

@@ -1,6 +1,6 @@
 import pytest
 
-from broker.matching import Retained, Subscriptions, is_filter, is_topic, matches
+from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_topic, matches
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from broker import members, passwords
-from broker.embedded import EmbeddedBroker
-from broker.members import Entry
-from broker.mosquitto import Mosquitto
-from broker.options import Options
-from shared.broker_url import BrokerUrl, Tls
+from covey.broker.access import members, passwords
+from covey.broker.access.members import Entry
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto
+from covey.broker.programs.options import Options
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from tests.brokers import hosted
 from tests.certificates import Authority, needs_openssl
 from tests.processes import ROOT, needs_mosquitto

@@ -1,7 +1,7 @@
 import asyncio
 
-from broker.memory import MemoryBroker
-from shared.link import Down, Incoming, Message, Up, Will
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
 from tests.clock import run
 
 

@@ -11,10 +11,11 @@ from amqtt.mqtt.subscribe import SubscribePacket
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker import passwords, sessions
-from broker.limits import LEAST_MEMORY, SESSION_HOURS, Limits
-from broker.packets import PacketReader, ProtocolError, Publish, answer, decode_publish, publish_head
-from broker.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
+from covey.broker.access import passwords
+from covey.broker.embedded import sessions
+from covey.broker.embedded.packets import PacketReader, ProtocolError, Publish, answer, decode_publish, publish_head
+from covey.broker.embedded.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
+from covey.broker.limits import LEAST_MEMORY, SESSION_HOURS, Limits
 from tests.clock import run
 
 PUBLISH, PUBACK, PUBREC, PUBREL, SUBACK, CONNACK = 3, 4, 5, 6, 9, 2

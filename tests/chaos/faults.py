@@ -161,7 +161,9 @@ class Injector:
         """Training stands still meanwhile, for the first coordinator must not be done before the second one is there."""
         site = self.site
         scenario, out = site.folder / f"{self.name}.yaml", site.folder / f"second-{self.name}"
-        command = python("coordinator.cli", "run", str(scenario), "--out", str(out), "--broker", site.url, "--json")
+        command = python(
+            "covey.coordinator.cli", "run", str(scenario), "--out", str(out), "--broker", site.url, "--json"
+        )
         with self._workers_frozen():
             second = await Program.start(command, site.folder / f"second-{self.name}.log")
             try:

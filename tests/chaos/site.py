@@ -167,7 +167,7 @@ class Site:
         scenario = self.folder / "fleet.yaml"
         if not scenario.exists():
             scenario.write_text(yaml.safe_dump(self.scenario("fedavg", fleet=True)))
-        command = python("agent.cli", "fleet", str(scenario), "--broker", self.url, "--run-dir", str(self.home))
+        command = python("covey.agent.cli", "fleet", str(scenario), "--broker", self.url, "--run-dir", str(self.home))
         self.fleet = await Program.start([*command, "--json"], log)
         await self._until(lambda: b'"fleet up"' in log.read_bytes()[said:], "the fleet does not start", self.fleet)
 
@@ -176,7 +176,7 @@ class Site:
         scenario = self.folder / f"{name}.yaml"
         command = ["run", str(scenario), "--out", str(self.run / name), "--broker", self.url, "--json", *more]
         self.coordinator = await Program.start(
-            python("coordinator.cli", *command), self.folder / f"coordinator-{name}.log"
+            python("covey.coordinator.cli", *command), self.folder / f"coordinator-{name}.log"
         )
         return self.coordinator
 
@@ -187,7 +187,7 @@ class Site:
         scenario = self.folder / f"draw-{method}.yaml"
         scenario.write_text(yaml.safe_dump(self.scenario(method)))
         program = await Program.start(
-            python("agent.cli", "model", str(scenario), "--out", str(out)), self.folder / "draw.log"
+            python("covey.agent.cli", "model", str(scenario), "--out", str(out)), self.folder / "draw.log"
         )
         if await program.process.wait() != 0:
             raise Broken(f"no initial model:\n{program.log.read_text()[-2000:]}")

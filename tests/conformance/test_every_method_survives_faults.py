@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.memory import MemoryBroker
-from coordinator.run import Run
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.run import Run
 from tests import clock
 from tests.small_fleet import Fleet
 from tests.small_run import METHODS, clients, rules, scenario

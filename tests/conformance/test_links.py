@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from broker.embedded import EmbeddedBroker
-from broker.memory import MemoryBroker
-from broker.mosquitto import Mosquitto, find
-from broker.options import Options
-from shared.link import Down, Link, Message, Up, Will
-from shared.link_tools import Backoff
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto, find
+from covey.broker.programs.options import Options
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.link import Down, Link, Message, Up, Will
+from covey.shared.mqtt.link_tools import Backoff
 from tests.brokers import NAMES, open_link
 
 PATIENCE_S = 20.0

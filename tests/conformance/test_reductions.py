@@ -19,17 +19,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.worker import load_memory
-from broker.memory import MemoryBroker
-from coordinator.inprocess import InProcess
-from coordinator.launch import setup_of
-from coordinator.run import Run
-from shared.matching import permute
-from shared.scenario import Scenario
-from shared.seeds import generator
-from shared.strategies.perfedavg import groups
-from shared.strategy import HELD, ClientId, Descent, Memory, Rows, Setup
-from shared.vectors import Layout, Tensor, Vector, combine, mean
+from covey.agent.worker.worker import load_memory
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.numerics.matching import permute
+from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import HELD, ClientId, Descent, Memory, Rows, Setup
+from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_PULL, Bowl, Softmax, softmax_client
 from tests.small_fleet import Fleet

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.memory import MemoryBroker
+from covey.broker.testing.memory_broker import MemoryBroker
 from tests import clock
 from tests.small_fleet import Fleet
 from tests.small_run import METHODS, clients, fingerprint, in_process, rules, scenario

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from coordinator.compare import Cell, grid
-from shared.scenario import Compare, Scenario
+from covey.coordinator.compare.grid import Cell, grid
+from covey.shared.scenario.scenario import Compare, Scenario
 
 DIGITS: dict[str, Any] = {
     "name": "small",

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from coordinator.events import Action, Event, Joined, Open, Plan, Planned
-from coordinator.rounds import RoundEngine, Rules
-from shared.strategy import Phase, View
+from covey.coordinator.engine.events import Action, Event, Joined, Open, Plan, Planned
+from covey.coordinator.engine.rounds import RoundEngine, Rules
+from covey.shared.strategies.base import Phase, View
 
 TRAIN = Phase()
 EVERYBODY = Phase("warm-up", "all", ends_round=False)

@@ -8,7 +8,7 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, pld, rdp
 from scipy.stats import norm
 
-from coordinator.account import epsilon
+from covey.coordinator.run.account import epsilon
 
 DELTA = 1e-5
 

@@ -11,12 +11,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from coordinator import command
-from coordinator.cli import going_on, main
-from coordinator.scenario_file import load
-from shared.broker_url import BrokerUrl
-from shared.errors import UserError
-from shared.scenario import Scenario
+from covey.coordinator.cli import going_on, main
+from covey.coordinator.commands import run as command
+from covey.coordinator.run.folder import prepare, prepared
+from covey.coordinator.run.options import Options
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
 from tests.coordinator.comparisons import DIGITS, written
 from tests.coordinator.test_page import run
 
@@ -95,7 +97,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: p
         "--in-process",
     ]
     monkeypatch.setattr("sys.argv", ["coordinator", *line])
-    monkeypatch.setattr("coordinator.simulate.alone", interrupted)
+    monkeypatch.setattr("covey.coordinator.simulate.driver.alone", interrupted)
     result = typed(*line)
     assert result.exit_code == 130
     assert result.stderr == f"stopped; go on with: {shlex.join(['coordinator', *line])} --resume\n"
@@ -150,11 +152,11 @@ def test_a_broker_that_is_named_elsewhere_gives_way_to_what_was_typed(
 ) -> None:
     addresses, alone = list[BrokerUrl | None](), list[Scenario]()
 
-    async def over_a_broker(scenario: Scenario, options: command.Options, _: object) -> None:
+    async def over_a_broker(scenario: Scenario, options: Options, _: object) -> None:
         addresses.append(command.address(scenario, options))
 
-    monkeypatch.setattr("coordinator.command.run", over_a_broker)
-    monkeypatch.setattr("coordinator.simulate.alone", lambda scenario, *_: alone.append(scenario))
+    monkeypatch.setattr("covey.coordinator.commands.run.run", over_a_broker)
+    monkeypatch.setattr("covey.coordinator.simulate.driver.alone", lambda scenario, *_: alone.append(scenario))
     elsewhere = {"broker": "mqtt://elsewhere"}
     if named == "in the environment":
         monkeypatch.setenv("COVEY_BROKER", elsewhere.pop("broker"))
@@ -164,11 +166,11 @@ def test_a_broker_that_is_named_elsewhere_gives_way_to_what_was_typed(
 
 def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
-    command.prepare(one, command.Options(out))
+    prepare(one, Options(out))
     (out / "start.npz").write_bytes(b"cut short")
     (out / "model.log").write_text("why it failed")
     mended = one.model_copy(update={"seed": 2})
-    command.prepare(mended, command.Options(out))
+    prepare(mended, Options(out))
     assert sorted(path.name for path in out.iterdir()) == ["model.log", "scenario.yaml"]
     assert load(out / "scenario.yaml") == mended
 
@@ -177,7 +179,7 @@ def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path
 def test_a_folder_with_files_of_the_users_own_is_left_alone(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("# mine\n" + yaml.safe_dump(DIGITS))
     with pytest.raises(UserError, match="files in it that are no run's; choose another with --out"):
-        command.prepare(Scenario.model_validate(DIGITS), command.Options(tmp_path))
+        prepare(Scenario.model_validate(DIGITS), Options(tmp_path))
     assert (tmp_path / name).read_text().startswith("# mine")
 
 
@@ -188,35 +190,35 @@ def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(t
 
 def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
-    with command.prepared(one, command.Options(out)) as resume:
+    with prepared(one, Options(out)) as resume:
         assert not resume
         for again in (False, True):
             with (
                 pytest.raises(UserError, match="another coordinator is at work in it"),
-                command.prepared(one, command.Options(out, resume=again)),
+                prepared(one, Options(out, resume=again)),
             ):
                 raise AssertionError
         result = typed("run", written(tmp_path, DIGITS), "--in-process", "--out", str(out))
         assert (result.exit_code, "another coordinator is at work" in result.stderr) == (2, True)
-    with command.prepared(one, command.Options(out)):
+    with prepared(one, Options(out)):
         pass
 
 
 def test_a_runs_folder_is_closed_to_other_users(tmp_path: Path) -> None:
     """Models of the fleet and reports of its agents lie in it."""
     out = tmp_path / "runs" / "out"
-    with command.prepared(Scenario.model_validate(DIGITS), command.Options(out)):
+    with prepared(Scenario.model_validate(DIGITS), Options(out)):
         assert stat.S_IMODE(out.stat().st_mode) == 0o700
 
 
 @pytest.mark.parametrize("sign", ["checkpoint/manifest.json", "result.json"])
 def test_a_run_that_began_keeps_its_folder(sign: str, tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
-    command.prepare(one, command.Options(out))
+    prepare(one, Options(out))
     (out / sign).parent.mkdir(exist_ok=True)
     (out / sign).touch()
     with pytest.raises(UserError, match="a run folder is already there"):
-        command.prepare(one, command.Options(out))
+        prepare(one, Options(out))
 
 
 @pytest.mark.processes

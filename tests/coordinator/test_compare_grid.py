@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.compare import chosen, grid
-from coordinator.scenario_file import dump, load
-from shared.errors import UserError
+from covey.coordinator.compare.grid import chosen, grid
+from covey.shared.errors import UserError
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.load import load
 from tests.coordinator.comparisons import DIGITS, scenario, written
 
 

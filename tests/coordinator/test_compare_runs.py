@@ -13,20 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import command
-from coordinator.compare import Cell, Row, grid, summaries
-from coordinator.compare_command import NONE_KNOWN, Known, finished_rows, known_rows, run_cells, write_tables
-from coordinator.inprocess import IN_PROCESS
-from coordinator.run import Done, Run
-from coordinator.scenario_file import load
-from coordinator.simulate import Simulation, alone, simulate
-from coordinator.workers import Crew
-from shared.errors import UserError
-from shared.frames import Job
-from shared.scenario import Scenario
-from shared.strategies.fedavg import FedAvg
-from shared.strategy import Setup
-from shared.vectors import Layout, Tensor
+from covey.coordinator.commands.compare import NONE_KNOWN, Known, finished_rows, known_rows, run_cells, write_tables
+from covey.coordinator.compare.grid import Cell, Row, grid, summaries
+from covey.coordinator.processes.workers import Crew
+from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
+from covey.coordinator.run.options import Options
+from covey.coordinator.run.rules import rules_of
+from covey.coordinator.run.run import Done, Run
+from covey.coordinator.simulate.driver import Simulation, alone, simulate
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import Setup
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.wire.frames import Job
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
 from tests.processes import Program, model_bytes
@@ -52,7 +53,7 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 def compare_in_process(scene: Scenario, out: Path, *cells: str, known: Known = NONE_KNOWN) -> list[str]:
     watching = Watching()
-    assert run_cells(scene, command.Options(out), cells, watching, in_process=True, known=known)
+    assert run_cells(scene, Options(out), cells, watching, in_process=True, known=known)
     return watching.ran
 
 
@@ -161,9 +162,9 @@ def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path
     data = {key: value for key, value in DIGITS.items() if key != "compare"} | {"wire": wire}
     fleet = {**data["fleet"], "newcomers": 1}
     path = written(tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}})
-    arguments = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
+    arguments = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
     finish(Program(arguments, tmp_path / "log"))
-    here = alone(load(path), command.Options(tmp_path / "here"), lambda row: None)
+    here = alone(load(path), Options(tmp_path / "here"), lambda row: None)
     assert here is not None
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert model_bytes(tmp_path / "here") == model_bytes(tmp_path / "wire")
@@ -193,12 +194,12 @@ class Tired(Crew):
 @pytest.mark.processes
 def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew) -> None:
     scene = grid(scenario())[1].scenario
-    whole = simulate(scene, command.Options(tmp_path / "whole"), crew, lambda row: None)
+    whole = simulate(scene, Options(tmp_path / "whole"), crew, lambda row: None)
     tired = Tired(crew, 6 + 3 + 2)  # signatures, the first round, all but one of the second
     with pytest.raises(KeyboardInterrupt):
-        simulate(scene, command.Options(tmp_path / "cut"), tired, lambda row: None)
+        simulate(scene, Options(tmp_path / "cut"), tired, lambda row: None)
     assert not (tmp_path / "cut" / "result.json").exists()
-    again = simulate(scene, command.Options(tmp_path / "cut", resume=True), crew, lambda row: None)
+    again = simulate(scene, Options(tmp_path / "cut", resume=True), crew, lambda row: None)
     assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
     assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
 
@@ -213,14 +214,14 @@ def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
 
     monkeypatch.setattr(FedAvg, "fold", fold)
     with pytest.raises(UserError, match=f"given up after round 0: .* the fold failed: {kind.__name__}: not yet"):
-        simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
+        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), crew, lambda row: None)
 
 
 @pytest.mark.processes
 def test_a_run_that_is_given_up_says_why(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
     with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
-        simulate(grid(scenario())[0].scenario, command.Options(tmp_path / "run"), crew, lambda row: None)
+        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), crew, lambda row: None)
 
 
 def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
@@ -229,24 +230,24 @@ def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
     for name, began, wanted in (("abc", "over a broker", True), (IN_PROCESS, "without a broker", False)):
         folder = tmp_path / name
         setup = Setup((np.zeros(3, np.float32),), Layout((Tensor("w", (3,)),), 1), 0, 1, 1.0, scene.training)
-        Run.start(folder, scene, setup, command.rules_of(scene), name, 0.0)
-        options = command.Options(folder, resume=True)
+        Run.start(folder, scene, setup, rules_of(scene), name, 0.0)
+        options = Options(folder, resume=True)
         with pytest.raises(UserError, match=f"this run began {began}; go on with"):
-            command.prepare(scene, options, in_process=wanted)
-        command.prepare(scene, options, in_process=not wanted)
+            prepare(scene, options, in_process=wanted)
+        prepare(scene, options, in_process=not wanted)
 
 
 def test_a_comparison_holds_its_folder(tmp_path: Path) -> None:
     scene = scenario()
-    with command.alone_in(tmp_path), pytest.raises(UserError, match="another coordinator is at work in it"):
-        run_cells(scene, command.Options(tmp_path), [], lambda cell: nullcontext(print), in_process=True)
+    with alone_in(tmp_path), pytest.raises(UserError, match="another coordinator is at work in it"):
+        run_cells(scene, Options(tmp_path), [], lambda cell: nullcontext(print), in_process=True)
     assert not list(tmp_path.iterdir())
 
 
 def test_faults_need_a_broker(tmp_path: Path) -> None:
     fleet = {**DIGITS["fleet"], "faults": {"die": 0.1}}
     with pytest.raises(UserError, match="need a broker"):
-        simulate(scenario(fleet=fleet), command.Options(tmp_path / "x"), Crew(1, tmp_path / "log"), lambda row: None)
+        simulate(scenario(fleet=fleet), Options(tmp_path / "x"), Crew(1, tmp_path / "log"), lambda row: None)
     assert not (tmp_path / "x").exists()
 
 

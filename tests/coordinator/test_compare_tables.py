@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from coordinator.compare import chosen, grid, no_better, row_of, summaries
-from coordinator.compare_tables import markdown, tables
+from covey.coordinator.compare.grid import chosen, grid, no_better, row_of, summaries
+from covey.coordinator.compare.tables import markdown, tables
 from tests.coordinator.comparisons import cell, compared, scenario
 
 

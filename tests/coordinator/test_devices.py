@@ -8,14 +8,17 @@ from typing import Any, cast
 import pytest
 from pyarrow import parquet
 
-from coordinator import command, inprocess, records, simulate
-from coordinator.workers import Crew
-from shared.client import perform
-from shared.errors import UserError
-from shared.frames import Job
-from shared.messages import ReportContent
-from shared.scenario import Fleet
-from shared.strategy import Training
+from covey.coordinator.processes.workers import Crew
+from covey.coordinator.run import records
+from covey.coordinator.run.options import Options
+from covey.coordinator.run.result import write_all
+from covey.coordinator.simulate import driver, simulation
+from covey.shared.client import perform
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Fleet
+from covey.shared.strategies.base import Training
+from covey.shared.wire.frames import Job
+from covey.shared.wire.messages import ReportContent
 from tests.small_run import fingerprint, in_process, scenario
 
 
@@ -31,12 +34,12 @@ def computed_on(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> None:
         kind = kinds.get(client.replace("-", "_"), "cpu")
         return (content.model_copy(update={"device": kind}) if order.work.round else content), kept
 
-    monkeypatch.setattr(inprocess, "perform", performed)
+    monkeypatch.setattr(simulation, "perform", performed)
 
 
 def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg"))
-    result = records.write_all(run, None)
+    result = write_all(run, None)
     assert (result["device"], result["devices"]) == ("cpu", {"cpu": 8})
     assert not any("devices" in line for line in phases(tmp_path))
 
@@ -44,7 +47,7 @@ def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path:
 def test_a_mixed_fleet_is_recorded_as_mixed_agent_by_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     computed_on(monkeypatch, agent_0="cuda", agent_1="cuda")
     run = in_process(tmp_path, scenario("fedavg", rounds={"participation": 1.0}))
-    result = records.write_all(run, None)
+    result = write_all(run, None)
     assert result["device"] == "mixed"
     assert result["devices"] == {"cpu": 6, "mixed": 2}  # the two began on a CPU
     lines = [line.get("devices") for line in phases(tmp_path)]
@@ -84,6 +87,6 @@ class NoGpu:
 
 def test_a_simulation_says_that_its_device_is_not_there_before_anybody_trains(tmp_path: Path) -> None:
     scene = scenario("fedavg", training={"device": "cuda"}).model_copy(update={"fleet": Fleet(agents=8)})
-    options = command.Options(tmp_path / "run")
+    options = Options(tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
-        simulate.simulate(scene, options, cast(Crew, NoGpu()), lambda row: None)
+        driver.simulate(scene, options, cast(Crew, NoGpu()), lambda row: None)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.checkpoint import Checkpoint
-from coordinator.disk import open_arrays, save_arrays
-from coordinator.spool import Spool
-from shared import files
-from shared.errors import UserError
-from shared.strategy import Report
-from shared.vectors import Vector, mean
+from covey.coordinator.run.array_files import open_arrays, save_arrays
+from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.run.spool import Spool
+from covey.shared import files
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Vector, mean
+from covey.shared.strategies.base import Report
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from coordinator import display, watch
-from shared.messages import RosterMessage
+from covey.coordinator.commands import status
+from covey.coordinator.report import display
+from covey.shared.wire.messages import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
 ROW = {"online": True, "problem": ODD, "takes_part": False, "busy": False, "seen": 0.0, "refusals": {ODD: 1}}
@@ -77,10 +78,10 @@ def test_the_status_says_when_the_roster_is_what_a_coordinator_left(told: dict[s
 
 def test_a_roster_from_a_folder_says_when_it_was_written_and_whether_the_run_is_finished(tmp_path: Path) -> None:
     (tmp_path / "roster.json").write_bytes(RosterMessage(run="r1").to_bytes())
-    (written,) = display.standing(watch.from_folder(tmp_path))
+    (written,) = display.standing(status.from_folder(tmp_path))
     assert written.startswith("this is what its coordinator wrote last, at ")
     (tmp_path / "result.json").touch()
-    assert display.standing(watch.from_folder(tmp_path)) == [f"the run is finished; {written}"]
+    assert display.standing(status.from_folder(tmp_path)) == [f"the run is finished; {written}"]
 
 
 def test_an_agent_last_seen_on_another_day_is_shown_with_the_date() -> None:

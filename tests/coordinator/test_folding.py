@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.folding import (
+from covey.coordinator.run.folding import (
     Step,
     UnsoundFoldError,
     capped,
@@ -21,10 +21,10 @@ from coordinator.folding import (
     too_far,
     usual_steps,
 )
-from shared.aggregation import step_norm
-from shared.scenario import Aggregation
-from shared.strategies.single import Single
-from shared.strategy import Phase, Report, Reports
+from covey.shared.numerics.averages import step_norm
+from covey.shared.scenario.scenario import Aggregation
+from covey.shared.strategies.base import Phase, Report, Reports
+from covey.shared.strategies.bases.single import Single
 from tests.bowl import flat
 from tests.small_run import scenario
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import display, records
-from coordinator.inprocess import InProcess
-from shared.messages import OrderMessage
-from shared.strategy import HELD, ClientId, Descent, Local
-from shared.vectors import Vector
+from covey.coordinator.report import display
+from covey.coordinator.run import records
+from covey.coordinator.run.result import result_of
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import HELD, ClientId, Descent, Local
+from covey.shared.wire.messages import OrderMessage
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
 BEFORE_THE_ROUNDS = {
@@ -81,7 +83,7 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(tmp_
 def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(tmp_path: Path, method: str) -> None:
     driver, _ = played(tmp_path, method, evaluation={"every": 1}, rounds={"count": 1})
     run = driver.run
-    result = records.result(run, None)
+    result = result_of(run, None)
     accuracy = result["accuracy"]
     undrawn = sorted(run.engine.known - set(run.facts.trained))
     assert result["never_trained"] == undrawn != []
@@ -100,6 +102,6 @@ def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
     people = clients(scene=scene)
     driver = InProcess(tmp_path, scene, setup(scene), rules(scene), local_for(people))
     driver.complete(dict.fromkeys(people, (24, 24)))
-    result = records.result(driver.run, None)
+    result = result_of(driver.run, None)
     assert (result["never_trained"], result["accuracy"]["last_of_undrawn"]) == ([], {"agents": 0})
     assert display.participation(result) == ""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import launch
-from shared.errors import UserError
-from shared.scenario import Scenario
-from shared.vectors import Layout, Tensor
+from covey.coordinator.processes import launch
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.scenario.scenario import Scenario
 
 LAYOUT = Layout((Tensor("out.weight", (2, 3)), Tensor("out.bias", (2,))), 2)
 

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 import yaml
 
-from coordinator import command
-from coordinator.mixtures import cluster_accuracy, columns, membership, row_of
-from coordinator.scenario_file import load
-from coordinator.simulate import simulate
-from coordinator.workers import Crew
-from shared.errors import UserError
-from shared.scenario import Scenario
+from covey.coordinator.processes.finish import finish
+from covey.coordinator.processes.workers import Crew
+from covey.coordinator.run.mixtures import cluster_accuracy, columns, membership, row_of
+from covey.coordinator.run.options import Options
+from covey.coordinator.simulate.driver import simulate
+from covey.shared.errors import UserError
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
 from tests import small_run
-from tests.e2e.conftest import finish
+from tests.e2e.conftest import finish as ends_well
 from tests.processes import Program
 
 TRUTH = {"a": (0.7, 0.3), "b": (0.3, 0.7), "c": (0.3, 0.7)}
@@ -106,7 +107,7 @@ def ended(folder: Path, method: str, truth: Any, rule: str = "superclass_mixture
     scene = small_run.scenario(method, strategy=strategy, fleet={"agents": 8, "partition": {"name": rule}})
     run = small_run.in_process(folder, scene)
     np.savez(folder / "partition.npz", truth=np.array(truth))
-    return asyncio.run(command.finish(run, None))
+    return asyncio.run(finish(run, None))
 
 
 def test_memberships_are_held_against_the_partitions_mixtures(tmp_path: Path) -> None:
@@ -160,9 +161,9 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(tmp_path: Path, crew: Crew) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(scenario({"name": "fuzzy"})))
-    arguments = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
-    finish(Program(arguments, tmp_path / "log"))
-    here = simulate(load(path), command.Options(tmp_path / "here"), crew, lambda row: None)
+    arguments = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
+    ends_well(Program(arguments, tmp_path / "log"))
+    here = simulate(load(path), Options(tmp_path / "here"), crew, lambda row: None)
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert here["membership"] == there["membership"]
     assert here["cluster_accuracy"] == there["cluster_accuracy"]
@@ -184,6 +185,6 @@ def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_
 ) -> None:
     known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
     scene = Scenario.model_validate(scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known}))
-    told = simulate(scene, command.Options(tmp_path / "run"), crew, lambda row: None)
+    told = simulate(scene, Options(tmp_path / "run"), crew, lambda row: None)
     assert told["membership"]["mse_sum"] == pytest.approx(0, abs=1e-12)
     assert told["membership"]["permutation"] == told["cluster_accuracy"]["permutation"] == [0, 1]

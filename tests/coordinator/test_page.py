@@ -9,16 +9,17 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from coordinator import display, records
-from coordinator.curves import Curves, curves
-from coordinator.launch import START
-from coordinator.page import drawn, page, write_pictures
-from coordinator.records import finished
-from coordinator.scenario_file import dump
-from shared import json_text
-from shared.clustering import agglomerative
-from shared.errors import UserError
-from shared.scenario import Scenario
+from covey.coordinator.report import display
+from covey.coordinator.report.curves import Curves, curves
+from covey.coordinator.report.html_report import drawn, page, write_pictures
+from covey.coordinator.run.folder import START
+from covey.coordinator.run.records import finished
+from covey.coordinator.run.result import write_all
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.numerics.clustering import agglomerative
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.scenario import Scenario
 from tests.small_run import in_process, scenario, setup
 
 PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
@@ -28,7 +29,7 @@ def run(folder: Path, method: str, **sections: Any) -> Path:
     folder.mkdir()
     scene = scenario(method, evaluation={"every": 1}, **sections)
     done = in_process(folder, scene)
-    records.write_all(done, PLANTED)
+    write_all(done, PLANTED)
     keep_inputs(folder, scene)
     return folder
 

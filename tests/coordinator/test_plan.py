@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.plan import PhaseCost, Plan, plan
-from coordinator.scenario_file import methods
-from shared.codec import Codec, encode
-from shared.messages import ModelContent, ReportContent, digest
-from shared.parts import split
-from shared.scenario import Scenario
-from shared.strategy import Setup, Training
-from shared.topics import Topics
-from shared.vectors import Layout, Tensor
+from covey.coordinator.plan.plan import PhaseCost, Plan, plan
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.scenario.describe import methods
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import Setup, Training
+from covey.shared.wire.codec import Codec, encode
+from covey.shared.wire.messages import ModelContent, ReportContent, digest
+from covey.shared.wire.parts import split
+from covey.shared.wire.topics import Topics
 
 LENET = Layout(
     (

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator.account import epsilon
-from coordinator.private_fold import KEY_FILE, Ledger, PrivateFold, noise_key
-from coordinator.records import lines
-from coordinator.run import Run
-from shared.errors import UserError
-from shared.privacy import Privacy, clipped_sum, combined_multiplier, noised_count
-from shared.scenario import Scenario
-from shared.strategy import Phase, Report, Reports
+from covey.coordinator.run.account import epsilon
+from covey.coordinator.run.private_fold import KEY_FILE, Ledger, PrivateFold, noise_key
+from covey.coordinator.run.records import lines
+from covey.coordinator.run.run import Run
+from covey.shared.errors import UserError
+from covey.shared.privacy.settings import Privacy, clipped_sum, combined_multiplier, noised_count
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import Phase, Report, Reports
 from tests.small_run import fingerprint, in_process, rules, scenario, setup
 
 CLIP = 0.5
@@ -146,7 +146,7 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
         noised.append(count)
         return noised_count(count, multiplier, noise)
 
-    monkeypatch.setattr("coordinator.private_fold.noised_count", spy)
+    monkeypatch.setattr("covey.coordinator.run.private_fold.noised_count", spy)
     monkeypatch.setattr(type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0})
     assert run.privacy is not None
     run.privacy.fold(run.state, Phase(), reports)
@@ -158,7 +158,7 @@ def test_a_cluster_that_nobody_chose_gets_noise_where_its_noised_count_says_so(
     runs: dict[str, Run], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs[method]
-    monkeypatch.setattr("coordinator.private_fold.noised_count", lambda count, multiplier, noise: 10.0)
+    monkeypatch.setattr("covey.coordinator.run.private_fold.noised_count", lambda count, multiplier, noise: 10.0)
     monkeypatch.setattr(type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0})
     assert run.privacy is not None
     state = run.privacy.fold(run.state, Phase(), reports_for(run))

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
-from coordinator.projection import principal_plane, rounds_in_one_plane, tree_of, tsne
-from shared.clustering import Linkage, euclidean
+from covey.coordinator.report.projection import principal_plane, rounds_in_one_plane, tree_of, tsne
+from covey.shared.numerics.clustering import Linkage, euclidean
 
 
 def planted(rounds: int = 1, apart: float = 6.0) -> list[np.ndarray]:

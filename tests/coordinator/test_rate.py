@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from coordinator.rate import LARGEST_PART, STATUSES, STRANGERS, Bucket, Rates
+from covey.coordinator.serve.rate import LARGEST_PART, STATUSES, STRANGERS, Bucket, Rates
 
 
 def admitted(rates: Rates, seconds: float, per_s: float, size: int = 100, largest: int = 2 << 20) -> int:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import records
-from shared.errors import UserError
+from covey.coordinator.run import records
+from covey.shared.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from broker.memory import MemoryBroker
-from coordinator.events import Joined
-from coordinator.run import Announce, Effect, Run, SendOrder
-from shared.client import decode_model, perform
-from shared.errors import UserError, files_named
-from shared.link import Link, Message
-from shared.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent
-from shared.strategy import ClientId
-from shared.topics import Topics
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
+from covey.shared.client import decode_model, perform
+from covey.shared.errors import UserError, files_named
+from covey.shared.mqtt.link import Link, Message
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet
 from tests.small_run import clients, fingerprint, in_process, local_for, rules, scenario, setup

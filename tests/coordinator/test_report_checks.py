@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import records
-from coordinator.events import Joined
-from coordinator.report_checks import checked_numbers
-from coordinator.run import Run, SendOrder
-from shared.client import decode_model, perform
-from shared.errors import DecodeError
-from shared.messages import ReportContent
-from shared.scenario import Scenario
-from shared.seeds import generator
-from shared.strategy import ClientId, Expected, Memory, Phase
+from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.report_checks import checked_numbers
+from covey.coordinator.run.result import write_all
+from covey.coordinator.run.run import Run, SendOrder
+from covey.shared.client import decode_model, perform
+from covey.shared.errors import DecodeError
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import ClientId, Expected, Memory, Phase
+from covey.shared.wire.messages import ReportContent
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
 SCENE = Scenario.model_validate(
@@ -82,7 +82,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(tmp_
         run, _ = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
         run.samples |= dict.fromkeys(people, (24, 24))
     assert refused > 3
-    assert json.loads(json.dumps(records.write_all(run, dict.fromkeys(people, 0))))["rounds"] == 2
+    assert json.loads(json.dumps(write_all(run, dict.fromkeys(people, 0))))["rounds"] == 2
     assert all(np.isfinite(model).all() for model in run.strategy.clusters(run.state))
 
 

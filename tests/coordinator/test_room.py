@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import room as rooms
-from coordinator.records import Lines
-from coordinator.room import DiskFullError, Room
+from covey.coordinator.run import disk_space as rooms
+from covey.coordinator.run.disk_space import DiskFullError, Room
+from covey.coordinator.run.records import Lines
 
 
 @pytest.fixture(autouse=True)

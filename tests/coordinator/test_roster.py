@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coordinator.events import Joined, Left
-from coordinator.roster import Roster
-from shared.messages import AgentStatus
+from covey.coordinator.engine.events import Joined, Left
+from covey.coordinator.serve.roster import Roster
+from covey.shared.wire.messages import AgentStatus
 
 
 def status(online: bool = True, session: str = "s1", **changes: Any) -> AgentStatus:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.events import (
+from covey.coordinator.engine.events import (
     Ask,
     Close,
     Failed,
@@ -22,10 +22,10 @@ from coordinator.events import (
     Reported,
     Tick,
 )
-from coordinator.rounds import RoundEngine, Rules, Stage
-from coordinator.sampling import walk
-from shared.errors import UserError
-from shared.strategy import Phase, View
+from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
+from covey.coordinator.engine.sampling import walk
+from covey.shared.errors import UserError
+from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, opened
 
 # -- gathering -------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from coordinator.events import (
+from covey.coordinator.engine.events import (
     Action,
     Close,
     Event,
@@ -31,9 +31,9 @@ from coordinator.events import (
     Tick,
     Void,
 )
-from coordinator.rounds import RoundEngine, Rules, Stage
-from coordinator.sampling import cohort_size
-from shared.strategy import Phase, View
+from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
+from covey.coordinator.engine.sampling import cohort_size
+from covey.shared.strategies.base import Phase, View
 
 FLEET = tuple("abcde")
 CLIENTS = st.sampled_from(FLEET)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from coordinator.events import (
+from covey.coordinator.engine.events import (
     Close,
     Folded,
     FoldFailed,
@@ -23,8 +23,8 @@ from coordinator.events import (
     SetAside,
     Void,
 )
-from coordinator.rounds import RoundEngine, Rules, Stage
-from shared.strategy import Expected, Phase, View
+from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
+from covey.shared.strategies.base import Expected, Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, opened
 
 

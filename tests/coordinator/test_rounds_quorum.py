@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.events import (
+from covey.coordinator.engine.events import (
     Ask,
     Close,
     Failed,
@@ -20,9 +20,9 @@ from coordinator.events import (
     Tick,
     Void,
 )
-from coordinator.rounds import RoundEngine
-from coordinator.sampling import walk
-from shared.strategy import Phase, View
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.sampling import walk
+from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
 
 # -- quorum, grace, void ---------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The round engine: pauses, lost links, roll calls, restarts, and a whole faulty run."""
 
-from coordinator.events import (
+from covey.coordinator.engine.events import (
     Action,
     Close,
     Event,
@@ -22,9 +22,9 @@ from coordinator.events import (
     Tick,
     Void,
 )
-from coordinator.rounds import RoundEngine, Rules
-from coordinator.sampling import walk
-from shared.strategy import Phase, View
+from covey.coordinator.engine.rounds import RoundEngine, Rules
+from covey.coordinator.engine.sampling import walk
+from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted
 
 # -- an agent's short absence ----------------------------------------------------------------------

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coordinator import records
-from coordinator.events import Joined
-from coordinator.folding import pooled
-from coordinator.inprocess import GivenUpError, InProcess
-from coordinator.run import Effect, Run, SendOrder
-from shared.client import decode_model, perform
-from shared.errors import DecodeError
-from shared.messages import ReportContent
-from shared.strategy import ClientId, Memory, Report, Training
+from covey.coordinator.engine.events import Joined
+from covey.coordinator.run import records
+from covey.coordinator.run.folding import pooled
+from covey.coordinator.run.result import result_of, write_all, write_models
+from covey.coordinator.run.run import Effect, Run, SendOrder
+from covey.coordinator.simulate.simulation import GivenUpError, InProcess
+from covey.shared.client import decode_model, perform
+from covey.shared.errors import DecodeError
+from covey.shared.strategies.base import ClientId, Memory, Report, Training
+from covey.shared.wire.messages import ReportContent
 from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
 
 
@@ -41,8 +42,8 @@ def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
 def test_a_run_leaves_models_records_and_a_result(tmp_path: Path, method: str) -> None:
     scene = scenario(method)
     run = in_process(tmp_path, scene)
-    records.write_models(run)
-    result = records.write_all(run, {f"agent-{i}": i % 2 for i in range(8)})
+    write_models(run)
+    result = write_all(run, {f"agent-{i}": i % 2 for i in range(8)})
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert (result["method"], result["rounds"], result["agents"]) == (scene.strategy.name, 3, 8)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
@@ -101,7 +102,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert kills > 12
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
-    assert records.result(run, None)["newcomers"] == records.result(undisturbed, None)["newcomers"]
+    assert result_of(run, None)["newcomers"] == result_of(undisturbed, None)["newcomers"]
     assert run.rounds.count == len((tmp_path / "whole" / "rounds.jsonl").read_text().splitlines())
 
 
@@ -182,7 +183,7 @@ def test_topk_keeps_what_it_owes_and_still_learns(tmp_path: Path) -> None:
     wire = {"codec": "topk", "delta": True, "keep": 0.2}
     exact = in_process(tmp_path / "exact", scenario("fedavg", **sections))
     sparse = in_process(tmp_path / "sparse", scenario("fedavg", wire=wire, **sections))
-    accuracy = [records.result(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)]
+    accuracy = [result_of(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)]
     assert accuracy[1] > accuracy[0] - 0.1
     assert sparse.traffic["up_vectors"] == exact.traffic["up_vectors"]
 
@@ -199,7 +200,7 @@ def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_
     driver = InProcess(tmp_path, scene, setup(scene), rules(scene), noted)
     driver.complete(dict.fromkeys(people, (24, 24)))
     settings = {"epochs": 1, "batch": 8, "lr": 0.8, "momentum": 0.5, "weight_decay": 0.0}
-    assert records.result(driver.run, None)["fine_tuning"] == settings
+    assert result_of(driver.run, None)["fine_tuning"] == settings
     assert [seen[round_, "train"].lr for round_ in range(4)] == pytest.approx([0.8, 0.8, 0.4, 0.1])
     assert (seen[4, "evaluate"].lr, seen[4, "evaluate"].momentum) == (0.8, 0.5)
     assert seen[3, "train"].momentum == scene.training.momentum != 0.5
@@ -236,7 +237,7 @@ def test_a_line_and_the_result_mean_the_same_by_e_last(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 1}))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"]
     assert len(run.facts.trained) == 4
-    assert line["evaluation"]["last"] == records.result(run, None)["accuracy"]["last"]
+    assert line["evaluation"]["last"] == result_of(run, None)["accuracy"]["last"]
     assert line["evaluation"]["last"]["agents"] == 8
 
 
@@ -251,7 +252,7 @@ def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(tmp
 
 def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"track": True}))
-    accuracy = records.result(run, None)["accuracy"]
+    accuracy = result_of(run, None)["accuracy"]
     assert accuracy["best"]["accuracy"]["macro"] >= accuracy["last_of_participants"]["accuracy"]["macro"]
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert all("tracked" in line for line in lines if line["phase"] == "train")
@@ -264,7 +265,7 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
 ) -> None:
     late = {"agent-6", "agent-7"}
     run = in_process(tmp_path, scenario(method, rounds={"count": rounds}), newcomers=frozenset(late))
-    result = records.result(run, None)
+    result = result_of(run, None)
     assert result["newcomers"]["agents"] == sorted(late)
     assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
     assert result["accuracy"]["server"]["agents"] == 6
@@ -288,7 +289,7 @@ def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_new
     driver.watch = rows.append
     run = driver.complete(dict.fromkeys(people, (24, 24)))
     why = "no agent changed its cluster in 2 successive E-steps"
-    result = records.result(run, None)
+    result = result_of(run, None)
     assert (result["rounds"], result["stopped"]) == (2, why)
     assert [row for row in rows if row["event"] == "stopped"] == [
         {"event": "stopped", "round": 2, "rounds": 9, "why": why}
@@ -300,27 +301,27 @@ def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_new
 
 def test_a_run_that_makes_all_its_rounds_was_not_stopped(tmp_path: Path) -> None:
     scene = scenario("fesem", strategy={"stop": "assignments", "stop_after": 4})
-    result = records.result(in_process(tmp_path, scene), None)
+    result = result_of(in_process(tmp_path, scene), None)
     assert (result["rounds"], result["stopped"]) == (3, None)
 
 
 def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 3}))
     vectors = 3 * 4 * 2  # rounds, half of eight agents, down and up
-    assert records.result(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 8)
+    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 8)
 
 
 def test_megabits_are_shared_by_those_who_federate_and_not_by_newcomers(tmp_path: Path) -> None:
     late = frozenset({"agent-6", "agent-7"})
     run = in_process(tmp_path, scenario("fedavg", rounds={"count": 3}), newcomers=late)
     vectors = 3 * 3 * 2  # rounds, half of six agents, down and up
-    assert records.result(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 6)
+    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 6)
 
 
 def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"weight": "total"}))
     line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
-    assert line["evaluation"]["server"] == records.result(run, None)["accuracy"]["server"]
+    assert line["evaluation"]["server"] == result_of(run, None)["accuracy"]["server"]
     reports = [("a", scored(0.0, examples=1)), ("b", scored(1.0, examples=9))]
     assert records.means(reports, "evaluate", "total")["evaluation"]["server"]["accuracy"]["micro"] == 10 / 12
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinator.sampling import cohort_size, expected_share, walk
-from coordinator.scenario_file import listed_participants
-from shared.errors import UserError
-from shared.scenario import Scenario
+from covey.coordinator.engine.sampling import cohort_size, expected_share, walk
+from covey.coordinator.run.rules import listed_participants
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
 
 FLEET = [f"agent-{i:02d}" for i in range(20)]
 

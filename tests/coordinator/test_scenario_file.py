@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel
 
-from coordinator.scenario_file import dump, load, methods, schema
-from shared.errors import UserError
-from shared.scenario import Dirichlet, Iid, LabelSkew, Scenario
-from shared.scenario_mistakes import fields, members
-from shared.strategies import AnyStrategy
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fedclust import FedClust
+from covey.shared.errors import UserError
+from covey.shared.scenario.describe import dump, methods, schema
+from covey.shared.scenario.explain import fields, members
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Dirichlet, Iid, LabelSkew, Scenario
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.registry import AnyStrategy
 
 WHOLE = """\
 name: lenet

@@ -12,11 +12,11 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.memory import MemoryBroker
-from coordinator.scrape import Gauges, address, serving
-from coordinator.service import Service
-from shared.errors import UserError
-from shared.topics import Topics
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.serve.prometheus import Gauges, address, serving
+from covey.coordinator.serve.service import Service
+from covey.shared.errors import UserError
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.processes import free_port
 from tests.small_fleet import Fleet

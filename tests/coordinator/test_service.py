@@ -8,14 +8,14 @@ from typing import IO, Any
 
 import pytest
 
-from broker.memory import MemoryBroker
-from coordinator import service
-from coordinator.events import Paused
-from coordinator.roster import MOST_STRANGERS, Roster
-from coordinator.run import Run
-from shared.link import Message
-from shared.messages import AgentStatus, Control, Part, RosterMessage, digest
-from shared.topics import Topics
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.engine.events import Paused
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve import service
+from covey.coordinator.serve.roster import MOST_STRANGERS, Roster
+from covey.shared.mqtt.link import Message
+from covey.shared.wire.messages import AgentStatus, Control, Part, RosterMessage, digest
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet
 from tests.small_run import clients, rules, scenario, setup
@@ -163,7 +163,7 @@ def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> N
 def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_nobody_honest_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.rate.STRANGERS", (1.0, 20.0))
+    monkeypatch.setattr("covey.coordinator.serve.rate.STRANGERS", (1.0, 20.0))
     scene, broker = scenario("fedavg"), MemoryBroker()
 
     async def program() -> int:

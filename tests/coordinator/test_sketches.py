@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from coordinator import records, sketches
-from coordinator.disk import open_arrays
-from coordinator.events import Joined
-from coordinator.inprocess import IN_PROCESS
-from coordinator.run import Effect, Run, SendOrder
-from shared.client import decode_model, perform
-from shared.clustering import sketch
-from shared.errors import UserError
-from shared.messages import OrderMessage
-from shared.strategy import ClientId
+from covey.coordinator.engine.events import Joined
+from covey.coordinator.run import records, sketches
+from covey.coordinator.run.array_files import open_arrays
+from covey.coordinator.run.folder import IN_PROCESS
+from covey.coordinator.run.run import Effect, Run, SendOrder
+from covey.shared.client import decode_model, perform
+from covey.shared.errors import UserError
+from covey.shared.numerics.clustering import sketch
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import OrderMessage
 from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
 
 

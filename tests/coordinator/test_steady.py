@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.steady import FROZEN_S, SETTLE_S, SteadyClock
+from covey.coordinator.serve.steady import FROZEN_S, SETTLE_S, SteadyClock
 
 
 def started(at: float = 100.0) -> SteadyClock:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.cli import main
-from coordinator.run import Run
-from coordinator.trail import FILE, Trail, check
-from shared.audit import verify
-from shared.errors import DecodeError, UserError
+from covey.coordinator.cli import main
+from covey.coordinator.run.audit_trail import FILE, Trail, check
+from covey.coordinator.run.run import Run
+from covey.shared.audit import verify
+from covey.shared.errors import DecodeError, UserError
 from tests.small_run import fingerprint, in_process, rules, scenario, setup
 
 KEY = b"0123456789abcdef0123456789abcdef"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.memory import MemoryBroker
-from coordinator.run import Run
-from coordinator.service import Service, last_will
-from shared.errors import UserError
-from shared.topics import Topics
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.service import Service, last_will
+from covey.shared.errors import UserError
+from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.small_fleet import Fleet
 from tests.small_run import clients, rules, scenario, setup

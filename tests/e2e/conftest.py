@@ -52,7 +52,9 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     """The agents alone, ready to be ordered by any coordinator at this broker."""
     path = scenario(folder, simulated=True, **sections)
     url = f"mqtt://127.0.0.1:{port}"
-    with program("agent.cli", "fleet", str(path), "--broker", url, "--run-dir", str(folder), log=folder / "f.log") as f:
+    with program(
+        "covey.agent.cli", "fleet", str(path), "--broker", url, "--run-dir", str(folder), log=folder / "f.log"
+    ) as f:
         until(lambda: "agents" in f.output, of=f)
         yield f
 
@@ -61,7 +63,7 @@ def coordinator(folder: Path, port: int, *more: str, out: str = "run", **section
     """`coordinator run` at this broker, without a fleet of its own. The caller ends it."""
     path = scenario(folder, simulated=False, **sections)
     url = f"mqtt://127.0.0.1:{port}"
-    command = ["coordinator.cli", "run", str(path), "--out", str(folder / out), "--broker", url, "--json", *more]
+    command = ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), "--broker", url, "--json", *more]
     return Program(command, folder / f"{out}.log")
 
 

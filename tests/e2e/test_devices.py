@@ -15,9 +15,9 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from shared.messages import RosterMessage
-from shared.mqtt_link import MqttLink
-from shared.topics import Topics
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.messages import RosterMessage
+from covey.shared.wire.topics import Topics
 from tests.e2e.conftest import coordinator, finish
 from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, result, rows, until
 
@@ -60,7 +60,7 @@ def start(folder: Path, name: str, data: Path, port: int, *more: str) -> list[st
     """The command line of one agent."""
     broker = f"mqtt://127.0.0.1:{port}"
     state = ["--state", str(folder / f"state-{name}")]
-    return ["agent.cli", "start", "--data", str(data), "--id", name, "--broker", broker, *state, *more]
+    return ["covey.agent.cli", "start", "--data", str(data), "--id", name, "--broker", broker, *state, *more]
 
 
 def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_path: Path) -> None:
@@ -143,7 +143,9 @@ def test_an_agent_whose_data_is_wrong_stays_out_and_says_why(tmp_path: Path) -> 
         stack.enter_context(program(*good, log=tmp_path / "good.log"))
         finish(this)
         url = f"mqtt://127.0.0.1:{port}"
-        with program("coordinator.cli", "status", "--broker", url, "--json", log=tmp_path / "status.log") as status:
+        with program(
+            "covey.coordinator.cli", "status", "--broker", url, "--json", log=tmp_path / "status.log"
+        ) as status:
             assert status.process.wait(30) == 0, status.output
     assert '"wrong"' in status.output
     assert "row 2, column 2 is not a finite number" in status.output

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from broker.home import Home
+from covey.broker.home import Home
 from tests.e2e.conftest import finish
 from tests.processes import Program, free_port, needs_mosquitto, program, result, until
 
@@ -44,12 +44,12 @@ def test_a_run_where_everybody_is_held_to_the_rules(tmp_path: Path) -> None:
         def start(name: str, *command: str) -> Program:
             return stack.enter_context(program(*command, log=tmp_path / f"{name}.log"))
 
-        broker = start("broker", "broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
+        broker = start("broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
         until(lambda: "listens" in broker.output, of=broker)
         for seed, name in enumerate(AGENTS):
             own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
-            start(name, "agent.cli", "start", "--data", str(data(tmp_path, seed)), *own)
-        line = ["coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
+            start(name, "covey.agent.cli", "start", "--data", str(data(tmp_path, seed)), *own)
+        line = ["covey.coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
         finish(Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log"))
     assert result(out)["rounds"] == 1
     assert set(result(out)["assignment"]) == set(AGENTS)

@@ -10,8 +10,8 @@ import torch
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from coordinator.cli import main
-from shared.metrics import accuracy
+from covey.coordinator.cli import main
+from covey.shared.numerics.metrics import accuracy
 from tests.e2e.conftest import finish, scenario
 from tests.processes import Program, result
 
@@ -22,7 +22,7 @@ def test_an_exported_model_is_as_right_on_raw_data_as_its_run_says(tmp_path: Pat
     run = tmp_path / "run"
     task = {"standardise": "federated", "scale": 1.0}
     path = scenario(tmp_path, simulated=True, task=task, fleet={"faults": {}})
-    line = ["coordinator.cli", "run", str(path), "--out", str(run), "--in-process", "--json"]
+    line = ["covey.coordinator.cli", "run", str(path), "--out", str(run), "--in-process", "--json"]
     finish(Program([*line, "--set", "strategy.name=fedavg"], tmp_path / "run.log"))
     done = CliRunner().invoke(main, ["export", str(run), "--json"])
     assert done.exit_code == 0, done.output

@@ -19,7 +19,9 @@ def run(folder: Path, out: str, **sections: Any) -> Path:
     """A FedAvg run of the small fleet with its own embedded broker."""
     path = scenario(folder, simulated=True, fleet={"faults": {}}, **sections)
     sets = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2", "--embedded", "--json"]
-    finish(Program(["coordinator.cli", "run", str(path), "--out", str(folder / out), *sets], folder / f"{out}.log"))
+    finish(
+        Program(["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *sets], folder / f"{out}.log")
+    )
     return folder / out
 
 
@@ -40,7 +42,7 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
         "seed": "5",
     }
     sets = [word for key, value in files.items() for word in ("--set", f"{key}={value}")]
-    command = ["coordinator.cli", "run", str(base), "--out", str(tmp_path / "second"), "--embedded", "--json"]
+    command = ["covey.coordinator.cli", "run", str(base), "--out", str(tmp_path / "second"), "--embedded", "--json"]
     more = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2"]
     finish(Program([*command, *more, *sets], tmp_path / "second.log"))
     assert model_bytes(tmp_path / "second") == model_bytes(first)
@@ -51,7 +53,15 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
 def test_initial_weights_of_the_wrong_length_are_refused_before_anything_starts(tmp_path: Path) -> None:
     path = scenario(tmp_path, simulated=True)
     np.savez(tmp_path / "theta.npz", theta0=np.zeros(7, np.float32))
-    command = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / "run"), "--set", "task.init=theta.npz"]
+    command = [
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        str(tmp_path / "run"),
+        "--set",
+        "task.init=theta.npz",
+    ]
     this = Program(command, tmp_path / "log")
     assert this.process.wait(60) == 2, this.output
     assert "theta0" in this.output

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.trail import check
+from covey.coordinator.run.audit_trail import check
 from tests.e2e.conftest import coordinator, finish, fleet, scenario
 from tests.processes import Program, free_port, model_bytes, mosquitto, needs_mosquitto, result, rows, until
 
@@ -76,7 +76,7 @@ def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Pat
     path = scenario(tmp_path, simulated=True)
     runs = []
     for name in ("whole", "killed"):
-        command = ["coordinator.cli", "run", str(path), "--out", str(tmp_path / name), "--json"]
+        command = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / name), "--json"]
         this = Program(command, tmp_path / f"{name}.log")
         if name == "killed":
             until(lambda: len(rows(tmp_path / "killed")) >= 2, of=this)

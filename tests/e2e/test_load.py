@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from benchmarks.memory import run
-from shared.link import Message, Up
-from shared.mqtt_link import MqttLink
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.e2e.conftest import coordinator, finish, fleet
 from tests.processes import free_port, model_bytes, mosquitto, needs_mosquitto, rows
 

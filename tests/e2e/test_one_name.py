@@ -20,7 +20,7 @@ def test_the_second_agent_of_one_id_ends_and_says_why(tmp_path: Path) -> None:
     def start(state: str) -> list[str]:
         broker = f"mqtt://127.0.0.1:{port}"
         data = ["--data", str(tmp_path / "d.npz"), "--state", str(tmp_path / state)]
-        return ["agent.cli", "start", "--id", "raspberrypi", "--broker", broker, *data]
+        return ["covey.agent.cli", "start", "--id", "raspberrypi", "--broker", broker, *data]
 
     with mosquitto(tmp_path, port), program(*start("one"), log=tmp_path / "one.log") as one:
         until(lambda: "connected" in one.output, of=one)

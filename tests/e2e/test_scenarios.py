@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.partition import partition
-from coordinator.scenario_file import dump, load
-from shared.scenario import SuperclassMixture, agent_name
-from shared.strategies.fuzzy import Fuzzy
+from covey.agent.data.partition import partition
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import SuperclassMixture, agent_name
+from covey.shared.strategies.fuzzy import Fuzzy
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, needs_mosquitto, result, rows
 
@@ -30,7 +31,7 @@ def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
     folder.mkdir(exist_ok=True)
     out = folder / "run"
     one_worker = ["--set", "fleet.workers=1"]  # one import of torch, which takes longer than all the work
-    command = ["coordinator.cli", "run", str(ROOT / "scenarios" / f"{name}.yaml"), "--out", str(out), "--json"]
+    command = ["covey.coordinator.cli", "run", str(ROOT / "scenarios" / f"{name}.yaml"), "--out", str(out), "--json"]
     command += [*one_worker, *more]
     finish(Program(command, folder / "run.log"), 240)
     return result(out)

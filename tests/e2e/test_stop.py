@@ -28,7 +28,7 @@ ROUNDS = 8  # a run must not be over before the test that has seen its first rou
 def command(folder: Path, way: Sequence[str], out: str, rounds: int = ROUNDS) -> list[str]:
     limits = {"count": rounds, "absence_s": 300, "rollcall_s": 120}
     path = scenario(folder, simulated=True, rounds=limits, fleet={"faults": {}})
-    return ["coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
+    return ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *way]
 
 
 @pytest.fixture(scope="module")

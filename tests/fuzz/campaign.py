@@ -27,7 +27,7 @@ from typing import Any
 
 import psutil
 
-from shared.errors import DecodeError
+from covey.shared.errors import DecodeError
 from tests.fuzz.targets import Target, target
 
 CHUNK = 1000  # inputs between two reports to the parent

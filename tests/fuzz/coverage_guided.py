@@ -25,7 +25,9 @@ def main(
         import atheris
     except ImportError:
         sys.exit("coverage-guided fuzzing needs atheris: pip install atheris")
-    with atheris.instrument_imports(include=["shared", "agent.data", "agent.session", "broker", "coordinator"]):
+    with atheris.instrument_imports(
+        include=["shared", "covey.agent.data", "covey.agent.device.session", "broker", "coordinator"]
+    ):
         from tests.fuzz.campaign import one, rng_of
         from tests.fuzz.targets import target
     this = target(name)

@@ -16,17 +16,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from agent.data import load as load_data
-from agent.outbox import Outbox
-from broker import passwords
-from coordinator import records
-from coordinator.checkpoint import Checkpoint
-from coordinator.disk import open_arrays, save_arrays
-from shared import array_files, audit, credentials
-from shared.broker_url import BrokerUrl
-from shared.errors import DecodeError, UserError
-from shared.messages import RosterMessage
-from shared.scenario_load import load as load_scenario
+from covey.agent.data import load as load_data
+from covey.agent.device.outbox import Outbox
+from covey.broker.access import passwords
+from covey.coordinator.run import records
+from covey.coordinator.run.array_files import open_arrays, save_arrays
+from covey.coordinator.run.checkpoint import Checkpoint
+from covey.shared import array_files, audit
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.scenario.load import load as load_scenario
+from covey.shared.wire.messages import RosterMessage
 from tests.attacks import bad_data
 from tests.fuzz.mutate import as_json, mutated, mutated_tree
 from tests.fuzz.target import Target
@@ -270,8 +271,8 @@ def partition() -> list[bytes]:
 
 
 def read_partition(path: Path) -> None:
-    from agent.data.dataset import dataset
-    from agent.partition import load_split
+    from covey.agent.data.dataset import dataset
+    from covey.agent.data.partition import load_split
 
     data = dataset(np.ones((6, 2), np.float32), np.arange(6), source="here")
     load_split(path, data, 2)
@@ -382,7 +383,11 @@ def file_targets() -> list[Target]:
         file_target("credentials", credential_files, credentials.read, "pi-7.pem", share=3),
         Target("broker.url", lambda rng: mutated(rng, URLS), lambda _: take_url, (UserError,), 4),
         file_target(
-            "broker.passwords", lambda: [b"pi-7:$7$101$c2FsdA==$aGFzaA==\n"], passwords.read, "passwords", share=2
+            "covey.broker.access.passwords",
+            lambda: [b"pi-7:$7$101$c2FsdA==$aGFzaA==\n"],
+            passwords.read,
+            "passwords",
+            share=2,
         ),
         file_target("audit.log", audit_log, read_audit, "audit.jsonl", make=audit_text),
         file_target("data.csv", csv, load_data, "d.csv", share=4),

@@ -9,11 +9,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from coordinator.events import Joined
-from coordinator.run import Run, SendOrder
-from shared.client import decode_model, perform
-from shared.errors import DecodeError
-from shared.messages import OrderMessage, ReportContent
+from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.run import Run, SendOrder
+from covey.shared.client import decode_model, perform
+from covey.shared.errors import DecodeError
+from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.fuzz.mutate import mutated, mutated_tree, packed
 from tests.fuzz.target import Target
 from tests.fuzz.wire_targets import sealed

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agent.data import load as load_data
-from coordinator.disk import open_arrays
-from coordinator.scenario_file import load as load_scenario
-from shared import audit
-from shared.array_files import ArrayFileError, read_npz
-from shared.codec import decode
-from shared.errors import DataError, DecodeError, UserError
-from shared.messages import Encoded, OrderMessage
-from shared.vectors import Layout
+from covey.agent.data import load as load_data
+from covey.coordinator.run.array_files import open_arrays
+from covey.shared import audit
+from covey.shared.array_files import ArrayFileError, read_npz
+from covey.shared.errors import DataError, DecodeError, UserError
+from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.load import load as load_scenario
+from covey.shared.wire.codec import decode
+from covey.shared.wire.messages import Encoded, OrderMessage
 from tests.attacks.bad_data import leaf_user
 from tests.fuzz.campaign import rng_of
 from tests.fuzz.file_targets import matlab, npz

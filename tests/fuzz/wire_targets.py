@@ -10,21 +10,21 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from agent import events as e
-from agent.session import Session
-from broker import acl
-from broker.limits import Limits
-from broker.server import Connection, Hub, Users
-from coordinator.roster import Roster
-from shared import messages
-from shared.codec import Codec, decode
-from shared.errors import DecodeError, UserError
-from shared.frames import unpack
-from shared.link import Down, Up
-from shared.messages import AgentStatus, CoordinatorStatus, Document, Encoded, OrderMessage, Packed, Part
-from shared.parts import Assembler, Sink, split
-from shared.topics import Topics
-from shared.vectors import Layout
+from covey.agent.device import events as e
+from covey.agent.device.session import Session
+from covey.broker.access import acl
+from covey.broker.embedded.server import Connection, Hub, Users
+from covey.broker.limits import Limits
+from covey.coordinator.serve.roster import Roster
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.link import Down, Up
+from covey.shared.numerics.vectors import Layout
+from covey.shared.wire import messages
+from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.frames import unpack
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, Document, Encoded, OrderMessage, Packed, Part
+from covey.shared.wire.parts import Assembler, Sink, split
+from covey.shared.wire.topics import Topics
 from tests.agent.orders import order, ref, status
 from tests.fuzz.mutate import as_json, mutated, mutated_tree, packed
 from tests.fuzz.target import Target
@@ -279,7 +279,7 @@ def session_target() -> Target:
                 raise AssertionError(f"one order makes {topics} subscriptions")
         return outcome
 
-    return Target("agent.session", session_events, lambda _: take, (DecodeError,), 3)
+    return Target("covey.agent.device.session", session_events, lambda _: take, (DecodeError,), 3)
 
 
 def roster_target() -> Target:
@@ -295,7 +295,11 @@ def roster_target() -> Target:
         return take
 
     return Target(
-        "coordinator.roster", lambda rng: hostile_message(SAMPLES["agent_status"], rng), ready, (DecodeError,), 2
+        "covey.coordinator.serve.roster",
+        lambda rng: hostile_message(SAMPLES["agent_status"], rng),
+        ready,
+        (DecodeError,),
+        2,
     )
 
 
@@ -361,7 +365,7 @@ class FakeTransport(asyncio.Transport):
 
 def broker_target(name: str, users: Users | None) -> Target:
     def ready(_: Path) -> Callable[[Any], str]:
-        logging.getLogger("broker.server").setLevel(logging.CRITICAL)
+        logging.getLogger("covey.broker.embedded.server").setLevel(logging.CRITICAL)
         loop = asyncio.new_event_loop()
         hub = Hub(users, Limits())
         reader = _connected(loop, hub, CONNECT.replace(b"pi-7", b"pi-8") + PACKETS[5])

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coordinator.launch import setup_of
-from shared.seeds import generator
-from shared.strategy import Job, Setup, Strategy, Training
-from shared.vectors import Layout, Vector
+from covey.coordinator.processes.launch import setup_of
+from covey.shared.numerics.vectors import Layout, Vector
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Job, Setup, Strategy, Training
 from tests.bowl import Bowl, Softmax, Trainer, bowl_layout, flat, softmax_client
 from tests.drive import Run
 

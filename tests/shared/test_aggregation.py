@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared import vectors
-from shared.aggregation import (
+from covey.shared.numerics import vectors
+from covey.shared.numerics.averages import (
     MEAN,
     Average,
     clipped,
@@ -20,7 +20,7 @@ from shared.aggregation import (
     squared_distances,
     step_norm,
 )
-from shared.seeds import generator
+from covey.shared.seeds import generator
 from tests.bowl import flat
 
 RULES = ("trimmed_mean", "median", "krum", "multi_krum", "geometric_median")

@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared import audit
-from shared.audit import AuditLog, Break, Flood, Head, read_key, verify
-from shared.errors import UserError
+from covey.shared import audit
+from covey.shared.audit import AuditLog, Break, Flood, Head, read_key, verify
+from covey.shared.errors import UserError
 
 KEY = b"k" * 32
 
@@ -237,7 +237,7 @@ def test_lines_that_find_no_room_on_the_disk_wait_and_are_whole_later(
 def test_a_writer_killed_again_and_again_leaves_a_chain_that_each_restart_makes_whole(tmp_path: Path) -> None:
     path = tmp_path / "log"
     program = (
-        "import sys; from pathlib import Path; from shared.audit import AuditLog\n"
+        "import sys; from pathlib import Path; from covey.shared.audit import AuditLog\n"
         "log = AuditLog(Path(sys.argv[1]), 'run-1')\n"
         "while True: log.append('accept', agent='a' * 200)\n"
     )

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from shared.broker_url import BrokerUrl, Tls
-from shared.errors import UserError
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 
 
 def test_an_address_says_where_and_who_and_hides_the_password() -> None:

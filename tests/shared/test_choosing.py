@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
 
-from shared.choosing import MOST_ROWS, Choice, by_rotations, by_silhouette, dimensions, elbow
-from shared.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
-from shared.strategies.fedclust import FedClust
+from covey.shared.numerics.choose_k import MOST_ROWS, Choice, by_rotations, by_silhouette, dimensions, elbow
+from covey.shared.numerics.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
+from covey.shared.strategies.fedclust import FedClust
 from tests.shared.planted import bowls, run
 
 

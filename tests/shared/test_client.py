@@ -9,18 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from shared.client import OWED, decode_model, encode_model, perform, shuffle
-from shared.codec import Codec, decode
-from shared.errors import DecodeError, UserError
-from shared.messages import ModelRef, OrderMessage, ReportContent, Work
-from shared.seeds import generator
-from shared.strategies.ditto import OWN, Ditto
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fedclust import FedClust
-from shared.strategies.local import LocalOnly
-from shared.strategies.pacfl import Pacfl
-from shared.strategy import HELD, Job, Local, Memory, Report, Training
-from shared.vectors import Vector
+from covey.shared.client import OWED, decode_model, encode_model, perform, shuffle
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.numerics.vectors import Vector
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import HELD, Job, Local, Memory, Report, Training
+from covey.shared.strategies.ditto import OWN, Ditto
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.local import LocalOnly
+from covey.shared.strategies.pacfl import Pacfl
+from covey.shared.wire.codec import Codec, decode
+from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work
 from tests.bowl import Bowl, Softmax, bowl_layout, flat, softmax_client
 
 START = flat(0, 0)

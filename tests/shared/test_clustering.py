@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared import clustering
-from shared.clustering import (
+from covey.shared.numerics import clustering
+from covey.shared.numerics.clustering import (
     across,
     agglomerative,
     bipartition_min_cross,
@@ -26,7 +26,7 @@ from shared.clustering import (
     refill,
     sketch,
 )
-from shared.seeds import generator
+from covey.shared.seeds import generator
 
 
 def groups(centres: list[list[float]], each: int, noise: float = 0.1) -> list[Any]:

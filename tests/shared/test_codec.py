@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shared.codec import LARGEST_BFLOAT16, Codec, Name, decode, encode
-from shared.errors import DecodeError
-from shared.messages import DIGEST_BYTES, Encoded
-from shared.scenario import Wire
-from shared.vectors import BLOCK, Vector
+from covey.shared.errors import DecodeError
+from covey.shared.numerics.vectors import BLOCK, Vector
+from covey.shared.scenario.scenario import Wire
+from covey.shared.wire.codec import LARGEST_BFLOAT16, Codec, Name, decode, encode
+from covey.shared.wire.messages import DIGEST_BYTES, Encoded
 
 NAMES: tuple[Name, ...] = ("float32", "float16", "bfloat16", "int8", "topk")
 DIGEST = b"b" * DIGEST_BYTES

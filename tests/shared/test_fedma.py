@@ -6,8 +6,8 @@ from math import log
 import numpy as np
 import pytest
 
-from agent.models import initial
-from shared.fedma import (
+from covey.agent.training.models import initial
+from covey.shared.numerics.fedma import (
     BIAS,
     Inputs,
     Prior,
@@ -19,9 +19,9 @@ from shared.fedma import (
     raw_inputs,
     scores,
 )
-from shared.matching import layers_of, permute
-from shared.scenario import Model, Task
-from shared.vectors import Layout, Tensor, Vector
+from covey.shared.numerics.matching import layers_of, permute
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.scenario.scenario import Model, Task
 
 MLP = Layout(
     tuple(Tensor(f"{name}.{kind}", shape) for name, kind, shape in (

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.strategies.fesem_ma import FesemMa, FesemMaState
-from shared.strategy import Phase, Report, Setup, Training, View
-from shared.vectors import Vector
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import Phase, Report, Setup, Training, View
+from covey.shared.strategies.fesem_ma import FesemMa, FesemMaState
 from tests.bowl import Drop, Perceptron, perceptron_client
 from tests.drive import Run, fingerprint
 

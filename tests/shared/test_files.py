@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shared import files
-from shared.files import replacing, write_atomically
+from covey.shared import files
+from covey.shared.files import replacing, write_atomically
 
 
 @pytest.mark.parametrize("durable", [True, False])

@@ -9,9 +9,9 @@ from typing import Any
 import msgpack
 import pytest
 
-from shared.errors import DecodeError
-from shared.json_text import JsonError, dumps, loads
-from shared.messages import AgentStatus, Control, OrderMessage
+from covey.shared.errors import DecodeError
+from covey.shared.json_text import JsonError, dumps, loads
+from covey.shared.wire.messages import AgentStatus, Control, OrderMessage
 from tests.shared.samples import SAMPLES
 from tests.shared.test_messages import json_sealed, sealed
 

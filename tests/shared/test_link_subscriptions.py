@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from broker.memory import MemoryBroker
-from broker.server import Connection, Hub
-from shared.link import Message, Up
-from shared.link_subscriptions import Pauses, Subscriptions
-from shared.mqtt_link import MqttLink
+from covey.broker.embedded.server import Connection, Hub
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.mqtt.link_subscriptions import Pauses, Subscriptions
+from covey.shared.mqtt.mqtt_link import MqttLink
 from tests import clock
 
 

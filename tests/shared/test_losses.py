@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from shared.messages import ReportContent
-from shared.strategies.fedem import FedEm
-from shared.strategies.fedsoft import FedSoft
-from shared.strategies.hard import lowest_loss
-from shared.strategies.ifca import Ifca
-from shared.strategies.losses import LARGEST_LOSS, comparable, lowest
-from shared.vectors import Vector
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.bases.hard import lowest_loss
+from covey.shared.strategies.bases.losses import LARGEST_LOSS, comparable, lowest
+from covey.shared.strategies.fedem import FedEm
+from covey.shared.strategies.fedsoft import FedSoft
+from covey.shared.strategies.ifca import Ifca
+from covey.shared.wire.messages import ReportContent
 from tests.bowl import Bowl, flat
 from tests.shared.planted import job
 

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared import messages
-from shared.errors import DecodeError
-from shared.messages import (
+from covey.shared.errors import DecodeError
+from covey.shared.wire import messages
+from covey.shared.wire.messages import (
     AgentStatus,
     Control,
     CoordinatorStatus,
@@ -76,7 +76,10 @@ def reason(kind: type[Packed | Document], payload: bytes) -> str:
 
 def test_every_message_has_a_sample() -> None:
     kinds = {
-        kind for base in (Packed, Document) for kind in base.__subclasses__() if kind.__module__ == "shared.messages"
+        kind
+        for base in (Packed, Document)
+        for kind in base.__subclasses__()
+        if kind.__module__ == "covey.shared.wire.messages"
     }
     assert set(TYPES) == kinds
 
@@ -254,6 +257,6 @@ def test_an_encoded_vector_says_nothing_that_is_too_long() -> None:
 
 
 def test_an_idle_agent_loads_neither_numpy_nor_torch_for_messages_and_parts() -> None:
-    code = "import sys, shared.messages, shared.parts, shared.topics; print({'numpy', 'torch'} & set(sys.modules))"
+    code = "import sys, covey.shared.wire.messages, covey.shared.wire.parts, covey.shared.wire.topics; print({'numpy', 'torch'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "set()"

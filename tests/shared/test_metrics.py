@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as reference
 
-from shared.metrics import (
+from covey.shared.numerics.metrics import (
     accuracy,
     adjusted_rand,
     macro,

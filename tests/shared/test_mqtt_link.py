@@ -4,13 +4,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from shared.link import Down, Message, Up
-from shared.link_tools import Backoff, Inbox
-from shared.mqtt_link import MqttLink
+from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.link_tools import Backoff, Inbox
+from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.brokers import free_ports
 from tests.clock import run
 from tests.conformance.test_links import message, up
@@ -175,6 +174,5 @@ async def test_a_broker_that_lets_us_in_no_more_says_so_once_after_the_loss() ->
 
 
 def test_the_link_imports_neither_numpy_nor_torch() -> None:
-    program = "import sys, shared.mqtt_link; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
-    root = Path(__file__).resolve().parents[2]
-    assert subprocess.run([sys.executable, "-c", program], cwd=root, check=False).returncode == 0
+    program = "import sys, covey.shared.mqtt.mqtt_link; sys.exit(bool({'numpy', 'torch'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -1,6 +1,6 @@
 """Two programs under one name: who goes on, who gives way, and what proves nothing."""
 
-from shared.namesakes import PATIENCE_S, Answer, Namesakes, session_id
+from covey.shared.mqtt.duplicate_ids import PATIENCE_S, Answer, Namesakes, session_id
 
 OLD, NEW = session_id(1_000.0, "ff"), session_id(1_000.001, "00")
 

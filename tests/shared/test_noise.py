@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from shared.noise import Noise, new_key
-from shared.vectors import BLOCK
+from covey.shared.numerics.vectors import BLOCK
+from covey.shared.privacy.noise import Noise, new_key
 
 
 def test_the_same_key_gives_the_same_numbers_and_another_key_others() -> None:

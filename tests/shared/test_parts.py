@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from shared.errors import DecodeError
-from shared.messages import Part, digest
-from shared.parts import (
+from covey.shared.errors import DecodeError
+from covey.shared.wire.messages import Part, digest
+from covey.shared.wire.parts import (
     BOOKKEEPING,
     REMEMBERED,
     Assembler,

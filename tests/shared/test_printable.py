@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
-from shared.messages import AgentStatus
-from shared.printable import printable, printable_lines
-from shared.terminal import Terminal
+from covey.shared.printable import printable, printable_lines
+from covey.shared.terminal import Terminal
+from covey.shared.wire.messages import AgentStatus
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.noise import Noise
-from shared.privacy import (
+from covey.shared.numerics.vectors import Vector
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import (
     AgentPrivacy,
     LocalPrivacy,
     Privacy,
@@ -21,7 +22,6 @@ from shared.privacy import (
     noised,
     noised_count,
 )
-from shared.vectors import Vector
 from tests.small_run import METHODS, scenario
 
 CLIENT = {"client": {"clip": 1.0, "noise_multiplier": 1.0}}

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fedsgd import FedSgd
-from shared.strategies.ifca import Ifca
-from shared.strategies.perfedavg import PerFedAvg
-from shared.strategies.robust import Robust
-from shared.strategy import Phase, Report, Training, factor_in
+from covey.shared.strategies.base import Phase, Report, Training, factor_in
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedsgd import FedSgd
+from covey.shared.strategies.ifca import Ifca
+from covey.shared.strategies.perfedavg import PerFedAvg
+from covey.shared.strategies.robust import Robust
 from tests.bowl import Bowl, flat
 from tests.shared.planted import job, run, setup
 

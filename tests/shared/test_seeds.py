@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.seeds import entropy, generator
+from covey.shared.seeds import entropy, generator
 
 KEYS = st.lists(st.integers() | st.text(st.characters(exclude_characters="\x1f"), max_size=5), max_size=3)
 

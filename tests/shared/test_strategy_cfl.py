@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.strategies.cfl import Cfl
-from shared.strategy import Phase, Report, Setup, Training
-from shared.vectors import Layout, Tensor
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies.base import Phase, Report, Setup, Training
+from covey.shared.strategies.cfl import Cfl
 from tests.bowl import Bowl, flat
 from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, two_groups
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shared.strategies.ditto import Ditto
-from shared.strategies.fedavg import FedAvg
-from shared.strategy import Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.ditto import Ditto
+from covey.shared.strategies.fedavg import FedAvg
 from tests.bowl import Bowl, flat
 from tests.shared.planted import (
     ONE,

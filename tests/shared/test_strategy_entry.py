@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from shared.strategies.fedclust import FedClust
-from shared.strategies.fesem import Fesem
-from shared.strategy import Phase, View
+from covey.shared.strategies.base import Phase, View
+from covey.shared.strategies.fedclust import FedClust
+from covey.shared.strategies.fesem import Fesem
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from shared.strategies import AnyStrategy
-from shared.strategy import Phase, Setup, Strategy, Training
+from covey.shared.strategies.base import Phase, Setup, Strategy, Training
+from covey.shared.strategies.registry import AnyStrategy
 from tests.bowl import Softmax, softmax_client
 from tests.drive import Run, fingerprint, leaves
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fedclust import FedClust
-from shared.strategy import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedclust import FedClust
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, SGD, bowls, equal, run, setup, softmaxes, two_groups

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from coordinator.inprocess import InProcess
-from shared.errors import DataError
-from shared.strategies.feddane import FedDane
-from shared.strategies.fedprox import FedProx
-from shared.strategy import Phase, Report, Setup, Training, View
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.errors import DataError
+from covey.shared.strategies.base import Phase, Report, Setup, Training, View
+from covey.shared.strategies.feddane import FedDane
+from covey.shared.strategies.fedprox import FedProx
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import (
     ONE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shared.strategies.feddist import FedDist
-from shared.strategies.feddws import FedDws
-from shared.strategy import Training
+from covey.shared.strategies.base import Training
+from covey.shared.strategies.feddist import FedDist
+from covey.shared.strategies.feddws import FedDws
 from tests.bowl import Bowl, flat
 from tests.shared.planted import (
     run,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shared.strategies.fedem import FedEm
-from shared.strategy import Phase, Report, View
+from covey.shared.strategies.base import Phase, Report, View
+from covey.shared.strategies.fedem import FedEm
 from tests.bowl import Bowl, flat, softmax_client
 from tests.shared.planted import ONE, close, job, run, setup, two_groups
 

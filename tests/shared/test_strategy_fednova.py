@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fednova import FedNova, accumulated
-from shared.strategy import Phase, Report, Setup, Training
-from shared.vectors import Layout, Tensor
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies.base import Phase, Report, Setup, Training
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fednova import FedNova, accumulated
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import (
     ONE,

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shared.errors import DataError
-from shared.strategies.fedsoft import FedSoft, FedSoftState
-from shared.strategy import Phase, Report, View
+from covey.shared.errors import DataError
+from covey.shared.strategies.base import Phase, Report, View
+from covey.shared.strategies.fedsoft import FedSoft, FedSoftState
 from tests.bowl import Bowl, flat, softmax_client
 from tests.shared.planted import (
     ONE,

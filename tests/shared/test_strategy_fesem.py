@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shared.strategies.fesem import Fesem, FesemState
-from shared.strategy import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.fesem import Fesem, FesemState
 from tests.bowl import Bowl, flat
 from tests.drive import Run, fingerprint
 from tests.shared.planted import (

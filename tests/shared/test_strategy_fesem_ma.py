@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.aggregation import Average
-from shared.errors import UserError
-from shared.matching import align, permute, random_start
-from shared.seeds import generator
-from shared.strategies import fesem_ma
-from shared.strategies.fesem import Fesem
-from shared.strategies.fesem_ma import FesemMa, FesemMaState
-from shared.strategy import Phase, Report, Setup, Strategy
-from shared.vectors import Layout, Tensor, Vector, squared_distance
+from covey.shared.errors import UserError
+from covey.shared.numerics.averages import Average
+from covey.shared.numerics.matching import align, permute, random_start
+from covey.shared.numerics.vectors import Layout, Tensor, Vector, squared_distance
+from covey.shared.seeds import generator
+from covey.shared.strategies import fesem_ma
+from covey.shared.strategies.base import Phase, Report, Setup, Strategy
+from covey.shared.strategies.fesem import Fesem
+from covey.shared.strategies.fesem_ma import FesemMa, FesemMaState
 from tests.bowl import perceptron_client
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, TWO, close, run, setup, softmaxes

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fuzzy import Fuzzy
-from shared.strategy import Contrast, Descent, Phase, Report, View
-from shared.vectors import Vector
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import Contrast, Descent, Phase, Report, View
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fuzzy import Fuzzy
 from tests.bowl import flat
 from tests.shared.planted import ONE, TWO, close, job, run, setup, softmaxes, two_groups, unequal
 

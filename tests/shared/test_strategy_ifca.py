@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shared.strategies.ifca import Ifca
-from shared.strategy import Phase, Report, Training
+from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.ifca import Ifca
 from tests.bowl import Bowl, Softmax, flat, softmax_client
 from tests.drive import Run, fingerprint
 from tests.shared.planted import ONE, WHOLE, alternating, bowls, run, setup, two_groups

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from broker.memory import MemoryBroker
-from coordinator.inprocess import InProcess
-from shared.errors import DataError, UserError
-from shared.strategies.lg import LgFedAvg
-from shared.strategy import Setup, Training
-from shared.vectors import Layout, Tensor
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.simulate.simulation import InProcess
+from covey.shared.errors import DataError, UserError
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies.base import Setup, Training
+from covey.shared.strategies.lg import LgFedAvg
 from tests import clock
 from tests.bowl import Bowl, Softmax, bowl_layout, flat
 from tests.shared.planted import (

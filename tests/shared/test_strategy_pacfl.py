@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shared.seeds import generator
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.pacfl import Pacfl, signature
-from shared.strategy import Report
-from shared.vectors import Vector
+from covey.shared.numerics.vectors import Vector
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Report
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.pacfl import Pacfl, signature
 from tests.bowl import Softmax, flat
 from tests.drive import fingerprint
 from tests.shared.planted import alternating, close, run

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.strategies.perfedavg import PerFedAvg, groups
-from shared.strategy import Rows, Training
-from shared.vectors import Vector
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import Rows, Training
+from covey.shared.strategies.perfedavg import PerFedAvg, groups
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import (
     SGD,

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.errors import UserError
-from shared.strategies.robust import Robust, logistic
-from shared.strategy import Report, Setup, Training
-from shared.vectors import Layout, Tensor
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.strategies.base import Report, Setup, Training
+from covey.shared.strategies.robust import Robust, logistic
 from tests.bowl import Bowl, flat, softmax_client
 from tests.shared.planted import ONE, alternating, bowls, run, setup, softmaxes, two_groups
 

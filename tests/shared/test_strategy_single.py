@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared.errors import DataError
-from shared.seeds import generator
-from shared.strategies.fedavg import FedAvg
-from shared.strategies.fedprox import FedProx
-from shared.strategies.fedsgd import FedSgd
-from shared.strategies.fesem import Fesem
-from shared.strategies.ifca import Ifca
-from shared.strategies.local import LocalOnly
-from shared.strategies.robust import Robust
-from shared.strategy import Phase, Report, Training
-from shared.vectors import Layout, Tensor
+from covey.shared.errors import DataError
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import Phase, Report, Training
+from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fedprox import FedProx
+from covey.shared.strategies.fedsgd import FedSgd
+from covey.shared.strategies.fesem import Fesem
+from covey.shared.strategies.ifca import Ifca
+from covey.shared.strategies.local import LocalOnly
+from covey.shared.strategies.robust import Robust
 from tests.bowl import Bowl, flat
 from tests.drive import Run
 from tests.shared.planted import (

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.errors import DecodeError
-from shared.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_name
+from covey.shared.errors import DecodeError
+from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_name
 
 TREE = Topics("home")
 ALPHABET = "AZaz09._-"

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shared import clustering
-from shared.seeds import generator
-from shared.trimmed import (
+from covey.shared.numerics import clustering
+from covey.shared.numerics.trimmed import (
     Trim,
     ball,
     dropped,
@@ -19,6 +18,7 @@ from shared.trimmed import (
     trimmed_kmeans,
     trimmed_mean,
 )
+from covey.shared.seeds import generator
 
 
 def rows(count: int, size: int, seed: int = 1) -> list[Any]:

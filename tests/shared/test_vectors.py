@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from shared import vectors
-from shared.vectors import (
+from covey.shared.numerics import vectors
+from covey.shared.numerics.vectors import (
     BLOCK,
     Layout,
     Tensor,

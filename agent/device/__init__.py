@@ -1,0 +1,1 @@
+"""One agent on its device: session, outbox, service."""

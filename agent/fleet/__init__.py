@@ -1,0 +1,1 @@
+"""Many agents in one process, and the faults they can be given."""

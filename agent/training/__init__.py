@@ -1,0 +1,1 @@
+"""Torch: models, local training, export. Nothing outside of here and the worker imports it."""

@@ -1,0 +1,125 @@
+"""A cluster's model as a program of its own: it runs where neither Covey nor its data are.
+
+What goes in are features (n, *task.features) float32 as the agents' files have them, before `task.scale` and
+standardisation, which are part of the program; what comes out is what the model gives: logits (n, classes), or values (n, 1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import torch
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from covey.agent.training.learner import affine
+from covey.agent.training.models import build, layout_of, tensors_of
+from covey.shared import json_text
+from covey.shared.cli import ProgramFormat
+from covey.shared.errors import UserError
+from covey.shared.files import write_atomically
+from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.scenario.scenario import Task
+
+
+class Deployed(nn.Module):
+    """Scaling, standardisation, model."""
+
+    shift: Tensor
+    factor: Tensor
+
+    def __init__(self, module: nn.Module, task: Task) -> None:
+        super().__init__()
+        shift, factor = affine(task, None)
+        self.module = module
+        self.register_buffer("shift", torch.zeros(1) if shift is None else shift)
+        self.register_buffer("factor", torch.ones(1) if factor is None else factor)
+
+    def forward(self, features: Tensor) -> Tensor:
+        outputs: Tensor = self.module(torch.addcmul(self.shift, features, self.factor))
+        return outputs
+
+
+def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
+    """Write the model of a finished run, `cluster-<k>.safetensors`, as .pt2 (PyTorch) or .onnx, by the name of `out`.
+
+    Raises UserError where the file is none that a run left, or its module cannot be exported.
+    """
+    kind = out.suffix.removeprefix(".")
+    if kind not in get_args(ProgramFormat):
+        raise UserError(
+            f"--out {out}: a name that ends in {' or '.join('.' + one for one in get_args(ProgramFormat))} is wanted"
+        )
+    task, module = load(model, allowed)
+    example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
+    try:
+        program = torch.export.export(
+            Deployed(module, task).eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)
+        )
+    except Exception as error:  # the user's own module may do what no program can
+        raise UserError(f"{task.model.name} cannot be exported: {str(error).splitlines()[0]}") from error
+    content = _pt2(program, task) if kind == "pt2" else _onnx(program, task)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, content)
+
+
+def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
+    """The task that a run left in a model's file, and its module with the weights. What the file names is built in or allowed."""
+    try:
+        with safe_open(model, framework="numpy") as file:
+            facts = json_text.loads((file.metadata() or {}).get("facts", "null"))
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        task = Task.model_validate(facts["task"])
+    except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{model}: a model file of a finished run is wanted, models/cluster-0.safetensors; {str(error).splitlines()[0]}"
+        ) from None
+    module = build(task, 0, allowed)
+    if not layout_of(module).fits(named):
+        raise UserError(f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version")
+    own = tensors_of(module)
+    with torch.no_grad():
+        for name, array in named.items():
+            own[name].copy_(torch.from_numpy(array))
+    return task, module.eval()
+
+
+def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:
+    torch.export.save(program, content := io.BytesIO(), extra_files={"task.json": task.model_dump_json()})
+    return content.getvalue()
+
+
+def _onnx(program: torch.export.ExportedProgram, task: Task) -> bytes:
+    try:
+        import onnxscript  # noqa: F401  torch's exporter needs it
+    except ImportError:
+        raise UserError("ONNX needs onnx and onnxscript: pip install 'covey[onnx]'") from None
+    with _quiet():
+        made = torch.onnx.export(
+            program, (), dynamo=True, verbose=False, input_names=["features"], output_names=["outputs"]
+        )
+        assert made is not None  # noqa: S101  with dynamo=True it is there
+        made.model.metadata_props["task"] = task.model_dump_json()
+        content: bytes = made.model_proto.SerializeToString()
+    return content
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's remarks on packages that are not there."""
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        exporter.setLevel(level)

@@ -1,0 +1,1 @@
+"""The process that trains, and the pool that starts it."""

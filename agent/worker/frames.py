@@ -1,0 +1,18 @@
+"""Between an agent and its worker: the frames of `shared.frames`, and reading them without blocking."""
+
+from __future__ import annotations
+
+import asyncio
+
+from covey.shared.wire.frames import LONGEST, Job, length_of, pack, read, unpack
+
+__all__ = ["LONGEST", "Job", "pack", "read", "receive"]
+
+
+async def receive(pipe: asyncio.StreamReader) -> Job | None:
+    """The next message; None when the other end is gone."""
+    try:
+        head = await pipe.readexactly(4)
+        return unpack(await pipe.readexactly(length_of(head)))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None

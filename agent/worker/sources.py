@@ -1,0 +1,80 @@
+"""Where a worker's data comes from: the files of a device, or one agent's share of a simulated fleet's data.
+
+Loaded once per worker and kept: the agents of a fleet share one data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from covey.agent.data import Dataset, fit
+from covey.agent.data.check import inspect, load_local
+from covey.agent.data.partition import Split, client_dataset, fleet_data
+from covey.shared.scenario.load import load_alone
+from covey.shared.scenario.scenario import Task
+
+
+class Source(Protocol):
+    """The data of one agent."""
+
+    def dataset(self, task: Task) -> Dataset:
+        """The data as the task wants it, with a test part. Raises DataError where it does not fit."""
+
+
+@dataclass(frozen=True)
+class LocalSource:
+    """A file or folder on this device."""
+
+    data: str
+    label: str | None = None
+
+    def dataset(self, task: Task) -> Dataset:
+        return _local(self.data, self.label, task.model_dump_json())
+
+
+@dataclass(frozen=True)
+class FleetSource:
+    """Agent `index` of the fleet of a scenario file."""
+
+    scenario: str
+    data_root: str | None
+    index: int = 0
+
+    def dataset(self, task: Task) -> Dataset:
+        return fit(client_dataset(*_fleet(self.scenario, self.data_root), self.index), task)
+
+    def write_partition(self, out: Path) -> None:
+        """Who of the whole fleet holds what, as .npz."""
+        _, split = _fleet(self.scenario, self.data_root)
+        split.save(out)
+
+
+def is_simulated(wire: Mapping[str, Any]) -> bool:
+    """Is this an agent of a simulated fleet? Only its own command line says so, never an order."""
+    return "scenario" in wire
+
+
+def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
+    """The source that a job names."""
+    if is_simulated(wire):
+        return FleetSource(wire["scenario"], wire.get("data_root"), wire.get("index", 0))
+    return LocalSource(wire["data"], wire.get("label"))
+
+
+def found(data: Dataset, task: Task) -> dict[str, Any]:
+    """What an agent tells about its data: counts, and the labels that occur in the training part."""
+    return dict(inspect(data, task).told)
+
+
+@lru_cache(maxsize=1)
+def _local(data: str, label: str | None, task: str) -> Dataset:
+    return load_local(data, label, Task.model_validate_json(task))
+
+
+@lru_cache(maxsize=1)
+def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split]:
+    return fleet_data(load_alone(Path(scenario)), data_root)

@@ -1,0 +1,1 @@
+"""The brokers that we can start."""

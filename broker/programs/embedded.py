@@ -1,0 +1,189 @@
+"""The broker for machines without Mosquitto: pure Python, in a process of its own, nothing kept on disk.
+
+`python -m covey.broker.programs.embedded` is that process. It says on its standard output where it listens and ends when
+its standard input does, so it never outlives whoever started it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+import os
+import signal
+import ssl
+import sys
+import threading
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Self
+
+from covey.broker.access import passwords
+from covey.broker.limits import Limits
+from covey.broker.programs.options import Options, free_port
+from covey.broker.programs.process import Child
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.logs import log_to_stderr
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.python_process import environment, python
+
+if TYPE_CHECKING:
+    from covey.broker.embedded.server import Hub, Users
+
+READY_S = 30.0
+HANDSHAKE_S = 10.0
+FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
+
+
+class EmbeddedBroker(Child):
+    """`async with EmbeddedBroker(...) as broker`: runs from entry to exit, reachable at `broker.url`.
+
+    Raises UserError where the port is taken or the process does not come up.
+    """
+
+    keeps = False
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.name = f"embedded (amqtt {_amqtt_version()} codec)"
+        self.url: BrokerUrl
+
+    async def __aenter__(self) -> Self:
+        port = free_port(self.options)
+        log = self.options.log.open("ab") if self.options.log else None
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *python("covey.broker.programs.embedded", *_arguments(self.options, port)),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+            )
+        finally:
+            if log:
+                log.close()
+        self.pid = self._process.pid
+        await self._ready()
+        self.url = self.options.url(port)
+        return self
+
+    async def _ready(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101  it is a pipe
+        line = b""
+        with contextlib.suppress(TimeoutError):
+            line = await asyncio.wait_for(self._process.stdout.readline(), READY_S)
+        if not line:
+            await self.stop()
+            place = f"in {self.options.log}" if self.options.log else "above"
+            raise UserError(f"the embedded broker did not start on {self.options.host}; its messages are {place}")
+
+
+def _amqtt_version() -> str:
+    try:
+        return importlib.metadata.version("amqtt")
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            "the embedded broker needs amqtt: pip install 'covey[embedded]', or install mosquitto"
+        ) from None
+
+
+def _arguments(options: Options, port: int) -> list[str]:
+    """The command line of the broker's process; `_parse` reads it."""
+    limits = options.limits
+    arguments = ["--host", options.host, "--port", str(port), "--agents", str(limits.agents)]
+    arguments += ["--packet", str(limits.packet_bytes), "--memory", str(limits.memory_bytes)]
+    for name in FILES:
+        path = getattr(options, name)
+        if path:
+            arguments += [f"--{name.replace('_', '-')}", str(path)]
+    return arguments
+
+
+async def serve(options: Options) -> None:
+    """Be the broker until standard input ends."""
+    from covey.broker.embedded.server import (
+        Connection,  # amqtt is imported by the broker's own process only
+        Hub,
+    )
+
+    hub = Hub(users=_users(options), limits=options.limits)
+    loop = asyncio.get_running_loop()
+    context = options.tls_context()
+    loop.add_signal_handler(signal.SIGHUP, _reload, hub, options, context)
+    server = await loop.create_server(
+        lambda: Connection(hub),
+        options.host,
+        options.port,
+        ssl=context,
+        ssl_handshake_timeout=HANDSHAKE_S if context else None,
+        backlog=4096,
+    )
+    print(json_text.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
+    async with server:
+        await until_closed(sys.stdin)
+
+
+def _users(options: Options) -> Users | None:
+    """Who may connect, as the files have it now; None for an open broker."""
+    from covey.broker.embedded.server import Users
+
+    if not options.rules:
+        return None
+    hashes = passwords.read(options.passwords) if options.passwords else None
+    return Users(hashes, options.roles())
+
+
+def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
+    """Take in users, roles and a renewed certificate; what cannot be read stays as it was."""
+    try:
+        users = _users(options)
+        if users is not None:
+            hub.know(users)
+        if context is not None and options.tls_cert is not None:
+            context.load_cert_chain(options.tls_cert, options.tls_key, password="")
+    except (UserError, OSError, ssl.SSLError) as error:
+        logging.getLogger(__name__).warning("users and certificate stay as they were: %s", error)
+
+
+async def until_closed(stream: IO[str]) -> None:
+    """Until the stream ends; a thread reads it, because event loops cannot watch every kind of file."""
+    closed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        while os.read(stream.fileno(), 4096):
+            pass
+        with contextlib.suppress(RuntimeError):  # the loop may be over before the stream is
+            loop.call_soon_threadsafe(closed.set)
+
+    threading.Thread(target=read, daemon=True).start()
+    await closed.wait()
+
+
+def _parse(arguments: list[str]) -> Options:
+    parser = ArgumentParser(prog="python -m covey.broker.programs.embedded")
+    parser.add_argument("--host", default="127.0.0.1")
+    for name in ("--port", "--agents", "--packet", "--memory"):
+        parser.add_argument(name, type=int, required=True)
+    for name in FILES:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=Path)
+    given = vars(parser.parse_args(arguments))
+    limits = Limits(given.pop("agents"), given.pop("packet"), given.pop("memory"))
+    return Options(limits=limits, **given)
+
+
+def main() -> None:
+    log_to_stderr("%(asctime)s %(message)s")
+    logging.getLogger("amqtt").setLevel(logging.ERROR)
+    try:
+        asyncio.run(serve(_parse(sys.argv[1:])))
+    except UserError as error:
+        sys.exit(f"broker: {error}")
+    except KeyboardInterrupt:
+        pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""A pretend broker inside the process, with MQTT's bad habits on a seed.
+
+Its links behave like `shared.mqtt_link.MqttLink`: clean sessions, retained messages, wildcards, last will,
+take-over of a client id, reconnection with `Down` and `Up`. Under a deterministic event loop the same seed
+gives the same history. It lives on asyncio alone: no sockets, no threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_topic
+from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
+from covey.shared.mqtt.link_tools import Backoff, Inbox
+
+HELD_S = 0.05
+"""A reordered or duplicated message arrives up to so much later than it should."""
+
+
+class MemoryBroker:
+    """The broker. Each habit is a probability in [0, 1].
+
+    `duplicate`: a delivery happens twice. `reorder`: a delivery is held back, so that others overtake it, on
+    the same topic too. `drop_session`: a publish or a delivery costs its client the connection; the last will
+    is published, what was under way to the client is forgotten, and the client comes back by itself.
+    """
+
+    def __init__(
+        self, seed: int = 0, *, duplicate: float = 0.0, reorder: float = 0.0, drop_session: float = 0.0
+    ) -> None:
+        self.duplicate = duplicate
+        self.reorder = reorder
+        self.drop_session = drop_session
+        self.random = random.Random(f"memory broker {seed}")  # noqa: S311  bad luck, no secrets
+        self.retained = Retained()
+        self.denied: set[str] = set()  # topic filters that nobody may subscribe to
+        self._connected: dict[str, MemoryLink] = {}
+        self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()
+        self._back_at = 0.0
+
+    def link(self, client_id: str, will: Will | None = None) -> MemoryLink:
+        """A link for `async with`, connected at once unless the broker is away."""
+        return MemoryLink(self, client_id, will)
+
+    @property
+    def clients(self) -> list[str]:
+        """Ids of the connected clients."""
+        return sorted(self._connected)
+
+    def restart(self, keep_retained: bool = True, *, away_s: float = 0.0) -> None:
+        """Crash and come back after `away_s`: every connection is lost, no last will is published.
+
+        `keep_retained` False: a broker that stores nothing on disk.
+        """
+        self._back_at = asyncio.get_running_loop().time() + away_s
+        for link in list(self._connected.values()):
+            link._lose("the broker went away", will=False)
+        if not keep_retained:
+            self.retained.clear()
+
+    def disconnect(self, client_id: str) -> None:
+        """Break one client's connection; it comes back by itself. KeyError for a client that is not connected."""
+        self._connected[client_id]._lose("the connection broke")
+
+    def _admit(self, link: MemoryLink) -> bool:
+        if asyncio.get_running_loop().time() < self._back_at:
+            return False
+        holder = self._connected.get(link.client_id)
+        if holder is not None:  # a link with an empty inbox is false
+            holder._lose("another client took the client id over")
+        self._connected[link.client_id] = link
+        return True
+
+    def _forget(self, link: MemoryLink, *, will: bool) -> None:
+        del self._connected[link.client_id]
+        for pattern in link._patterns:
+            self._subscriptions.remove(pattern, link)
+        if will and link.will:
+            # not at once: a chain of lost sessions and wills must not pile up on the stack
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._route, link.will.topic, link.will.payload, True)
+
+    def _route(self, topic: str, payload: bytes, retain: bool) -> None:
+        if retain:
+            self.retained.keep(topic, payload)
+        for link in self._subscriptions.to(topic):
+            self._deliver(link, Message(topic, payload))
+
+    def _resend(self, link: MemoryLink, pattern: str) -> None:
+        for topic, payload in self.retained.matching(pattern):
+            self._deliver(link, Message(topic, payload, retained=True))
+
+    def _deliver(self, link: MemoryLink, message: Message) -> None:
+        if self._chance(self.drop_session):
+            link._lose("the broker lost the session")
+            return
+        late = self._chance(self.reorder)
+        link._receive(message, self.random.uniform(0, HELD_S) if late else 0.0)
+        if self._chance(self.duplicate):
+            link._receive(message, self.random.uniform(0, HELD_S))
+
+    def _chance(self, probability: float) -> bool:
+        return probability > 0 and self.random.random() < probability
+
+
+class MemoryLink:
+    """A `shared.link.Link` to a `MemoryBroker`."""
+
+    def __init__(self, broker: MemoryBroker, client_id: str, will: Will | None) -> None:
+        self.client_id = client_id
+        self.will = will
+        self.up = False
+        self._broker = broker
+        self._backoff = Backoff(uniform=broker.random.uniform)
+        self._inbox = Inbox()
+        self._patterns: set[str] = set()
+        self._held: set[asyncio.TimerHandle] = set()
+        self._comeback: asyncio.TimerHandle | None = None
+        self._since = 0.0
+        self._told_down = False
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        self._connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close(will=False)
+
+    async def abort(self) -> None:
+        """Vanish: the broker publishes the last will, and this link is closed for good."""
+        self._close(will=True)
+
+    def incoming(self) -> AsyncIterator[Incoming]:
+        return self._inbox
+
+    def __len__(self) -> int:
+        return len(self._inbox)
+
+    async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
+        if not is_topic(topic):
+            raise ValueError(f"{topic!r} is no topic to publish to")
+        if not await self._travel():
+            return False
+        self._broker._route(topic, bytes(payload), retain)
+        return await self._travel()  # lost here, the message has arrived and its acknowledgement has not
+
+    async def subscribe(self, topics: Sequence[str]) -> bool:
+        if wrong := [topic for topic in topics if not is_filter(topic)]:
+            raise ValueError(f"{wrong} are no topic filters")
+        if not await self._travel():
+            return False
+        granted = [topic for topic in topics if topic not in self._broker.denied]
+        for topic in granted:
+            self._patterns.add(topic)
+            self._broker._subscriptions.add(topic, self)
+        for topic in granted:
+            if self.up:
+                self._broker._resend(self, topic)
+        return self.up and len(granted) == len(topics)
+
+    async def unsubscribe(self, topics: Sequence[str]) -> bool:
+        if not await self._travel():
+            return False
+        for topic in topics:
+            self._patterns.discard(topic)
+            self._broker._subscriptions.remove(topic, self)
+        return True
+
+    async def _travel(self) -> bool:
+        """A packet's way to the broker or back, on which the session may get lost."""
+        if not self.up:
+            return False
+        session = self._since
+        await asyncio.sleep(0)
+        if self.up and self._broker._chance(self._broker.drop_session):
+            self._lose("the broker lost the session")
+        return self.up and self._since == session
+
+    def _connect(self) -> None:
+        if not self._broker._admit(self):
+            self._down("connection refused")
+            return
+        self.up, self._told_down = True, False
+        self._since = asyncio.get_running_loop().time()
+        self._inbox.put(Up())
+
+    def _lose(self, why: str, *, will: bool = True) -> None:
+        if self.up:
+            self._leave(will=will)
+            self._down(why, asyncio.get_running_loop().time() - self._since)
+
+    def _down(self, why: str, lasted_s: float = 0.0) -> None:
+        if not self._told_down:
+            self._inbox.put(Down(why))
+            self._told_down = True
+        self._comeback = asyncio.get_running_loop().call_later(self._backoff.delay(lasted_s), self._connect)
+
+    def _leave(self, *, will: bool) -> None:
+        self.up = False
+        self._broker._forget(self, will=will)
+        self._patterns.clear()
+        for timer in self._held:
+            timer.cancel()
+        self._held.clear()
+
+    def _close(self, *, will: bool) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._comeback:
+            self._comeback.cancel()
+        if self.up:
+            self._leave(will=will)
+        self._inbox.close()
+
+    def _receive(self, message: Message, after_s: float) -> None:
+        if not self.up:
+            return
+        if not after_s:
+            self._inbox.put(message)
+            return
+
+        def arrive() -> None:
+            self._held.discard(timer)
+            self._inbox.put(message)
+
+        timer = asyncio.get_running_loop().call_later(after_s, arrive)
+        self._held.add(timer)

@@ -1,0 +1,1 @@
+"""Comparisons: the grid of cells and its tables."""

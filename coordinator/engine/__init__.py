@@ -1,0 +1,1 @@
+"""The round engine: pure decisions with time as input."""

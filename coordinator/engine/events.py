@@ -1,0 +1,211 @@
+"""What happens to the round engine, and what it wants done. Frozen, compared with ==."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from covey.shared.strategies.base import ClientId, Phase, View
+
+
+@dataclass(frozen=True)
+class Joined:
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Left:
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Reported:
+    """The client's report for this step lies safely in the spool."""
+
+    client: ClientId
+    step: int
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """The reports of these clients for this step, which is being closed, cannot be read from the spool any more."""
+
+    clients: tuple[ClientId, ...]
+    step: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The client says that it cannot do this step's work."""
+
+    client: ClientId
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A report of this client was refused: it has no vote in the open step unless a right one follows."""
+
+    client: ClientId
+    why: str
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """Reports that had been accepted make the fold fail, each for a reason; the step goes on without them."""
+
+    reasons: dict[ClientId, str]
+
+
+@dataclass(frozen=True)
+class FoldFailed:
+    """The reports of the closed step make no sound state, and no one of them is to blame."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Release:
+    """The operator trusts a client again that is in quarantine."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The strategy's answer to `Plan`; None: the run is complete."""
+
+    phase: Phase | None
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The reports of the closed step are in the state."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+@dataclass(frozen=True)
+class LinkLost:
+    """We cannot see anybody."""
+
+
+@dataclass(frozen=True)
+class LinkBack:
+    """We can see again, and have called the roll."""
+
+
+@dataclass(frozen=True)
+class Paused:
+    """The operator wants no new phase to open."""
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The operator lets the run go on."""
+
+
+Event = (
+    Joined
+    | Left
+    | Reported
+    | Unreadable
+    | Failed
+    | Refused
+    | SetAside
+    | FoldFailed
+    | Release
+    | Planned
+    | Folded
+    | Tick
+    | LinkLost
+    | LinkBack
+    | Paused
+    | Resumed
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Ask the strategy for the next phase and answer with `Planned`."""
+
+    view: View
+
+
+@dataclass(frozen=True)
+class Open:
+    """Give each of the cohort its order for this step."""
+
+    step: int
+    round: int
+    attempt: int
+    phase: Phase
+    cohort: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Invite:
+    """Give one more agent an order for the open step."""
+
+    step: int
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Close:
+    """Fold the reports of these, in this order, and answer with `Folded`."""
+
+    step: int
+    reporters: tuple[ClientId, ...]
+    missing: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Void:
+    """The step came to nothing; its reports are thrown away."""
+
+    step: int
+    why: str
+    cohort: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """From now on this client is not invited, for its reports were refused in so many steps."""
+
+    client: ClientId
+    refused: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Released:
+    """This client is invited again."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Call the roll of these agents alone: they let the time of a step pass."""
+
+    clients: tuple[ClientId, ...]
+
+
+@dataclass(frozen=True)
+class Ignored:
+    event: Event
+    why: str
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The run is over; `why` is empty unless it was given up."""
+
+    why: str = ""
+
+
+Action = Plan | Open | Invite | Close | Void | Ask | Quarantined | Released | Ignored | Finished

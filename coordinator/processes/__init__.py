@@ -1,0 +1,1 @@
+"""The programs and worker processes that a run starts."""

@@ -1,0 +1,30 @@
+"""The end of a run: its models, records and result are left in its folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.processes import launch
+from covey.coordinator.run import mixtures
+from covey.coordinator.run.result import write_all, write_models
+from covey.coordinator.run.run import Run
+from covey.coordinator.run.truth import mixtures_of, partition_digest, truth_of
+from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.scenario.scenario import Scenario, SuperclassMixture
+
+
+async def finish(this: Run, data_root: Path | None, allowed: AllowedCode = NO_CODE) -> dict[str, Any]:
+    """Leave models, records and the result of a run that is over in its folder; returns the result. UserError."""
+    scenario, folder = this.scenario, this.folder
+    write_models(this)
+    tested: list[list[float]] = []
+    if _has_superclasses(scenario) and this.strategy.clusters(this.state):
+        tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling, allowed)
+    memberships = this.strategy.memberships(this.state)
+    mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
+    return write_all(this, truth_of(scenario, folder), {**mixed, "partition": partition_digest(folder)})
+
+
+def _has_superclasses(scenario: Scenario) -> bool:
+    return scenario.fleet is not None and isinstance(scenario.fleet.partition, SuperclassMixture)

@@ -1,0 +1,1 @@
+"""One run: folds reports, keeps its folder and its checkpoints."""

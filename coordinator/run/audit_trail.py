@@ -1,0 +1,138 @@
+"""What a run writes into its audit log, `audit.jsonl` in its folder, and how `coordinator audit` checks it.
+
+The head of the log is part of every checkpoint, so that lines that were cut off are missed. The log decides nothing:
+no byte of a run depends on it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.run.checkpoint import Checkpoint
+from covey.shared.audit import AuditLog, Flood, Head, Verdict, verify
+from covey.shared.errors import UserError
+
+FILE = "audit.jsonl"
+LONGEST_REASON = 300  # characters of what a peer has caused
+
+
+class Trail:
+    """The audit log of one run. May be used from several threads."""
+
+    def __init__(
+        self,
+        folder: Path,
+        run: str,
+        *,
+        key: bytes | None = None,
+        head: Head | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = AuditLog(folder / FILE, run, key=key, head=head)
+        self._now = now
+        self._flood = Flood()
+        self._lock = threading.Lock()
+
+    @property
+    def head(self) -> Head:
+        """The newest line."""
+        return self._log.head
+
+    def note(self, event: str, **fields: Any) -> None:
+        """A line about what the coordinator itself has done."""
+        with self._lock:
+            self._settle()
+            self._log.append(event, **fields)
+
+    def blame(self, event: str, agent: str | None, why: str) -> None:
+        """A line about what a peer has caused. Of a flood most are only counted, in `more_...` lines."""
+        name = agent or "unknown"
+        with self._lock:
+            self._settle()
+            if self._flood.admit(event, name, self._now()):
+                self._log.append(event, agent=name, why=why[:LONGEST_REASON])
+
+    def sync(self) -> None:
+        """Make all lines survive a power cut. Raises OSError where the disk has no room."""
+        with self._lock:
+            self._settle()
+            self._log.sync()
+
+    def close(self, event: str, **fields: Any) -> None:
+        """The last line of a session, after everything that was only counted."""
+        with self._lock:
+            self._write_counts(self._flood.rest())
+            self._log.append(event, **fields)
+            self._log.sync()
+
+    def _settle(self) -> None:
+        self._write_counts(self._flood.due(self._now()))
+
+    def _write_counts(self, counted: dict[str, dict[str, int]]) -> None:
+        for event, agents in counted.items():
+            self._log.append(f"more_{event}", agents=agents)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The verdict on a run's log. `anchored`: the run's checkpoint, or the user, knows a head that was compared."""
+
+    verdict: Verdict
+    anchored: bool
+
+
+def check(folder: Path, *, key: bytes | None = None, head: Head | None = None) -> Checked:
+    """Check the audit log of a run's folder, also against what its checkpoint knows. Raises UserError without a log."""
+    owner, known = _of_checkpoint(folder)
+    verdict = verify(folder / FILE, key=key, owner=owner, head=head or known)
+    if head is not None and known is not None and verdict.whole:
+        verdict = verify(folder / FILE, key=key, owner=owner, head=known)
+    return Checked(verdict, anchored=head is not None or known is not None)
+
+
+def summary(checked: Checked) -> dict[str, Any]:
+    """The verdict as `coordinator audit --json` prints it."""
+    verdict = checked.verdict
+    broken = verdict.broken
+    head = verdict.head
+    return {
+        "whole": verdict.whole,
+        "run": verdict.owner,
+        "lines": verdict.lines,
+        "head": f"{head.sequence}:{head.hash}" if head is not None else None,
+        "broken_line": broken.line if broken is not None else None,
+        "why": broken.why if broken is not None else None,
+        "first_time": verdict.first_time,
+        "last_time": verdict.last_time,
+        "keyed": verdict.keyed,
+        "anchored": checked.anchored,
+        "events": dict(sorted(verdict.events.items())),
+        "notes": list(verdict.notes),
+    }
+
+
+def _of_checkpoint(folder: Path) -> tuple[str | None, Head | None]:
+    """The run's id and the head that its checkpoint holds; None where there is no readable checkpoint."""
+    try:
+        facts = Checkpoint(folder / "checkpoint").facts()["run"]
+    except UserError:
+        return None, None
+    return facts["run"], head_of(facts.get("audit"))
+
+
+def head_of(saved: dict[str, Any] | None) -> Head | None:
+    """A head as a checkpoint holds it."""
+    return Head(int(saved["sequence"]), str(saved["hash"])) if saved else None
+
+
+def parse_head(text: str) -> Head:
+    """`NUMBER:HASH`, as `coordinator audit` prints it. Raises UserError for anything else."""
+    number, _, hash_ = text.partition(":")
+    if not number.isdecimal() or int(number) < 1 or not hash_:
+        raise UserError(f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator audit` printed it")
+    return Head(int(number), hash_)

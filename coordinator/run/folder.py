@@ -1,0 +1,84 @@
+"""The folder of a run: made, held against other coordinators, and checked before a run is resumed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from covey.coordinator.run import records
+from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.run.options import Options
+from covey.shared.errors import UserError
+from covey.shared.files import held, private_folder, write_atomically
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
+
+START = "start.npz"  # of a run's folder: its initial models
+IN_PROCESS = "in-process"  # names a run without a broker, where others have a name of their own
+
+
+@contextmanager
+def prepared(scenario: Scenario, options: Options, *, in_process: bool = False) -> Iterator[bool]:
+    """`prepare`, with the folder held for as long as the block lasts."""
+    with ExitStack() as stack:
+        if not options.resume or options.folder.is_dir():
+            stack.enter_context(alone_in(options.folder))
+        yield prepare(scenario, options, in_process=in_process)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder, made where it is not there, against other coordinators: UserError where one is at work in it."""
+    private_folder(folder)
+    with held(
+        folder, f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out"
+    ):
+        yield
+
+
+def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> bool:
+    """Make the run's folder, or check that it can be resumed: True where it has a checkpoint to go on from.
+
+    A run that was stopped before its first checkpoint begins anew. No run is ever overwritten.
+    """
+    folder, text = options.folder, dump(scenario).encode()
+    checkpoint, begun = Checkpoint(folder / "checkpoint"), folder / "scenario.yaml"
+    if options.resume and (checkpoint.exists() or not begun.exists()):
+        saved = checkpoint.facts()
+        _must_be(saved["scenario"], scenario, folder)
+        if (saved["run"]["run"] == IN_PROCESS) != in_process:  # agents remember elsewhere, and in another form
+            began, way = ("over a broker", "without") if in_process else ("without a broker", "with")
+            raise UserError(f"{folder}: this run began {began}; go on {way} --in-process, or choose another --out")
+        return True
+    if options.resume:
+        _must_be(records.scenario_digest(load(begun)), scenario, folder)
+    elif folder.exists() and any(folder.iterdir()) and not _never_began(folder):
+        is_run = checkpoint.exists() or (folder / "result.json").exists()
+        what = "a run folder is already there" if is_run else "there are files in it that are no run's"
+        can = "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
+        raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
+    private_folder(folder)
+    (folder / START).unlink(missing_ok=True)  # perhaps only a part of it was written
+    write_atomically(begun, text)
+    return False
+
+
+def _never_began(folder: Path) -> bool:
+    """Is what is there an attempt that ended before its first checkpoint? Its scenario is as we write it, not a user's."""
+    file = folder / "scenario.yaml"
+    if Checkpoint(folder / "checkpoint").exists() or (folder / "result.json").exists() or not file.is_file():
+        return False
+    try:
+        return dump(load(file)) == file.read_text()
+    except (UserError, ValueError):
+        return False
+
+
+def _must_be(digest: str, scenario: Scenario, folder: Path) -> None:
+    if digest != records.scenario_digest(scenario):
+        raise UserError(
+            f"{folder}: what is there belongs to another scenario (compare {folder / 'scenario.yaml'} with yours); "
+            "nothing was changed. Resume with the same file and --set options, or choose another --out"
+        )

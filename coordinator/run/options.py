@@ -1,0 +1,29 @@
+"""What the command line says about a run besides the scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.shared.mqtt.broker_url import SYSTEM_TLS, Tls
+from covey.shared.scenario.consent import NO_CODE, AllowedCode
+
+DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
+Watch = Callable[[Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says besides the scenario."""
+
+    folder: Path
+    resume: bool = False
+    broker: str | None = None
+    embedded: bool = False
+    data_root: Path | None = None
+    tls: Tls = SYSTEM_TLS
+    metrics: tuple[str, int] | None = None  # host and port for Prometheus
+    audit_key: Path | None = None  # file with the key of the audit log
+    allowed: AllowedCode = NO_CODE  # never kept in the run's folder: --resume asks the command line again

@@ -1,0 +1,222 @@
+"""What a run leaves behind: a line per phase, the result, a table of agents, a file per cluster."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.run.disk_space import Room
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.files import write_atomically
+from covey.shared.numerics import metrics
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId, Reports
+
+MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
+FIGURES = ("accuracy", "f1", "loss", "mse")
+RESULT = ("name", "method", "agents", "clusters", "accuracy", "ari", "rounds", "bytes", "seconds")  # what tables show
+MIXED = "mixed"  # in place of a kind of device: there were several
+NOTHING_MIXED: Mapping[str, Any] = {"membership": None, "cluster_accuracy": None}  # agents hold no known mixtures
+
+
+class Lines:
+    """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed.
+
+    `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage.
+    """
+
+    def __init__(self, path: Path, count: int, room: Room | None = None) -> None:
+        self.path = path
+        self._room = room or Room(path.parent)
+        kept = path.read_bytes().splitlines(keepends=True)[:count] if path.exists() else []
+        kept = [line for line in kept if line.endswith(b"\n")]
+        self.count, self.lost = len(kept), count - len(kept)
+        self._room.write(lambda: write_atomically(path, b"".join(kept)))
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        self._room.write(lambda: self._append(line))
+        self.count += 1
+
+    def _append(self, line: bytes) -> None:
+        """Add a line whole, or leave the file as it was."""
+        with self.path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                written = file.write(line)
+                if written != len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
+
+
+def scenario_digest(scenario: Scenario) -> str:
+    """Names what a checkpoint belongs to: all that can change a model. Left out are the broker's address, what the run is
+    compared with, and what is kept for pictures."""
+    text = scenario.model_dump_json(exclude={"broker", "compare", "records"})
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
+    """Agents per cluster, by cluster id."""
+    return {str(cluster): count for cluster, count in sorted(Counter(assignment.values()).items())}
+
+
+def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
+    """How many of these agents computed on each kind of device."""
+    return dict(sorted(Counter(devices.values()).items()))
+
+
+def one_device(devices: Iterable[str]) -> str | None:
+    """The kind of device that all these are, MIXED where they differ, None where there are none.
+
+    Bytes repeat on one kind of device only, so figures of a mixed fleet depend on which agents had which.
+    """
+    kinds = set(devices)
+    return kinds.pop() if len(kinds) == 1 else MIXED if kinds else None
+
+
+def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
+    """The best and the newest test figures of an agent right after its local training."""
+    track: Mapping[str, float] = numbers["track"]
+    if best is None or not best["n"]:
+        return dict(track)
+    if not track["n"]:
+        return best
+    key = "accuracy" if "accuracy" in track else "mse"
+    return dict(track) if (track[key] > best[key]) == (key == "accuracy") else best
+
+
+def by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """An agent's figures. E-last of one that has trained in no phase at all is what it would use: E-server."""
+    modes = {mode: numbers[mode] for mode in MODES if numbers.get(mode)}
+    return {"last": modes["server"], **modes} if "server" in modes else modes
+
+
+def means(
+    reports: Reports,
+    phase: str,
+    weight: str,
+    newcomers: Collection[ClientId] = frozenset(),
+    drawn: Collection[ClientId] = frozenset(),
+) -> dict[str, Any]:
+    """Averages over the reporters of one phase: training loss, or accuracies by mode, those of newcomers apart.
+
+    `drawn` are the agents that a training round has drawn so far; E-last of the others is given once more, alone.
+    """
+    train = {client: report.examples for client, report in reports}
+    if phase == "evaluate":
+        figures = {client: by_mode(report.numbers) for client, report in reports}
+        late = {client: figures.pop(client) for client in sorted(newcomers & figures.keys())}
+        row: dict[str, Any] = {
+            "evaluation": averages(figures, train, weight),
+            "undrawn": last_of_undrawn(figures, drawn, train, weight),
+        }
+        return {**row, "newcomers": averages(late, train, weight)} if late else row
+    amount = sum(report.examples for _, report in reports if report.steps)
+    if not amount:
+        return {}
+    row = {"loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount}
+    tracked = {client: {"trained": report.numbers["track"]} for client, report in reports if "track" in report.numbers}
+    if tracked:
+        row["tracked"] = averages(tracked, train, weight)["trained"]
+        row["tracked"]["by_agent"] = {client: one["trained"].get("accuracy") for client, one in tracked.items()}
+    return row
+
+
+def averages(
+    evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
+) -> dict[str, Any]:
+    """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
+    modes = dict.fromkeys(mode for one in evaluation.values() for mode in one)
+    return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
+
+
+def last_of_undrawn(
+    figures: Mapping[ClientId, Mapping[str, Any]],
+    drawn: Collection[ClientId],
+    train_samples: Mapping[ClientId, int],
+    weight: str,
+) -> dict[str, Any]:
+    """E-last over the agents that no training round has drawn yet, and how many of these have test data ("agents").
+
+    What they hold comes from a phase before the rounds, or is E-server where the method has none that trains.
+    """
+    undrawn = {client: one for client, one in figures.items() if client not in drawn}
+    nobody: dict[str, Any] = {"last": {"agents": 0}}
+    row: dict[str, Any] = {**nobody, **averages(undrawn, train_samples, weight)}["last"]
+    return row
+
+
+def _average(
+    mode: str, evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
+) -> dict[str, Any]:
+    having = {client: one[mode] for client, one in evaluation.items() if one.get(mode) and one[mode]["n"] > 0}
+    row: dict[str, Any] = {"agents": len(having)}
+    extra = train_samples if weight == "total" else {}
+    amounts = [float(one["n"] + extra.get(client, 0)) for client, one in having.items()]
+    for figure in FIGURES:
+        values = [one[figure] for one in having.values() if figure in one]
+        if values:
+            row[figure] = {"micro": metrics.micro(values, amounts), "macro": metrics.macro(values)}
+    return row
+
+
+def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
+    """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
+    values = traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0) - traffic.get("evaluation_vectors", 0)
+    return 32 * values / 1e6 / max(agents, 1)
+
+
+def rounds_done(line: Mapping[str, Any]) -> int:
+    """Rounds that were over after a phase, by its line."""
+    return int(line["round"]) + (1 if line["ends_round"] else 0)
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
+    path = folder / "rounds.jsonl"
+    return [_row(text, f"{path}, line {i}", "event") for i, text in enumerate(path.read_bytes().splitlines(), 1)]
+
+
+def newest_privacy(folder: Path) -> dict[str, Any] | None:
+    """The privacy account as the record has it last; None where there is no record or no account."""
+    if not (folder / "rounds.jsonl").exists():
+        return None
+    accounts = [row["privacy"] for row in lines(folder) if "privacy" in row]
+    return accounts[-1] if accounts else None
+
+
+def finished(folder: Path) -> dict[str, Any]:
+    """The result of a finished run. Raises UserError where there is none, or a damaged one."""
+    path = folder / "result.json"
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no result.json is here; has the run been finished?") from None
+    return _row(text, str(path), *RESULT)
+
+
+def _row(text: bytes, where: str, *keys: str) -> dict[str, Any]:
+    """One JSON object of a run's files that has these keys."""
+    try:
+        row: dict[str, Any] = json_text.loads(text)
+    except ValueError as error:  # no JSON, or no text at all
+        raise _damaged(where, f"no JSON ({error})") from None
+    missing = [key for key in keys if key not in row] if isinstance(row, dict) else list(keys)
+    if missing:
+        raise _damaged(where, f"{', '.join(missing)} is missing")
+    return row
+
+
+def _damaged(where: str, why: str) -> UserError:
+    return UserError(f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again")

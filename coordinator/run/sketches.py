@@ -1,0 +1,95 @@
+"""What a run keeps of its agents' models for pictures: a random projection of each reported model, a file per phase.
+
+    sketches/<step>.safetensors     float32: agents (n, size), centres (K, size); facts: round, phase, who, and in which cluster
+
+The projection (`shared.clustering.sketch`) is drawn on the run's seed and keeps distances, so that files of different
+rounds can be compared; a model cannot be computed back from it. A file is written before the checkpoint that has the fold,
+and a fold that is done again after a kill writes the same bytes. Files of steps that the record does not have are left
+from before a kill: `read` passes over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.coordinator.run.array_files import open_arrays, save_arrays
+from covey.coordinator.run.records import rounds_done
+from covey.shared.errors import UserError
+from covey.shared.files import make_folder
+from covey.shared.numerics.clustering import sketch
+from covey.shared.strategies.base import MODEL, ClientId, Reports, Strategy
+
+FOLDER = "sketches"
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ModelSketches:
+    """The models of one phase: `rows` (n, size) as its `agents` reported them, in the `clusters` in which they are after
+    the fold (None: in none), and the clusters' own models after it, `centres` (K, size)."""
+
+    agents: tuple[ClientId, ...]
+    clusters: tuple[int | None, ...]
+    rows: Rows
+    centres: Rows
+    phase: str = ""
+    rounds: int = 0  # that were over after the phase
+
+    def save(self, folder: Path, step: int) -> None:
+        """Write the file of a step below a run's folder. The record has the round and the phase."""
+        make_folder(folder / FOLDER)
+        facts = {"agents": list(self.agents), "clusters": list(self.clusters)}
+        save_arrays(_file(folder, step), {"agents": self.rows, "centres": self.centres}, facts, durable=False)
+
+
+def sketched(
+    strategy: Strategy[Any], state: Any, reports: Reports, size: int, seed: int, values: int
+) -> ModelSketches | None:
+    """Sketches of `size` values of the models among a phase's reports and of the clusters' models in the state after it.
+
+    `values` is the length d of a whole model: shorter vectors are no models. None where there is no model to sketch.
+    """
+    models = {client: report.vectors[MODEL] for client, report in reports if MODEL in report.vectors}
+    whole = {client: model for client, model in models.items() if model.size == values}
+    centres = [centre for centre in strategy.clusters(state) if centre.size == values]
+    if not whole:
+        return None
+    rows = sketch([*whole.values(), *centres], size, seed)
+    assignment = strategy.assignment(state)
+    clusters = tuple(assignment.get(client) for client in whole)
+    return ModelSketches(tuple(whole), clusters, rows[: len(whole)], rows[len(whole) :])
+
+
+def read(folder: Path, phases: Iterable[Mapping[str, Any]]) -> list[ModelSketches]:
+    """The sketches of these phases of the record, in their order, as far as there are any. Raises UserError for a damaged file."""
+    found: list[ModelSketches] = []
+    for line in phases:
+        path = _file(folder, int(line["step"]))
+        if path.exists():
+            found.append(_read(path, str(line["phase"]), rounds_done(line)))
+    return found
+
+
+def _read(path: Path, phase: str, rounds: int) -> ModelSketches:
+    try:
+        arrays, facts = open_arrays(path)
+        agents: Sequence[str] = facts["agents"]
+        clusters: Sequence[int | None] = facts["clusters"]
+        rows, centres = arrays["agents"], arrays["centres"]
+        if not (len(agents) == len(clusters) == len(rows) and rows.ndim == centres.ndim == 2):
+            raise ValueError("its parts do not fit together")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path}: damaged ({error}); remove the file to have the report without this picture of the round"
+        ) from None
+    return ModelSketches(tuple(agents), tuple(clusters), rows, centres, phase, rounds)
+
+
+def _file(folder: Path, step: int) -> Path:
+    return folder / FOLDER / f"{step}.safetensors"

@@ -1,0 +1,144 @@
+"""Reports on disk between their arrival and the fold: one file each, readable again after a kill.
+
+spool/incoming/<n>             contents that are still arriving
+spool/<step>/<client>.safetensors   accepted reports: vectors as float32, everything else as facts
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from covey.coordinator.run.array_files import check_seal, open_arrays, save_arrays
+from covey.coordinator.run.disk_space import Room
+from covey.shared.files import make_folder, sync_folder
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import ClientId, Report
+from covey.shared.wire.parts import FileSink
+
+_SUFFIX = ".safetensors"
+
+
+class Spool:
+    """The reports of the open step. A report that `keep` returned from will be there after a kill.
+
+    While `durable`, also after a power cut; a simulation, which can train again, does not wait for the disk.
+    """
+
+    def __init__(self, folder: Path, room: Room | None = None) -> None:
+        self.folder = folder
+        self._room = room or Room(folder)
+        self.durable = True
+        self.damaged: list[str] = []  # what `sound` has found, for a person
+        self._incoming = folder / "incoming"
+        if self._incoming.exists():
+            shutil.rmtree(self._incoming)  # half a content is of no use after a restart
+        make_folder(self._incoming, durable=False)
+        self._numbers = count()
+
+    def new_sink(self, size: int) -> FileSink:
+        """Where a content of `size` bytes can arrive."""
+        return FileSink(self._incoming / str(next(self._numbers)), size)
+
+    def keep(
+        self,
+        step: int,
+        client: ClientId,
+        report: Report,
+        seconds: float,
+        client_state: str = "whole",
+        device: str = "cpu",
+    ) -> None:
+        """Write a checked report; a second one for the same step replaces the first.
+
+        `client_state` is what the agent says of the memory that its work began with, `device` what it computed on.
+        """
+        folder = self.folder / str(step)
+        self._room.write(lambda: self._make(folder))
+        facts = {
+            "examples": report.examples,
+            "numbers": dict(report.numbers),
+            "steps": report.steps,
+            "loss": report.loss,
+            "bases": dict(report.bases),
+            "seconds": seconds,
+            "client_state": client_state,
+            "device": device,
+        }
+        path = folder / (client + _SUFFIX)
+        self._room.write(lambda: save_arrays(path, report.vectors, facts, durable=self.durable, sealed=True))
+
+    def _make(self, folder: Path) -> None:
+        if folder.exists():
+            return
+        make_folder(folder, durable=self.durable)
+        if self.durable:
+            sync_folder(self.folder.parent)
+
+    def who(self, step: int) -> list[ClientId]:
+        """Clients with an accepted report for this step, ascending."""
+        return sorted(path.name.removesuffix(_SUFFIX) for path in (self.folder / str(step)).glob("[!.]*" + _SUFFIX))
+
+    def sound(self, step: int) -> list[ClientId]:
+        """`who`, after every report of the step was read and compared with its seal: for a new process.
+
+        One that is damaged is removed and named in `damaged`, so that its agent is asked again.
+        """
+        for client in self.who(step):
+            path = self.folder / str(step) / (client + _SUFFIX)
+            try:
+                check_seal(path)
+            except (OSError, ValueError) as error:
+                path.unlink(missing_ok=True)
+                self.damaged.append(f"{path}: the report is damaged ({error}); {client} is asked for it again")
+        return self.who(step)
+
+    def unreadable(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+        """Which of these reports cannot be opened any more, and why."""
+        reasons = {}
+        for client in clients:
+            try:
+                self._read(step, client)
+            except (OSError, ValueError, KeyError) as error:
+                reasons[client] = str(error)
+        return reasons
+
+    def reports(self, step: int, clients: Iterable[ClientId]) -> list[tuple[ClientId, Report]]:
+        """The reports of these clients in the order given; vectors are memory-mapped."""
+        return [(client, self._read(step, client)[0]) for client in clients]
+
+    def seconds(self, step: int, clients: Iterable[ClientId]) -> Mapping[ClientId, float]:
+        """How long each of these clients trained."""
+        return {client: self._read(step, client)[1]["seconds"] for client in clients}
+
+    def client_states(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+        """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
+        states = {client: str(self._read(step, client)[1]["client_state"]) for client in clients}
+        return {client: state for client, state in states.items() if state != "whole"}
+
+    def devices(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+        """What kind of device each of these clients computed on."""
+        return {client: str(self._read(step, client)[1]["device"]) for client in clients}
+
+    def discard(self, step: int, client: ClientId) -> None:
+        """Forget one report. A map that is still open stays readable."""
+        (self.folder / str(step) / (client + _SUFFIX)).unlink(missing_ok=True)
+
+    def drop(self, newest: int) -> None:
+        """Forget every step up to `newest`. Maps that are still open stay readable."""
+        for folder in self.folder.iterdir():
+            if folder.name.isdigit() and int(folder.name) <= newest:
+                shutil.rmtree(folder)
+
+    def _read(self, step: int, client: ClientId) -> tuple[Report, dict[str, Any]]:
+        """The report, and what else was kept with it."""
+        arrays, facts = open_arrays(self.folder / str(step) / (client + _SUFFIX))
+        vectors = {name: cast(Vector, array.view(np.float32)) for name, array in arrays.items()}
+        others = {name: facts.pop(name) for name in ("seconds", "client_state")}
+        others["device"] = facts.pop("device", "cpu")  # reports of an earlier version do not say
+        return Report(vectors=vectors, **facts), others

@@ -1,0 +1,51 @@
+"""One coordinator per federation of a broker: a second one would give the agents of the first other orders."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Down, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.messages import Control, CoordinatorStatus
+from covey.shared.wire.topics import Topics
+
+ANSWER_S = 5.0  # a coordinator that is busy answers late
+
+
+def two_at_once(name: str, federation: str) -> UserError:
+    """What a coordinator ends with that is not alone."""
+    return UserError(
+        f"another coordinator is at work in federation {federation!r} on this broker (scenario {name}); stop it, or "
+        "keep the two apart with the key `federation` in the scenario (agents: --federation)"
+    )
+
+
+async def make_sure_of_being_alone(url: BrokerUrl, federation: str) -> None:
+    """Raises UserError where a coordinator is at work in the federation; a broker that is not there has none.
+
+    A retained "online" proves nothing, for coordinator and broker may have died together: whoever is there is asked.
+    """
+    topics, suspect = Topics(federation), False
+    ask = Control(command="tell").to_bytes()
+    with contextlib.suppress(TimeoutError, DecodeError):
+        async with asyncio.timeout(ANSWER_S), MqttLink(url, client_id=f"covey-question-{uuid.uuid4().hex[:8]}") as link:
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        await link.subscribe([topics.coordinator_status, topics.control])
+                        await link.publish(topics.control, ask)
+                    case Down():
+                        return
+                    case Message(topics.control, payload) if payload == ask and not suspect:
+                        return  # what is retained has come before our own question
+                    case Message(topics.coordinator_status, payload, retained):
+                        status = CoordinatorStatus.from_bytes(payload)
+                        if not status.online or status.state in ("finished", "stopped"):
+                            return
+                        if not retained:
+                            raise two_at_once(status.name, federation)
+                        suspect = True

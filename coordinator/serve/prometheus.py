@@ -1,0 +1,100 @@
+"""What Prometheus scrapes while a run goes on: `coordinator run --metrics [HOST:]PORT`, at /metrics.
+
+Read from the service at every scrape, by the server's thread: copies of small dictionaries and numbers, nothing is locked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from covey.coordinator.serve.service import Service
+from covey.shared.errors import UserError
+
+
+class Gauges(Collector):
+    """A service's state as metrics; names begin with `covey_`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        service, engine = self._service, self._service.run.engine
+        labels = {
+            "run": service.run.facts.run,
+            "name": service.scenario.name,
+            "method": service.scenario.strategy.name,
+            "state": service.state,
+        }
+        about = GaugeMetricFamily("covey_run", "1; what runs and what it is doing", labels=list(labels))
+        about.add_metric(list(labels.values()), 1)
+        yield about
+        yield GaugeMetricFamily("covey_rounds_done", "rounds folded", engine.round)
+        yield GaugeMetricFamily("covey_rounds", "rounds of the run", service.scenario.rounds.count)
+        step = engine.step
+        yield _labelled(
+            "covey_step_agents",
+            "agents of the open step",
+            "what",
+            {"invited": len(step.cohort), "reported": len(step.reported), "failed": len(step.failed)} if step else {},
+        )
+        entries = list(dict(service.roster.entries).values())
+        agents = {
+            "online": sum(entry.status.online for entry in entries),
+            "takes_part": sum(entry.here for entry in entries),
+            "stays_out": sum(entry.status.problem is not None for entry in entries),
+            "known": len(engine.known),
+        }
+        yield _labelled("covey_agents", "agents", "what", agents)
+        row = service.last_phase
+        yield _labelled("covey_cluster_agents", "agents by cluster", "cluster", row.get("cluster_sizes", {}))
+        if "loss" in row:
+            yield GaugeMetricFamily("covey_train_loss", "mean training loss of the newest round", row["loss"])
+        evaluation = service.last_evaluation
+        accuracy = {mode: one["accuracy"]["macro"] for mode, one in evaluation.items() if "accuracy" in one}
+        yield _labelled("covey_accuracy", "mean over agents, at the newest evaluation", "mode", accuracy)
+        refused = CounterMetricFamily("covey_refused_messages", "messages that were dropped", labels=["reason"])
+        for reason, count in dict(service.roster.refusals).items():
+            refused.add_metric([reason], count)
+        yield refused
+        wire = CounterMetricFamily("covey_wire_bytes", "MQTT packets of this run", labels=["direction"])
+        for direction in ("down", "up"):
+            wire.add_metric([direction], service.run.traffic[f"wire_{direction}"])
+        yield wire
+
+
+def _labelled(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    gauge = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        gauge.add_metric([str(key)], value)
+    return gauge
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of `[HOST:]PORT`; this machine alone where no host is named."""
+    match = re.fullmatch(r"(?:\[?([^\[\]]+)\]?:)?(\d+)", text)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise UserError(f"--metrics {text}: [HOST:]PORT is wanted, 9464 or 0.0.0.0:9464")
+    return match[1] or "127.0.0.1", int(match[2])
+
+
+@contextmanager
+def serving(where: tuple[str, int], service: Service) -> Iterator[None]:
+    """Answer scrapes for as long as the block lasts. UserError where the port is taken."""
+    registry, (host, port) = CollectorRegistry(), where
+    registry.register(Gauges(service))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise UserError(f"--metrics {host}:{port}: {error.strerror or error}; choose another port") from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,129 @@
+"""Who is there, from retained statuses, roll calls and last wills.
+
+A retained "online" proves nothing by itself: the broker may have been restored, the agent long gone.
+It counts only if it answers the present roll call; a live status always counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from covey.coordinator.engine.events import Joined, Left
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import EXPELLED, AgentStatus
+
+NOBODY: Mapping[ClientId, str] = {}
+MOST_STRANGERS = 1000  # kept of those that never fitted
+LONGEST_PROBLEM = 500  # characters of it that are kept
+
+
+@dataclass
+class Entry:
+    """What is known of one agent. `here`: it takes part as far as we know."""
+
+    status: AgentStatus
+    seen: float  # seconds since the epoch
+    labels: int  # how many
+    here: bool = False
+    member: bool = False  # it has taken part, or could have
+    refusals: Counter[str] = field(default_factory=Counter)
+    failure: str | None = None  # why its newest report holds no work
+
+
+class Roster:
+    """Statuses in, `Joined` and `Left` out."""
+
+    def __init__(self, task_digest: str) -> None:
+        self.task_digest = task_digest
+        self.entries: dict[ClientId, Entry] = {}
+        self._strangers: OrderedDict[ClientId, None] = OrderedDict()  # who never fitted, least recently seen first
+        self.forgotten = 0  # strangers that made room for others
+        self.refusals: Counter[str] = Counter()  # all refused messages, by reason
+
+    def seen(self, status: AgentStatus, *, retained: bool, epoch: str, now: float) -> list[Joined | Left]:
+        """What a status changes. The last will of an older session changes nothing."""
+        entry = self.entries.get(status.agent)
+        if entry is not None and not status.online and status.session != entry.status.session and entry.status.online:
+            return []
+        if retained and status.online and status.epoch != epoch:
+            return []
+        if entry is not None and status.online and self._overtaken(status, entry.status):
+            return []
+        labels = len(status.labels)
+        status = _slim(status)
+        if entry is None:
+            entry = self.entries[status.agent] = Entry(status, now, labels)
+        if not status.online:  # a last will knows nothing but that; who revokes credentials says so
+            gone = {"online": False, "busy": False, "problem": status.problem or entry.status.problem}
+            status = entry.status.model_copy(update=gone)
+            labels = entry.labels
+        entry.status, entry.seen, entry.labels = status, now, labels
+        fits = status.online and status.problem is None and status.task == self.task_digest
+        was, entry.here = entry.here, fits
+        self._remember(status.agent, entry)
+        if fits:
+            return [Joined(status.agent)]
+        return [Left(status.agent)] if was else []
+
+    def is_expelled(self, agent: ClientId) -> bool:
+        """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""
+        entry = self.entries.get(agent)
+        return entry is not None and not entry.status.online and entry.status.problem == EXPELLED
+
+    def _remember(self, agent: ClientId, entry: Entry) -> None:
+        """Members stay; of strangers, whose names cost nothing to invent, only the most recently seen stay."""
+        entry.member = entry.member or entry.here
+        self._strangers.pop(agent, None)
+        if entry.member:
+            return
+        self._strangers[agent] = None
+        if len(self._strangers) > MOST_STRANGERS:
+            oldest, _ = self._strangers.popitem(last=False)
+            del self.entries[oldest]
+            self.forgotten += 1
+
+    def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
+        return status.session == known.session and status.serial < known.serial
+
+    def refuse(self, reason: str, agent: ClientId | None = None) -> None:
+        """Count a message that was dropped, also against its sender where it is known."""
+        self.refusals[reason] += 1
+        if agent is not None and agent in self.entries:
+            self.entries[agent].refusals[reason] += 1
+
+    def failed(self, agent: ClientId, why: str) -> None:
+        """Keep why an agent did not do the work of an order: its device may refuse it."""
+        if agent in self.entries:
+            self.entries[agent].failure = why
+
+    def rows(
+        self, clusters: Mapping[ClientId, int], quarantined: Mapping[ClientId, str] = NOBODY
+    ) -> dict[ClientId, dict[str, Any]]:
+        """The roster for `coordinator status`, by agent."""
+        return {
+            agent: {
+                "online": entry.status.online,
+                "takes_part": entry.here and agent not in quarantined,
+                "cluster": clusters.get(agent),
+                "seen": round(entry.seen, 3),
+                "samples": entry.status.samples,
+                "test_samples": entry.status.test_samples,
+                "labels": entry.labels,
+                "busy": entry.status.busy,
+                "problem": entry.status.problem,
+                "quarantined": quarantined.get(agent),
+                "failed": entry.failure,
+                "version": entry.status.version,
+                "refusals": dict(entry.refusals),
+            }
+            for agent, entry in sorted(self.entries.items())
+        }
+
+
+def _slim(status: AgentStatus) -> AgentStatus:
+    """What the roster keeps of a status: its sender decides how long the rest is."""
+    problem = status.problem[:LONGEST_PROBLEM] if status.problem is not None else None
+    return status.model_copy(update={"labels": [], "dropped": {}, "problem": problem})

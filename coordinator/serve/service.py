@@ -1,0 +1,664 @@
+"""The async shell: moves messages between a link and a run, and tells it the time. It has no opinions.
+
+One task reads the link and writes parts straight to disk; one takes what has become of them and carries
+out the effects, in order. CPU work goes to a thread, so that keep-alives go out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from covey.coordinator.engine.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
+from covey.coordinator.engine.rounds import Stage
+from covey.coordinator.run.disk_space import DiskFullError
+from covey.coordinator.run.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
+from covey.coordinator.serve.exclusive import two_at_once
+from covey.coordinator.serve.rate import Rates
+from covey.coordinator.serve.roster import Roster
+from covey.coordinator.serve.steady import BEAT_S, SteadyClock
+from covey.shared.audit import Flood
+from covey.shared.errors import DecodeError
+from covey.shared.files import is_full, write_atomically
+from covey.shared.mqtt.duplicate_ids import Answer, Namesakes, session_id
+from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
+from covey.shared.mqtt.link_subscriptions import Subscriptions
+from covey.shared.wire.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
+from covey.shared.wire.parts import Assembler, FileSink, split
+from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
+
+log = logging.getLogger(__name__)
+
+MOST_WAITING = 10_000  # small items that were read and not yet dealt with; then the link's own bounds count
+MOST_REPORTS = 2  # whole reports of one agent that wait to be accepted
+ROLL_AGAIN_S = (5.0, 60.0)  # first and longest wait before agents are asked again whose statuses were dropped
+MOST_AGENTS = 100_000
+ROSTER_EVERY_S = 1.0
+WAITING_S = 5.0  # so long nothing is said where no phase opens
+RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
+PEER_EVENTS = {"ignored", "failed", "refused"}  # a peer can cause these at will
+PUBLISHERS = 32  # orders under way at once
+FULL_TOLD_S = 60.0
+TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
+ORDER_AGAIN_S = 2.0  # orders that the broker did not take while the link was up are published again after this time
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """All parts of a report are on disk."""
+
+    client: str
+    sink: FileSink
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Statuses of an agent wait; a newer one takes the place of one that waits."""
+
+    agent: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the service; the run can be resumed."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Another coordinator has spoken, and may have overwritten what is retained: say all of it again."""
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Look at the timers: one of them has changed."""
+
+
+Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
+
+
+def last_will(topics: Topics) -> Will:
+    """What the broker says when a coordinator vanishes."""
+    return Will(topics.coordinator_status, CoordinatorStatus(online=False, state="stopped").to_bytes())
+
+
+class Service:
+    """A run over a link. `watch` is told every line of the record and every event worth a line."""
+
+    def __init__(
+        self,
+        run: Run,
+        link: Link,
+        *,
+        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        session: str | None = None,
+    ) -> None:
+        self.run, self.link, self.watch = run, link, watch
+        self.scenario = run.scenario
+        self.topics = Topics(self.scenario.federation)
+        self.roster = Roster(self.scenario.task.digest)
+        self.epoch = ""
+        self._connections = 0
+        self.namesakes = Namesakes(session or session_id(time.time(), uuid.uuid4().hex[:8]))
+        self.last_phase: Mapping[str, Any] = {}  # its line of the record, none before the first
+        self.last_evaluation: Mapping[str, Any] = {}  # averages by mode
+        self._other = ""  # name of the run that was here before this one: it goes on, this one gives way
+        self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
+        self._statuses: dict[str, dict[bool, tuple[AgentStatus, bool]]] = {}  # waiting: online or not, retained
+        self._late: dict[str, tuple[bytes, bool]] = {}  # the newest status of an agent that sends too many, not read
+        self._shown = Flood(singly=300)  # lines about peers, for whoever watches
+        self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
+        self._rates = Rates(self.scenario.wire.part_bytes)
+        self._roll_at: float | None = None  # when to call the roll again, because statuses were dropped
+        self._roll_wait_s = ROLL_AGAIN_S[0]
+        self._subscriptions = Subscriptions(link, self._subscriptions_refused)
+        self._stopping = False
+        self._full: DiskFullError | None = None
+        self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
+        limit = self.scenario.wire.part_bytes
+        self._parts = Assembler(
+            lambda sender, part: run.spool.new_sink(part.size),
+            largest_bytes=run.largest_report,
+            per_sender=2,
+            total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
+            max_age_s=max(self.scenario.rounds.deadline_s, 60.0),
+        )
+        self._largest_payload = limit + 4096
+        self._roster_due = 0.0
+        self._roster_shown = b""
+        self._waiting_due: float | None = None  # when to say why no phase opens
+        self._waiting_told = ""
+        self._clock = SteadyClock()
+        self._tell_due: float | None = None  # when to say again who we are
+        self._unpublished: set[str] = set()  # agents whose newest order the broker has not taken
+        self._again_due: float | None = None  # when to publish these orders again
+
+    def now(self) -> float:
+        """The time of the engine and of everything here (s): it stands still while this process is frozen."""
+        return self._clock.time(time_of_loop())
+
+    @property
+    def state(self) -> Literal["gathering", "open", "paused", "folding", "finished"]:
+        """What the run is doing, in a word."""
+        return "paused" if self.run.engine.paused else _STATES[self.run.engine.stage]
+
+    def stop(self) -> None:
+        """End `serve` soon; what has happened until then is in the checkpoint."""
+        self._stopping = True
+        self.run.room.close()
+        with contextlib.suppress(asyncio.QueueFull):  # then nobody waits for an item either
+            self._items.put_nowait(Stop())
+
+    async def serve(self, first: Sequence[Effect] = ()) -> str | None:
+        """Run until the run is over: "" or why it was given up; None after `stop`.
+
+        `first` are the effects of a resume; what they would publish is published anew at the first `Up`.
+        Raises UserError where another coordinator is at work in the federation and was there before.
+        """
+        over = next((effect.why for effect in first if isinstance(effect, Done)), None)
+        for effect in first:
+            if isinstance(effect, Announce):
+                self.watch(effect.row)
+        if over is None and self.run.engine.paused:  # it was when it was stopped; nobody would see why nothing happens
+            self._tell_control("pause")
+        async with asyncio.TaskGroup() as group:
+            self.run.room.tell = self._disk_teller()
+            reader = group.create_task(self._read())
+            heart = group.create_task(self._beat())
+            while over is None:
+                item = await self._next()
+                if self._stopping:
+                    break
+                try:
+                    over = await self._carry_out(await self._decide(item))
+                except DiskFullError as error:  # the operator has stopped us while we waited for room
+                    self._full = error
+                    break
+                self._tell_of_waiting()
+                await self._show_roster()
+            await self._show_roster(final=True)
+            await self._tell(online=True, stopped=over is None)
+            reader.cancel()
+            heart.cancel()
+            self._subscriptions.close()
+        self.run.audit.close("stop" if over is None else "end", why=over or "")
+        if self._full is not None:
+            raise self._full
+        if self._other:
+            raise two_at_once(self._other, self.scenario.federation)
+        return over
+
+    def _disk_teller(self) -> Callable[[str], None]:
+        """What a thread that waits for room on the disk calls."""
+        loop = asyncio.get_running_loop()
+
+        def tell(why: str) -> None:
+            loop.call_soon_threadsafe(self.watch, {"event": "disk", "why": why})
+
+        return tell
+
+    async def _beat(self) -> None:
+        """Ask the clock so often that a silence is a freeze of this process; say so after one."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            self.now()
+            frozen_s = self._clock.take_freeze()
+            if frozen_s:
+                why = f"this process was frozen for {frozen_s:.0f} s; deadlines are postponed by that time"
+                self.watch({"event": "frozen", "seconds": round(frozen_s, 1), "why": why})
+
+    async def _next(self) -> Item | None:
+        """The next item, or None when the engine or the roster wants to be woken."""
+        late = min(map(self._rates.status_at, self._late), default=None)
+        timers = (
+            self.run.engine.wake_at,
+            self._roster_due or None,
+            self.namesakes.speak_at,
+            self._waiting_due,
+            self._tell_due,
+            self._again_due,
+            late,
+            self._roll_at,
+        )
+        times = [time for time in timers if time is not None]
+        timeout = self._clock.wait(min(times), time_of_loop()) if times else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                return await self._items.get()
+        return None
+
+    def _tell_of_waiting(self) -> None:
+        """Say why the run does not go on once it has stood still for a while, and again where that changes."""
+        why, now = self.run.engine.waits_for or "", self.now()
+        if why == self._waiting_told:
+            self._waiting_due = None
+        elif not why or (self._waiting_due is not None and now >= self._waiting_due):
+            self._waiting_told, self._waiting_due = why, None
+            if why:
+                self.watch({"event": "waiting", "why": why})
+        elif self._waiting_due is None:
+            self._waiting_due = now + WAITING_S
+
+    # -- what comes in -----------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        async for incoming in self.link.incoming():
+            try:
+                item = self._understand(incoming)
+            except DecodeError as error:
+                self._refuse(error, incoming)
+                continue
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self._drop_for_want_of_room(error)
+                continue
+            if isinstance(item, Repeat) or item == Control(command="tell"):
+                await self._tell(online=True)  # at once: others wait for it, and a fold may take long
+            if item is not None:
+                await self._items.put(item)
+
+    def _drop_for_want_of_room(self, error: OSError) -> None:
+        """A part of a report that the disk has no room for: its agent sends the report again until it is accepted."""
+        self.roster.refuse("disk full")
+        if self.now() >= self._full_told + FULL_TOLD_S:
+            self._full_told = self.now()
+            self.watch({"event": "disk", "why": f"{error}: a report is dropped; it is sent again later"})
+
+    def _understand(self, incoming: Incoming) -> Item | None:
+        if not isinstance(incoming, Message):
+            return incoming
+        topic = self.topics.parse(incoming.topic)
+        if topic == PlainTopic("coordinator/status"):
+            return self._own_status(CoordinatorStatus.from_bytes(incoming.payload), incoming.retained)
+        self.run.traffic["wire_up"] += packet_bytes(incoming.topic, incoming.payload)
+        match topic:
+            case AgentTopic(agent, "status"):
+                return self._status(agent, incoming.payload, incoming.retained)
+            case AgentTopic(_, "report") if not incoming.payload:  # the topic was cleared
+                return None
+            case AgentTopic(agent, "report"):
+                return self._part(agent, incoming.payload)
+            case PlainTopic("control"):
+                return Control.from_bytes(incoming.payload)
+        return None
+
+    def _status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
+        """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
+        if len(payload) > AgentStatus.largest:
+            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.largest}")
+        now = self.now()
+        if agent not in self.roster.entries:
+            if not self._rates.stranger(len(payload), now):
+                self._roll_at = self._roll_at or now + self._roll_wait_s
+                self._drop(agent, "too many statuses of agents that nobody knows")
+                return None
+            return self._read_status(agent, payload, retained)
+        if self._rates.status(agent, now):
+            self._late.pop(agent, None)
+            return self._read_status(agent, payload, retained)
+        if agent in self._late:
+            self._drop(agent, "too many statuses; only the newest is kept")
+        self._late[agent] = (payload, retained)
+        return None
+
+    def _drop(self, agent: str, why: str) -> None:
+        """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
+        if self.roster.refusals["rate"] % RATE_LINES == 0:
+            self.run.audit.blame("refuse", agent, f"rate: {why}")
+        self.roster.refuse("rate", agent)
+
+    def _read_status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
+        status = AgentStatus.from_bytes(payload)
+        if status.problem == ASKED and not status.online:  # our own question
+            return None
+        if status.agent != agent:
+            raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
+        if agent not in self.roster.entries and len(self.roster.entries) >= MOST_AGENTS:
+            raise DecodeError("too many agents", f"{agent} would be one more than {MOST_AGENTS}")
+        waiting = self._statuses.setdefault(agent, {})
+        is_new = not waiting
+        # a last will of an older session must not hide the status after which it came
+        waiting.pop(status.online, None)
+        waiting[status.online] = status, retained
+        return Seen(agent) if is_new else None
+
+    def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
+        """What others read of us: it may be the last will of an earlier life, or a coordinator beside us."""
+        if retained or status.session == self.namesakes.session:
+            return None
+        if not status.online:
+            return Repeat()
+        match self.namesakes.heard(status.session, self.now()):
+            case Answer.SPEAK:
+                return Repeat()
+            case Answer.GIVE_WAY:
+                self._other = status.name
+                self.stop()
+        return None
+
+    def _part(self, agent: str, payload: bytes) -> Item | None:
+        if len(payload) > self._largest_payload:
+            raise DecodeError("too long", f"a part of {len(payload)} bytes")
+        if agent not in self.run.engine.known:
+            raise DecodeError("unknown sender", f"{agent} takes no part in this run")
+        largest = self._parts.largest_bytes = max(self._parts.largest_bytes, self.run.largest_report)
+        now = self.now()
+        if not self._rates.part(agent, len(payload), largest, now):
+            self._drop(agent, "too many parts of reports")
+            return None
+        part = Part.from_bytes(payload)
+        sink = self._parts.feed(agent, part, now)
+        if sink is None:
+            return None
+        if self._reports[agent] >= MOST_REPORTS:
+            sink.discard()
+            self._parts.forget(agent, part.digest)  # it may come again
+            raise DecodeError("rate", f"{MOST_REPORTS} reports of {agent} wait already")
+        self._reports[agent] += 1
+        assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
+        return Arrived(agent, sink)
+
+    def _refuse(self, error: DecodeError, incoming: Incoming) -> None:
+        agent = None
+        if isinstance(incoming, Message):
+            with contextlib.suppress(DecodeError):
+                topic = self.topics.parse(incoming.topic)
+                agent = topic.agent if isinstance(topic, AgentTopic) else None
+        self.roster.refuse(error.reason, agent)
+        self.run.audit.blame("refuse", agent, str(error))
+        log.debug("refused a message: %s", error)
+
+    # -- what it means -----------------------------------------------------------------------------
+
+    async def _decide(self, item: Item | None) -> list[Effect]:
+        match item:
+            case None | Wake():
+                return await self._woken()
+            case Up():
+                return await self._up()
+            case Down(why):
+                self.watch({"event": "link", "up": False, "why": why})
+                return await self._handle(LinkLost())
+            case Arrived(client, sink):
+                return await self._arrived(client, sink)
+            case Seen(agent):
+                return await self._seen_all(agent)
+            case Repeat():
+                return await asyncio.to_thread(self.run.desired)
+            case Control(command="stop"):
+                self.run.audit.blame("control", "operator", "stop")
+                self.stop()
+            case Control(command="tell"):
+                pass  # the reader has told
+            case Control(command="release", agent=agent):
+                self._roster_due = time_of_loop()
+                return await self._handle(Release(agent)) if agent is not None else []
+            case Control(command=command):
+                self._tell_control(command)
+                return await self._handle(Paused() if command == "pause" else Resumed())
+        return []
+
+    async def _woken(self) -> list[Effect]:
+        """What is due now."""
+        now = self.now()
+        self._parts.expire(now)
+        self._tidy()
+        late = await self._read_late(now)
+        if self._roll_at is not None and now >= self._roll_at:
+            await self._call_roll_again()
+        if self.namesakes.speak_at is not None and now >= self.namesakes.speak_at:
+            self.namesakes.speak_at, self._tell_due = None, now
+        if self._tell_due is not None and now >= self._tell_due:
+            await self._tell(online=True)
+        effects: list[Effect] = []
+        if self._again_due is not None and now >= self._again_due:
+            self._again_due = None
+            effects = [self.run.order_of(client) for client in sorted(self._unpublished)]
+        return [*late, *effects, *await self._handle(Tick())]
+
+    def _tell_control(self, command: str) -> None:
+        self.run.audit.blame("control", "operator", command)
+        self.watch({"event": "control", "command": command, "topic": self.topics.control})
+
+    async def _handle(self, event: Any) -> list[Effect]:
+        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, self.now())
+        return effects
+
+    async def _up(self) -> list[Effect]:
+        """A (re)connected link: call the roll and say again what should be retained."""
+        self._connections += 1
+        self._name_epoch()
+        self.watch({"event": "link", "up": True})
+        wanted = (self.topics.every_status, self.topics.every_report, self.topics.control)
+        self._subscriptions.connected()
+        await self._subscriptions.add([*wanted, self.topics.coordinator_status])
+        effects = await self._handle(LinkBack())
+        await self._tell(online=True)
+        return [*await asyncio.to_thread(self.run.desired), *effects]
+
+    def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
+        """Say what we cannot hear; once we can, call the roll again, for answers were missed."""
+        self.watch({"event": "subscriptions", "refused": list(topics)})
+        self.run.audit.blame("subscriptions_refused", "broker", ", ".join(topics) or "none any more")
+        if not topics:
+            self._roll_at = self.now()
+            with contextlib.suppress(asyncio.QueueFull):  # then somebody is awake
+                self._items.put_nowait(Wake())
+
+    def _name_epoch(self) -> None:
+        self.epoch = f"{self.namesakes.session}.{self._connections}"
+
+    async def _call_roll_again(self) -> None:
+        """Statuses of unknown agents were dropped in a flood: ask all to say again who they are."""
+        self._roll_at = None
+        self._roll_wait_s = min(2 * self._roll_wait_s, ROLL_AGAIN_S[1])
+        self._connections += 1
+        self._name_epoch()
+        await self._tell(online=True)
+
+    async def _read_late(self, now: float) -> list[Effect]:
+        """Read the statuses that had to wait because their agents had sent too many."""
+        effects: list[Effect] = []
+        for agent in [agent for agent in self._late if self._rates.status_at(agent) <= now]:
+            payload, retained = self._late.pop(agent)
+            self._rates.status(agent, now)
+            try:
+                item = self._read_status(agent, payload, retained)
+            except DecodeError as error:
+                self.roster.refuse(error.reason, agent)
+                continue
+            if item is not None:
+                effects += await self._seen_all(agent)
+        return effects
+
+    def _tidy(self) -> None:
+        """Forget the limits of agents that left the roster."""
+        if len(self._rates) > 2 * len(self.roster.entries):
+            self._rates.keep(self.roster.entries.keys())
+
+    async def _seen_all(self, agent: str) -> list[Effect]:
+        effects: list[Effect] = []
+        for status, retained in self._statuses.pop(agent, {}).values():
+            effects += await self._seen(status, retained)
+        return effects
+
+    async def _seen(self, status: AgentStatus, retained: bool) -> list[Effect]:
+        effects: list[Effect] = []
+        known = status.agent in self.run.engine.known
+        for event in self.roster.seen(status, retained=retained, epoch=self.epoch, now=time.time()):
+            if status.online:
+                self.run.samples[status.agent] = (status.samples, status.test_samples)
+            effects += await self._handle(event)
+        if self.roster.is_expelled(status.agent):
+            await self._clear(status.agent)
+        if status.agent in self.run.engine.known and not known:
+            effects.append(self.run.order_of(status.agent))
+        if status.problem and status.online:
+            self._watch_peer({"event": "problem", "agent": status.agent, "why": status.problem})
+        if status.online and not retained and status.epoch != self.epoch:
+            # it has heard of another coordinator than this one: what is retained may not convince it
+            self._tell_due = self._tell_due or self.now() + TELL_EVERY_S
+        self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
+        return effects
+
+    async def _arrived(self, client: str, sink: FileSink) -> list[Effect]:
+        now = self.now()
+
+        def accept() -> list[Effect]:
+            try:
+                return self.run.accept(client, sink.path.read_bytes(), now)
+            finally:
+                sink.discard()
+
+        self._reports[client] -= 1
+
+        try:
+            effects: list[Effect] = await asyncio.to_thread(accept)
+        except DecodeError as error:
+            self.roster.refuse(error.reason, client)
+            self.run.audit.blame("refuse", client, str(error))
+            self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+            return await asyncio.to_thread(self.run.refused, client, error, now)
+        return effects
+
+    def _watch_peer(self, row: Mapping[str, Any]) -> None:
+        """Tell of what a peer has caused; of a flood only the first lines of each minute."""
+        if self._shown.admit("", "", self.now()):
+            self.watch(row)
+
+    # -- what goes out -----------------------------------------------------------------------------
+
+    async def _carry_out(self, effects: Sequence[Effect]) -> str | None:
+        """Publish in order: models before the orders that name them. Returns why the run is over, if it is."""
+        over = None
+        orders: dict[str, SendOrder] = {}
+        told = False
+        for effect in effects:
+            match effect:
+                case SendModel():
+                    await self._publish_model(effect)
+                case SendOrder(client):
+                    if not self.roster.is_expelled(client):
+                        orders[client] = effect  # only the newest state of an agent matters
+                case Question(client):
+                    await self._ask(client)
+                case Announce(row):
+                    if row["event"] == "failed":
+                        self.roster.failed(row["agent"], row["why"])
+                        self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+                    by_peer = row["event"] in PEER_EVENTS
+                    show = self._watch_peer if by_peer else self.watch
+                    show(row)
+                    if row["event"] == "phase":
+                        self.last_phase = row
+                        self.last_evaluation = row.get("evaluation", self.last_evaluation)
+                        await self.link.publish(
+                            self.topics.metrics, json.dumps(row, allow_nan=False).encode(), retain=True
+                        )
+                    told = told or not by_peer  # the status says nothing of what peers did
+                case Done(why):
+                    over = why
+        if told or over is not None:
+            await self._tell(online=True)
+        await self._publish_orders(list(orders.values()))
+        return over
+
+    async def _ask(self, agent: str) -> None:
+        """An agent that reads that it is offline says at once that it lives; of another one it stays written."""
+        entry = self.roster.entries.get(agent)
+        if entry is None or not entry.status.online:
+            return
+        question = AgentStatus(agent=agent, session=entry.status.session, online=False, problem=ASKED)
+        await self.link.publish(self.topics.status(agent), question.to_bytes(), retain=True)
+
+    async def _clear(self, agent: str) -> None:
+        """Take back all that is retained for an expelled agent, and what it may have retained itself."""
+        own_model = self.topics.model(f"@{agent}")
+        parts = [f"{own_model}/{part}" for part in range(self.run.parts_of_own_model(agent))]
+        for topic in (self.topics.order(agent), self.topics.report(agent), *parts):
+            await self.link.publish(topic, b"", retain=True)
+
+    async def _publish_model(self, send: SendModel) -> None:
+        base, part_bytes, ref = self.topics.model(send.ref.key), self.scenario.wire.part_bytes, send.ref
+        with send.path.open("rb") as file:
+            for part in split(file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about):
+                await self.link.publish(f"{base}/{part.index}", part.to_bytes(), retain=True)
+
+    async def _publish_orders(self, orders: Sequence[SendOrder]) -> None:
+        gate = asyncio.Semaphore(PUBLISHERS)
+
+        async def publish(send: SendOrder) -> None:
+            topic, payload = self.topics.order(send.client), send.order.to_bytes()
+            self.run.traffic["wire_down"] += packet_bytes(topic, payload)
+            async with gate:
+                taken = await self.link.publish(topic, payload, retain=True)
+            if taken:
+                self._unpublished.discard(send.client)
+            else:
+                self._unpublished.add(send.client)
+
+        await asyncio.gather(*map(publish, orders))
+        if self._unpublished:
+            self._again_due = self._again_due or self.now() + ORDER_AGAIN_S
+
+    async def _tell(self, *, online: bool, stopped: bool = False) -> None:
+        """Publish what runs: the state of the engine, for agents and for people."""
+        self._tell_due = None
+        engine = self.run.engine
+        status = CoordinatorStatus(
+            online=online,
+            epoch=self.epoch,
+            run=self.run.facts.run,
+            name=self.scenario.name,
+            round=engine.round,
+            rounds=self.scenario.rounds.count,
+            phase=engine.step.phase.name if engine.step is not None else "",
+            step=engine.number,
+            state="stopped" if stopped else self.state,
+            task=self.scenario.task.told(),
+            task_digest=self.scenario.task.digest,
+            delivery=self.scenario.wire.delivery,
+        )
+        await self.link.publish(self.topics.coordinator_status, status.to_bytes(), retain=True)
+
+    async def _show_roster(self, final: bool = False) -> None:
+        """Publish and store who is there, at most once a second."""
+        if not final and (not self._roster_due or self.now() < self._roster_due):
+            return
+        self._roster_due = 0.0
+        clusters = dict(self.run.strategy.assignment(self.run.state))
+        rows = self.roster.rows(clusters, self.run.engine.quarantined)
+        message = RosterMessage(run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)).to_bytes()
+        if message != self._roster_shown:
+            self._roster_shown = message
+            with contextlib.suppress(OSError):  # for people only; a full disk must not end a run for it
+                write_atomically(self.run.folder / "roster.json", message, durable=False)
+            await self.link.publish(self.topics.roster, message, retain=True)
+
+
+_STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
+    Stage.GATHERING: "gathering",
+    Stage.PLANNING: "gathering",
+    Stage.OPEN: "open",
+    Stage.FOLDING: "folding",
+    Stage.DONE: "finished",
+}
+
+
+def packet_bytes(topic: str, payload: bytes) -> int:
+    """Size of an MQTT 3.1.1 PUBLISH at QoS 1: fixed header, topic, packet id, payload."""
+    rest = 2 + len(topic.encode()) + 2 + len(payload)
+    lengths = 1 + (rest > 127) + (rest > 16_383) + (rest > 2_097_151)
+    return 1 + lengths + rest
+
+
+def time_of_loop() -> float:
+    return asyncio.get_running_loop().time()

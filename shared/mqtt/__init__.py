@@ -1,0 +1,1 @@
+"""The link to a broker: addresses, credentials, connections."""

@@ -1,0 +1,1 @@
+"""Vectors and what is computed with them: means, distances, clusterings, figures. Pure."""

@@ -1,0 +1,1 @@
+"""Differential privacy: its settings and its noise."""

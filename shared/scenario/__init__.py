@@ -1,0 +1,1 @@
+"""The scenario file: its sections, how it is read, and how its mistakes are explained."""

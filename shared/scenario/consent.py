@@ -1,0 +1,92 @@
+"""Which code of a user's own may run on this machine: what its owner typed on the command line, and nothing else.
+
+Orders, statuses, scenarios and model files come from others. They name built-in models freely; anything else that they
+name is asked for here before it is imported. This module needs neither numpy nor torch: an idle agent imports it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from covey.shared.errors import PublicError, UserError
+
+if TYPE_CHECKING:
+    from covey.shared.scenario.scenario import Scenario
+
+BUILT_IN_MODELS = ("lenet5", "mlp", "linear", "cnn1d", "resnet9", "femnist_cnn", "celeba_cnn", "vgg16")
+ALLOWABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*(:[A-Za-z_]\w*)?", re.ASCII)
+
+
+class ConsentError(PublicError):
+    """Code was named that nobody on this machine has allowed. It was not imported."""
+
+
+@dataclass(frozen=True)
+class AllowedCode:
+    """Modules ("my_pkg.models"), single functions ("my_pkg.models:net") and installed entry points that may be loaded.
+
+    A module's name stands for that module alone: neither for the modules below it nor for its package.
+    """
+
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, words: Iterable[str] | None) -> Self:
+        """What `--allow` says, once for each word. Raises UserError for a word that names no module."""
+        names = frozenset(words or ())
+        for name in sorted(names):
+            if not ALLOWABLE.fullmatch(name):
+                raise UserError(
+                    f"--allow {name!r}: expected the exact name of a module such as my_pkg.models, one function of it "
+                    "such as my_pkg.models:net, or an installed entry point"
+                )
+        return cls(names)
+
+    @classmethod
+    def for_data(cls, source: str) -> Self:
+        """The consent of an owner who types `--data my_pkg:load` herself: to that function, and to nothing else."""
+        module, colon, rest = source.partition(":")
+        function = rest.partition(":")[0]
+        return cls(frozenset([f"{module}:{function}"] if colon else []))
+
+    def allows(self, reference: str) -> bool:
+        """May this "module:callable", or the entry point of this name, be loaded?"""
+        module, _, _ = reference.partition(":")
+        return reference in self.names or module in self.names
+
+    def check(self, reference: str) -> None:
+        """Raises ConsentError where the reference is not allowed. Call it before any import."""
+        if not self.allows(reference):
+            module, _, _ = reference.partition(":")
+            raise ConsentError(
+                f"code of its own is named: {reference}; the owner of this machine must allow it with --allow {module}"
+            )
+
+    def check_model(self, name: str, whose: str = "this task", owner: str = "the owner of this device") -> None:
+        """Raises ConsentError for the name of a model that is neither built in nor allowed.
+
+        `whose` and `owner` are for the message: who names the model, and who may allow it.
+        """
+        if name in BUILT_IN_MODELS or self.allows(name):
+            return
+        module, colon, _ = name.partition(":")
+        if not colon:
+            raise ConsentError(
+                f"task.model {name!r} is unknown; expected {', '.join(BUILT_IN_MODELS)}, "
+                "or a model of your own that --allow names"
+            )
+        raise ConsentError(f"{whose} names code of its own: {name}; {owner} must allow it with --allow {module}")
+
+    def check_scenario(self, scenario: Scenario) -> None:
+        """Raises ConsentError where a scenario names code that was not allowed on this command line."""
+        self.check_model(scenario.task.model.name, f"the scenario {scenario.name}", "this command line")
+
+    def options(self) -> list[str]:
+        """The same consent as options for a program that this one starts."""
+        return [word for name in sorted(self.names) for word in ("--allow", name)]
+
+
+NO_CODE = AllowedCode()

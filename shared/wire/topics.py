@@ -1,0 +1,130 @@
+"""The topic tree, built and parsed here and nowhere else (docs/protocol.md).
+
+covey/{federation}/coordinator/status          retained, last will
+covey/{federation}/agents/{agent}/status       retained, last will
+covey/{federation}/agents/{agent}/order        retained
+covey/{federation}/agents/{agent}/model/{part} retained
+covey/{federation}/agents/{agent}/report/0
+covey/{federation}/clusters/{key}/model/{part} retained
+covey/{federation}/run/metrics                 retained
+covey/{federation}/control
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+
+from covey.shared.errors import DecodeError
+
+ROOT = "covey"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+REMEMBERED = 1024  # topics whose meaning is kept at hand: the same ones come again and again
+
+
+@dataclass(frozen=True)
+class AgentTopic:
+    """A topic below `agents/{agent}`: `leaf` is "status", "order", "model" or "report"."""
+
+    agent: str
+    leaf: str
+    part: int | None = None
+
+
+@dataclass(frozen=True)
+class ClusterTopic:
+    """One part of a cluster's model."""
+
+    key: str
+    part: int
+
+
+@dataclass(frozen=True)
+class PlainTopic:
+    """`leaf` is "coordinator/status", "run/metrics", "run/roster" or "control"."""
+
+    leaf: str
+
+
+Topic = AgentTopic | ClusterTopic | PlainTopic
+
+
+def is_name(text: str) -> bool:
+    """May `text` stand for a federation, an agent or a cluster in a topic?"""
+    return NAME.fullmatch(text) is not None
+
+
+@dataclass(frozen=True)
+class Topics:
+    """The topics of one federation."""
+
+    federation: str
+
+    @property
+    def base(self) -> str:
+        return f"{ROOT}/{self.federation}"
+
+    @property
+    def coordinator_status(self) -> str:
+        return f"{self.base}/coordinator/status"
+
+    @property
+    def metrics(self) -> str:
+        return f"{self.base}/run/metrics"
+
+    @property
+    def roster(self) -> str:
+        return f"{self.base}/run/roster"
+
+    @property
+    def control(self) -> str:
+        return f"{self.base}/control"
+
+    def status(self, agent: str) -> str:
+        return f"{self.base}/agents/{agent}/status"
+
+    def order(self, agent: str) -> str:
+        return f"{self.base}/agents/{agent}/order"
+
+    def report(self, agent: str, part: int = 0) -> str:
+        """Where an agent sends all parts of its reports: `part` 0. An agent may write no other (`broker.acl`)."""
+        return f"{self.base}/agents/{agent}/report/{part}"
+
+    def model(self, key: str) -> str:
+        """Where the parts of a model lie: key "3" for cluster 3, "@pi-7" for agent pi-7's own."""
+        if key.startswith("@"):
+            return f"{self.base}/agents/{key[1:]}/model"
+        return f"{self.base}/clusters/{key}/model"
+
+    @property
+    def every_status(self) -> str:
+        return f"{self.base}/agents/+/status"
+
+    @property
+    def every_report(self) -> str:
+        return f"{self.base}/agents/+/report/+"
+
+    def parse(self, topic: str) -> Topic:
+        """The meaning of a topic; DecodeError("topic") for one that is not in the tree."""
+        return _parsed(self.base, topic)
+
+
+@lru_cache(REMEMBERED)
+def _parsed(base: str, topic: str) -> Topic:
+    inside, prefix, path = topic.partition(f"{base}/")
+    words = path.split("/") if prefix and not inside else []
+    match words:
+        case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control"]:
+            return PlainTopic("/".join(words))
+        case ["agents", agent, ("status" | "order") as leaf] if is_name(agent):
+            return AgentTopic(agent, leaf)
+        case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(part):
+            return AgentTopic(agent, leaf, int(part))
+        case ["clusters", key, "model", part] if is_name(key) and _is_part(part):
+            return ClusterTopic(key, int(part))
+    raise DecodeError("topic", f"{topic!r} is not in the tree below {base}")
+
+
+def _is_part(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 7 and (text == "0" or text[0] != "0")

@@ -1,0 +1,1 @@
+"""Covey: clustered, personalised federated learning on fleets of devices, over MQTT."""
