@@ -31,19 +31,29 @@ app = typer.Typer(
 )
 
 Data = Annotated[
-    str, typer.Option(help="a table, an .npz, a folder of images, or module:function", envvar="COVEY_DATA")
+    str,
+    typer.Option(
+        help="a table, an .npz, a folder of images, or module:function", envvar="COVEY_DATA"
+    ),
 ]
-Label = Annotated[str | None, typer.Option(help="the target column of a table", envvar="COVEY_LABEL")]
+Label = Annotated[
+    str | None, typer.Option(help="the target column of a table", envvar="COVEY_LABEL")
+]
 Broker = Annotated[str, typer.Option(help=ADDRESS, envvar="COVEY_BROKER")]
 PolicyFile = Annotated[
     Path | None,
     typer.Option(
-        "--policy", help="YAML: what a coordinator may ask of this device", envvar="COVEY_POLICY", show_default=False
+        "--policy",
+        help="YAML: what a coordinator may ask of this device",
+        envvar="COVEY_POLICY",
+        show_default=False,
     ),
 ]
 Limits = Annotated[
     list[str] | None,
-    typer.Option("--limit", help="one key of the policy, e.g. max_epochs=5; repeatable", show_default=False),
+    typer.Option(
+        "--limit", help="one key of the policy, e.g. max_epochs=5; repeatable", show_default=False
+    ),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
@@ -71,12 +81,21 @@ def main() -> None:
 def start(
     data: Data,
     broker: Broker = "mqtt://127.0.0.1:1883",
-    name: Annotated[str | None, typer.Option("--id", help="[default: the host's name]", envvar="COVEY_ID")] = None,
-    federation: Annotated[str, typer.Option(help="the fleet to be part of", envvar="COVEY_FEDERATION")] = "default",
+    name: Annotated[
+        str | None, typer.Option("--id", help="[default: the host's name]", envvar="COVEY_ID")
+    ] = None,
+    federation: Annotated[
+        str, typer.Option(help="the fleet to be part of", envvar="COVEY_FEDERATION")
+    ] = "default",
     label: Label = None,
-    state: Annotated[Path | None, typer.Option(help="[default: ~/.local/state/covey/ID]", envvar="COVEY_STATE")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="[default: ~/.local/state/covey/ID]", envvar="COVEY_STATE")
+    ] = None,
     keep_warm: Annotated[
-        float, typer.Option(help="seconds that the training process lives on after work", envvar="COVEY_KEEP_WARM")
+        float,
+        typer.Option(
+            help="seconds that the training process lives on after work", envvar="COVEY_KEEP_WARM"
+        ),
     ] = 60.0,
     ca: Ca = None,
     cert: Cert = None,
@@ -99,7 +118,9 @@ def start(
     name = _named(name, credentials, broker)
     for what, text in (("--id", name), ("--federation", federation)):
         if not is_name(text):
-            raise UserError(f"{what} {text!r}: letters, digits, '.', '_' and '-', at most 64, are wanted")
+            raise UserError(
+                f"{what} {text!r}: letters, digits, '.', '_' and '-', at most 64, are wanted"
+            )
     url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
     source = {"data": _existing(data), "label": label}
     folder = state or Path("~/.local/state/covey").expanduser() / name
@@ -108,7 +129,15 @@ def start(
     rules = Rules(_policy(policy, limits), AllowedCode.parse(allow))
     _quiet_links()
     tell = _json_lines if as_json else Lines(name, str(url))
-    tell({"event": "start", "agent": name, "federation": federation, "broker": str(url), "data": data})
+    tell(
+        {
+            "event": "start",
+            "agent": name,
+            "federation": federation,
+            "broker": str(url),
+            "data": data,
+        }
+    )
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(_start(identity, url, keep_warm, tell, rules))
 
@@ -116,7 +145,9 @@ def start(
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def service(
     context: typer.Context,
-    user: Annotated[str | None, typer.Option(help="whom it runs as  [default: you]", show_default=False)] = None,
+    user: Annotated[
+        str | None, typer.Option(help="whom it runs as  [default: you]", show_default=False)
+    ] = None,
 ) -> None:
     """Print a systemd unit that runs `agent start` whenever this machine is up. It takes the options of `agent start`.
 
@@ -129,18 +160,28 @@ def service(
 
     parsed = get_command(app).commands["start"].make_context("agent start", context.args)  # type: ignore[attr-defined]
     name = _named(*(parsed.params[option] for option in ("name", "credentials", "broker")))
-    print(render(name, [*python("covey.agent.cli", "start"), *_again(parsed)], user or getpass.getuser()), end="")
+    print(
+        render(
+            name, [*python("covey.agent.cli", "start"), *_again(parsed)], user or getpass.getuser()
+        ),
+        end="",
+    )
 
 
 def _again(parsed: typer.Context) -> list[str]:
     """The options that were typed, or stood in the environment, for another working directory. No secrets: UserError."""
     words: list[str] = []
     for option in parsed.command.params:
-        value, source = parsed.params.get(option.name or ""), parsed.get_parameter_source(option.name or "")
+        value, source = (
+            parsed.params.get(option.name or ""),
+            parsed.get_parameter_source(option.name or ""),
+        )
         if value is None or source is None or source.name not in ("COMMANDLINE", "ENVIRONMENT"):
             continue
         if option.name == "broker" and _has_password(value):
-            raise UserError("--broker has a password, and everybody may read a unit file: use --credentials instead")
+            raise UserError(
+                "--broker has a password, and everybody may read a unit file: use --credentials instead"
+            )
         if option.name == "data":
             value = _existing(value)
         if isinstance(value, Path):
@@ -183,7 +224,9 @@ def _policy(file: Path | None, limits: list[str] | None) -> Any:
 def check(
     data: Data,
     label: Label = None,
-    scenario: Annotated[Path | None, typer.Option(help="compare the data with this scenario's task")] = None,
+    scenario: Annotated[
+        Path | None, typer.Option(help="compare the data with this scenario's task")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Look at the data: what was found, what the coordinator would be told, what is wrong (exit code 2)."""
@@ -198,8 +241,12 @@ def check(
 def fleet(
     scenario: ScenarioFile,
     broker: Broker = "mqtt://127.0.0.1:1883",
-    run_dir: Annotated[Path, typer.Option(help="where the agents' state and partition.npz go")] = Path(),
-    data_root: Annotated[Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")] = None,
+    run_dir: Annotated[
+        Path, typer.Option(help="where the agents' state and partition.npz go")
+    ] = Path(),
+    data_root: Annotated[
+        Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")
+    ] = None,
     ca: Ca = None,
     cert: Cert = None,
     key: Key = None,
@@ -216,13 +263,17 @@ def fleet(
     url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
     allowed = AllowedCode.parse(allow)
     _quiet_links()
-    asyncio.run(host(scenario, url, run_dir, data_root, _json_lines if as_json else _fleet_lines, allowed))
+    asyncio.run(
+        host(scenario, url, run_dir, data_root, _json_lines if as_json else _fleet_lines, allowed)
+    )
 
 
 @app.command()
 def model(
     scenario: ScenarioFile,
-    out: Annotated[Path, typer.Option(help="the .npz to write: starts (k, d) float32, layout as JSON")],
+    out: Annotated[
+        Path, typer.Option(help="the .npz to write: starts (k, d) float32, layout as JSON")
+    ],
     allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn on its seed."""
@@ -240,7 +291,9 @@ def model(
 
 @app.command()
 def export(
-    model: Annotated[Path, typer.Argument(help="a finished run's models/cluster-0.safetensors", exists=True)],
+    model: Annotated[
+        Path, typer.Argument(help="a finished run's models/cluster-0.safetensors", exists=True)
+    ],
     out: Annotated[Path, typer.Option(help="the .pt2 or .onnx to write")],
     allow: Allow = None,
 ) -> None:
@@ -255,9 +308,12 @@ def export(
 def superclasses(
     scenario: ScenarioFile,
     models: Annotated[Path, typer.Option(help="a folder with cluster-0.safetensors and so on")],
-    data_root: Annotated[Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")] = None,
+    data_root: Annotated[
+        Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")
+    ] = None,
     scaling: Annotated[
-        str | None, typer.Option(help="JSON: the run's mean and std per channel, where they are federated")
+        str | None,
+        typer.Option(help="JSON: the run's mean and std per channel, where they are federated"),
     ] = None,
     allow: Allow = None,
 ) -> None:
@@ -267,7 +323,11 @@ def superclasses(
     from covey.shared.scenario.load import load_alone
 
     known = None if scaling is None else _scaling(scaling)
-    print(json_text.dumps(accuracies(load_alone(scenario), models, data_root, known, AllowedCode.parse(allow))))
+    print(
+        json_text.dumps(
+            accuracies(load_alone(scenario), models, data_root, known, AllowedCode.parse(allow))
+        )
+    )
 
 
 def _scaling(text: str) -> dict[str, list[float]]:
@@ -278,7 +338,9 @@ def _scaling(text: str) -> dict[str, list[float]]:
     try:
         return Standardise.model_validate_json(text).model_dump(mode="json")
     except ValidationError:
-        raise UserError(f'--scaling {text}: JSON such as {{"mean": [0.5], "std": [0.25]}} is wanted') from None
+        raise UserError(
+            f'--scaling {text}: JSON such as {{"mean": [0.5], "std": [0.25]}} is wanted'
+        ) from None
 
 
 async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any, rules: Any) -> None:
@@ -318,7 +380,9 @@ def _existing(data: str) -> str:
         return str(Path(data).resolve())
     if ":" in data and "/" not in data.split(":")[0]:
         return data
-    raise UserError(f"--data {data}: no such file or folder; wanted is a table, an .npz, a folder, or module:function")
+    raise UserError(
+        f"--data {data}: no such file or folder; wanted is a table, an .npz, a folder, or module:function"
+    )
 
 
 def _quiet_links() -> None:
@@ -334,9 +398,16 @@ def _json_lines(event: Mapping[str, Any]) -> None:
 
 def _fleet_lines(event: Mapping[str, Any]) -> None:
     if event["event"] == "fleet":
-        print(f"{event['agents']} agents, {event['workers']} workers, at {event['broker']}", flush=True)
+        print(
+            f"{event['agents']} agents, {event['workers']} workers, at {event['broker']}",
+            flush=True,
+        )
     elif event["event"] == "fleet down":
-        print(printable(f"no connection to {event['why']}; trying again until it works"), file=sys.stderr, flush=True)
+        print(
+            printable(f"no connection to {event['why']}; trying again until it works"),
+            file=sys.stderr,
+            flush=True,
+        )
     elif event["event"] == "fleet up":
         print("connected", flush=True)
     elif event["event"] in ("problem", "failed"):
@@ -353,7 +424,9 @@ class Lines:
     def __call__(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "start":
-                self._say(f"agent {self._name} of federation {event['federation']}, broker {self._broker}")
+                self._say(
+                    f"agent {self._name} of federation {event['federation']}, broker {self._broker}"
+                )
             case "up":
                 self._say(f"connected to {self._broker}")
                 self._down = ""
@@ -361,7 +434,9 @@ class Lines:
                 self._down = event["why"]
                 self._complain(f"no connection to {self._down}; trying again until it works")
             case "data":
-                self._say(f"data fits the task: {event['samples']} training, {event['test_samples']} test samples")
+                self._say(
+                    f"data fits the task: {event['samples']} training, {event['test_samples']} test samples"
+                )
             case "problem":
                 self._complain(f"staying out of this run: {event['why']}")
             case "work":

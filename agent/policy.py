@@ -41,7 +41,9 @@ METHODS = (
     "perfedavg",
     "robust",
 )
-BYTES_PER_VALUE = 8  # of a model on its way, at most: a float32, what a codec adds, and room for its header
+BYTES_PER_VALUE = (
+    8  # of a model on its way, at most: a float32, what a codec adds, and room for its header
+)
 HEADER_BYTES = 1 << 16
 LARGEST_OPTION = 1 << 24  # a number among the options of a model: widths, counts of filters
 MODEL_OPTIONS = 256
@@ -69,18 +71,26 @@ class Policy(BaseModel):
         None, description="the methods that may train here, such as fedavg; null: all"
     )
     refuse_phases: tuple[str, ...] = Field(
-        (), description="phases that are refused, such as signature (it shows which labels are here) or evaluate"
+        (),
+        description="phases that are refused, such as signature (it shows which labels are here) or evaluate",
     )
-    labels: Literal["told", "hidden"] = Field("told", description="whether the status names the classes of the data")
+    labels: Literal["told", "hidden"] = Field(
+        "told", description="whether the status names the classes of the data"
+    )
     max_epochs: Limit | None = Field(10_000, description="epochs of one training")
-    max_steps: Limit | None = Field(10_000_000, description="steps of SGD in one order, over all its models")
+    max_steps: Limit | None = Field(
+        10_000_000, description="steps of SGD in one order, over all its models"
+    )
     max_models: Limit | None = Field(64, description="models in one order")
-    max_model_values: Limit | None = Field(100_000_000, description="parameters and buffers of one model")
+    max_model_values: Limit | None = Field(
+        100_000_000, description="parameters and buffers of one model"
+    )
     max_memory_mb: Limit | None = Field(
         None, description="memory of the training process, in MB on top of torch itself (Linux)"
     )
     device: DeviceWish | None = Field(
-        None, description="what torch computes on here, whatever a scenario says; null: as the scenario says"
+        None,
+        description="what torch computes on here, whatever a scenario says; null: as the scenario says",
     )
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="time for the work of one order; the training process is ended after it"
@@ -125,7 +135,10 @@ class Policy(BaseModel):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            faults = [f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors()]
+            faults = [
+                f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}"
+                for one in error.errors()
+            ]
             raise UserError(f"{source}: {'; '.join(faults)}") from None
 
 
@@ -168,7 +181,9 @@ class Rules:
             raise PolicyError("task.model is no mapping; the order is refused")
         self.allowed.check_model(str(model.get("name", "mlp")))
         if task.get("init") is not None:
-            raise PolicyError("task.init names a file of this device; a task over the wire names none")
+            raise PolicyError(
+                "task.init names a file of this device; a task over the wire names none"
+            )
         numbers = list(_numbers(model.get("options", {})))
         if len(numbers) > MODEL_OPTIONS or any(abs(number) > LARGEST_OPTION for number in numbers):
             raise PolicyError(
@@ -179,9 +194,13 @@ class Rules:
         policy = self.policy
         method = str(work.strategy.get("name"))
         if policy.methods is not None and method not in policy.methods:
-            raise PolicyError(f"policy of this device: methods: {method} is not among {', '.join(policy.methods)}")
+            raise PolicyError(
+                f"policy of this device: methods: {method} is not among {', '.join(policy.methods)}"
+            )
         if work.phase in policy.refuse_phases:
-            raise PolicyError(f"policy of this device: refuse_phases: the phase {work.phase} is refused")
+            raise PolicyError(
+                f"policy of this device: refuse_phases: the phase {work.phase} is refused"
+            )
 
     def _check_amount(self, work: Work) -> None:
         for where, epochs in (
@@ -221,7 +240,9 @@ class Rules:
         """Raises PolicyError for more epochs than the policy allows."""
         most = self.policy.max_epochs
         if most is not None and epochs > most:
-            raise PolicyError(f"policy of this device: max_epochs: {where} is {epochs}, at most {most} are allowed")
+            raise PolicyError(
+                f"policy of this device: max_epochs: {where} is {epochs}, at most {most} are allowed"
+            )
 
     def check_steps(self, steps: int) -> None:
         """Raises PolicyError where an order takes more steps of SGD than the policy allows."""
@@ -257,14 +278,22 @@ NO_CODE_RULES = Rules(UNLIMITED)
 
 def values_of(layout: Mapping[str, Any]) -> int:
     """How many values a layout on the wire has. Raises PolicyError where it is no layout; builds nothing."""
-    wrong = PolicyError("layout: expected a list of tensors, each with a name and a shape of numbers >= 0")
+    wrong = PolicyError(
+        "layout: expected a list of tensors, each with a name and a shape of numbers >= 0"
+    )
     tensors, trainable = layout.get("tensors"), layout.get("trainable")
-    if not isinstance(tensors, list) or not isinstance(trainable, int) or not 0 <= trainable <= len(tensors):
+    if (
+        not isinstance(tensors, list)
+        or not isinstance(trainable, int)
+        or not 0 <= trainable <= len(tensors)
+    ):
         raise wrong
     total = 0
     for tensor in tensors:
         match tensor:
-            case [str(), [*shape]] if len(shape) <= 8 and all(type(n) is int and n >= 0 for n in shape):
+            case [str(), [*shape]] if len(shape) <= 8 and all(
+                type(n) is int and n >= 0 for n in shape
+            ):
                 total += math.prod(shape)
             case _:
                 raise wrong

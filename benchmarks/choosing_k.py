@@ -28,7 +28,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
 
 AGENTS, DIMENSIONS = 100, 850
-GRID = range(1, 10)  # of the second difference; it can answer all of them but the first and the last
+GRID = range(
+    1, 10
+)  # of the second difference; it can answer all of them but the first and the last
 MEMBERS = 3  # from so many on, a group is a cluster
 LEAST_RAND = 0.9  # who lets nearly everybody stand alone may have K groups of three by luck
 
@@ -133,12 +135,20 @@ def table(title: str, rows: dict[str, list[tuple[Case, Answer]]]) -> Table:
     """Share of the cases in which each rule found K, one line for each key."""
     made = Table("", "cases", *RULES, title=title)
     for name, results in rows.items():
-        hits = {rule: [right(case, one) for case, one in results if one.rule == rule] for rule in RULES}
-        made.add_row(name, str(len(results) // len(RULES)), *(f"{100 * np.mean(hits[rule]):.0f} %" for rule in RULES))
+        hits = {
+            rule: [right(case, one) for case, one in results if one.rule == rule] for rule in RULES
+        }
+        made.add_row(
+            name,
+            str(len(results) // len(RULES)),
+            *(f"{100 * np.mean(hits[rule]):.0f} %" for rule in RULES),
+        )
     return made
 
 
-def grouped(results: Sequence[tuple[Case, Answer]], key: Callable[[Case], str]) -> dict[str, list[tuple[Case, Answer]]]:
+def grouped(
+    results: Sequence[tuple[Case, Answer]], key: Callable[[Case], str]
+) -> dict[str, list[tuple[Case, Answer]]]:
     rows: dict[str, list[tuple[Case, Answer]]] = {}
     for case, one in results:
         rows.setdefault(key(case), []).append((case, one))
@@ -161,14 +171,22 @@ def main() -> None:
     ]
     results = [(case, one) for case in cases for one in answers(case)]
     console = Console()
-    console.print(table("by noise", grouped(results, lambda c: f"noise {c.noise:g}, {c.outliers} outliers")))
-    console.print(table("by K", grouped(results, lambda c: f"K = {c.clusters}, {c.outliers} outliers")))
-    console.print(table("by balance", grouped(results, lambda c: "balanced" if c.balanced else "unbalanced")))
+    console.print(
+        table("by noise", grouped(results, lambda c: f"noise {c.noise:g}, {c.outliers} outliers"))
+    )
+    console.print(
+        table("by K", grouped(results, lambda c: f"K = {c.clusters}, {c.outliers} outliers"))
+    )
+    console.print(
+        table("by balance", grouped(results, lambda c: "balanced" if c.balanced else "unbalanced"))
+    )
     for rule in RULES:
         seconds = np.mean([one.seconds for _, one in results if one.rule == rule])
         console.print(f"{rule}: {1000 * seconds:.0f} ms of CPU each")
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps([asdict(case) | asdict(one) for case, one in results], indent=0))
+    given.out.write_text(
+        json.dumps([asdict(case) | asdict(one) for case, one in results], indent=0)
+    )
 
 
 if __name__ == "__main__":

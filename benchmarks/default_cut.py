@@ -58,12 +58,19 @@ RULES: dict[str, FedClust | Pacfl] = {
     "pacfl, rotations": Pacfl(),
 }
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
-TOLERANCE = 0.5  # points of E-tuned that a clustered method may fall below the worse of Local and FedAvg
+TOLERANCE = (
+    0.5  # points of E-tuned that a clustered method may fall below the worse of Local and FedAvg
+)
 OUT = Path(__file__).parent / "results" / "default_cut.json"
 MLP = {"name": "mlp", "options": {"hidden": 64}}
 IMAGES = {"features": [1, 28, 28], "classes": 10, "scale": 1 / 255, "model": MLP}
 DIGITS = {"features": [1, 8, 8], "classes": 10, "scale": 1 / 16, "model": MLP}
-WINDOWS = {"features": [9, 128], "classes": 6, "model": {"name": "cnn1d"}, "standardise": "federated"}
+WINDOWS = {
+    "features": [9, 128],
+    "classes": 6,
+    "model": {"name": "cnn1d"},
+    "standardise": "federated",
+}
 PLAIN = {"epochs": 2, "batch": 10, "lr": 0.1}
 WRITERS = {"name": "by_group", "min_samples": 100}
 
@@ -88,11 +95,18 @@ def _fleet(
     one: bool = False,
     training: Mapping[str, Any] = PLAIN,
 ) -> Fleet:
-    return Fleet(task, {"agents": agents, "data": data, "partition": partition, "limit": limit}, training, one)
+    return Fleet(
+        task,
+        {"agents": agents, "data": data, "partition": partition, "limit": limit},
+        training,
+        one,
+    )
 
 
 FLEETS = {
-    "writers": _fleet(IMAGES, 24, "mnist-writer", {**WRITERS, "populations": {"hsf0": 12, "hsf4": 12}}),
+    "writers": _fleet(
+        IMAGES, 24, "mnist-writer", {**WRITERS, "populations": {"hsf0": 12, "hsf4": 12}}
+    ),
     "planted": _fleet(DIGITS, 20, "digits", {"name": "grouped_labels", "groups": 4}),
     "rotated": _fleet(IMAGES, 24, "fashion-mnist", {"name": "rotation"}, 2400),
     "people": _fleet(
@@ -140,7 +154,9 @@ def scenario(cell: Cell) -> Scenario:
 
 
 @cache
-def people(fleet: str, seed: int, data_root: str) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
+def people(
+    fleet: str, seed: int, data_root: str
+) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
     """Everybody's data and true clusters (none where they are not known), the same for all methods of a seed."""
     scene = scenario(Cell(fleet, "fedavg", seed))
     data, split = fleet_data(scene, data_root)
@@ -161,18 +177,25 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
         work = order.work
         assert work is not None
         training = Training.model_validate(work.training)
-        return TorchLocal(owned[client], scene.task, setup.layout, training, shuffle(work, client), work.scaling)
+        return TorchLocal(
+            owned[client], scene.task, setup.layout, training, shuffle(work, client), work.scaling
+        )
 
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         driver = InProcess(Path(folder), scene, setup, rules_of(scene), local_for)
         driver.run.spool.durable = False
-        run = driver.complete({name: (len(one.targets), len(one.test_targets)) for name, one in owned.items()})
+        run = driver.complete(
+            {name: (len(one.targets), len(one.test_targets)) for name, one in owned.items()}
+        )
     told = list(run.facts.evaluation.values())
     assign = run.strategy.assignment(run.state)
     labels = [assign.get(name, -1) for name in owned]
     counts = sorted(np.unique(labels, return_counts=True)[1].tolist(), reverse=True)
-    found = {mode: float(np.mean([one[mode]["accuracy"] for one in told])) for mode in ("server", "tuned")}
+    found = {
+        mode: float(np.mean([one[mode]["accuracy"] for one in told]))
+        for mode in ("server", "tuned")
+    }
     rand = adjusted_rand(labels, list(truth)) if truth and assign else None
     seconds = time.process_time() - began
     return {**found, "sizes": counts if assign else [], "ari": rand, "seconds": round(seconds, 1)}
@@ -190,23 +213,33 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
     for label, strategy in RULES.items():
         if strategy.name not in reports:
             reports[strategy.name] = [
-                (client, _signed(strategy, client, data, scene, setup, scaling)) for client, data in owned.items()
+                (client, _signed(strategy, client, data, scene, setup, scaling))
+                for client, data in owned.items()
             ]
         state: Any = strategy.found(strategy.init(setup), reports[strategy.name])  # type: ignore[arg-type]
         labels = list(state.assign.values())
         counts = sorted(np.unique(labels, return_counts=True)[1].tolist(), reverse=True)
-        found[label] = {"sizes": counts, "ari": adjusted_rand(labels, list(truth)) if truth else None}
+        found[label] = {
+            "sizes": counts,
+            "ari": adjusted_rand(labels, list(truth)) if truth else None,
+        }
     return found
 
 
 def _local(
-    client: ClientId, data: Dataset, scene: Scenario, setup: Setup, scaling: Mapping[str, Sequence[float]] | None
+    client: ClientId,
+    data: Dataset,
+    scene: Scenario,
+    setup: Setup,
+    scaling: Mapping[str, Sequence[float]] | None,
 ) -> TorchLocal:
     draw = generator(scene.seed, "signature", client)
     return TorchLocal(data, scene.task, setup.layout, setup.training, draw, scaling)
 
 
-def _scaling(owned: Mapping[ClientId, Dataset], scene: Scenario, setup: Setup) -> dict[str, list[float]]:
+def _scaling(
+    owned: Mapping[ClientId, Dataset], scene: Scenario, setup: Setup
+) -> dict[str, list[float]]:
     """Means and deviations of the fleet's channels."""
     sums = [_local(client, data, scene, setup, None).moments() for client, data in owned.items()]
     return pooled([{"count": one.count, "sum": one.total, "square": one.square} for one in sums])
@@ -221,7 +254,9 @@ def _signed(
     scaling: Mapping[str, Sequence[float]] | None,
 ) -> Report:
     """The report of an agent's signature."""
-    job = Job("signature", 0, client, scene.seed, setup.starts, {}, None, setup.layout, setup.training)
+    job = Job(
+        "signature", 0, client, scene.seed, setup.starts, {}, None, setup.layout, setup.training
+    )
     return strategy.work(job, _local(client, data, scene, setup, scaling), {})[0]
 
 
@@ -234,7 +269,9 @@ def cells(fleets: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
 def of(found: Found, fleet: str, label: str, key: str) -> list[Any]:
     """A figure of all the seeds that are there."""
     parts = [(name.split("/"), figures) for name, figures in sorted(found.items())]
-    return [figures[key] for (place, method, _), figures in parts if (place, method) == (fleet, label)]
+    return [
+        figures[key] for (place, method, _), figures in parts if (place, method) == (fleet, label)
+    ]
 
 
 def clusters_of(found: Found, fleet: str, label: str) -> str:
@@ -262,7 +299,9 @@ def table(found: Found) -> str:
         if tuned := of(found, fleet, method, "tuned"):
             server = 100 * float(np.mean(of(found, fleet, method, "server")))
             clusters = "" if method in ALONE else clusters_of(found, fleet, method)
-            lines.append(f"| {fleet} | {method} | {clusters} | {server:.1f} | {100 * float(np.mean(tuned)):.1f} |")
+            lines.append(
+                f"| {fleet} | {method} | {clusters} | {server:.1f} | {100 * float(np.mean(tuned)):.1f} |"
+            )
     return "\n".join(lines)
 
 
@@ -296,9 +335,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--rules", action="store_true", help="no full runs: what each rule makes of the signatures")
+    parser.add_argument(
+        "--rules", action="store_true", help="no full runs: what each rule makes of the signatures"
+    )
     parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose table is brought up to date")
+    parser.add_argument(
+        "--page", type=Path, help="a Markdown page whose table is brought up to date"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -307,7 +350,10 @@ def main() -> None:
     found: Found = record.get("cells", {})
     for seed, fleet in itertools.product(given.seeds, given.fleets if given.rules else []):
         if f"{fleet}/fedclust, gap/{seed}" not in rules:
-            rules |= {f"{fleet}/{label}/{seed}": one for label, one in judged(fleet, seed, given.data_root).items()}
+            rules |= {
+                f"{fleet}/{label}/{seed}": one
+                for label, one in judged(fleet, seed, given.data_root).items()
+            }
             write_record(given.out, rules, found)
     for cell in [] if given.table or given.rules else cells(given.fleets, given.seeds):
         if cell.key not in found:
@@ -318,12 +364,16 @@ def main() -> None:
         put_into(given.page, rules, found)
     print(f"{rules_table(rules)}\n\n{table(found)}")
     for (fleet, method), points in behind(found).items():
-        print(f"{method} on {fleet}: {points:.1f} points of E-tuned below the worse of Local and FedAvg")
+        print(
+            f"{method} on {fleet}: {points:.1f} points of E-tuned below the worse of Local and FedAvg"
+        )
 
 
 def write_record(out: Path, rules: Found, found: Found) -> None:
     """What was found so far, with the settings that the code above does not say."""
-    write_atomically(out, json.dumps({"rounds": ROUNDS, "rules": rules, "cells": found}, indent=1).encode())
+    write_atomically(
+        out, json.dumps({"rounds": ROUNDS, "rules": rules, "cells": found}, indent=1).encode()
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,9 @@ GAP = 12  # pixels between two clusters, white
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("run", type=Path, help="the folder of a finished run of grey images with a simulated fleet")
+    parser.add_argument(
+        "run", type=Path, help="the folder of a finished run of grey images with a simulated fleet"
+    )
     parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True, help="the .png to write")
     options = parser.parse_args(arguments)
@@ -65,7 +67,11 @@ def row_of(data: Dataset) -> Pixels:
     cells: list[Pixels] = []
     for label in range(10):
         own = np.flatnonzero(labels == label)
-        cells.append(255 - images[own[0]].astype(np.uint8) if len(own) else np.full_like(images[0], 255, np.uint8))
+        cells.append(
+            255 - images[own[0]].astype(np.uint8)
+            if len(own)
+            else np.full_like(images[0], 255, np.uint8)
+        )
     return np.concatenate(cells, axis=1)
 
 

@@ -96,7 +96,9 @@ def layer_spans(layout: Layout) -> list[slice]:
     return [slice(own[0].start, own[-1].stop) for own in spans]
 
 
-def described(layer: int, layout: Layout, start: Vector, clients: Sequence[Client], matrix: Matrix) -> Layer:
+def described(
+    layer: int, layout: Layout, start: Vector, clients: Sequence[Client], matrix: Matrix
+) -> Layer:
     """What a layer's matrix says about the groups."""
     span = layer_spans(layout)[layer - 1]
     groups = np.array([client.group for client in clients])
@@ -141,7 +143,9 @@ def trained(
     assert split.truth is not None
     for index, group in enumerate(split.truth.tolist()):
         own = fit(client_dataset(data, split, index), plan.task)
-        local = TorchLocal(own, plan.task, layout, training, generator(plan.seed, "layer distances", index))
+        local = TorchLocal(
+            own, plan.task, layout, training, generator(plan.seed, "layer distances", index)
+        )
         done = local.descend(start)
         right = accuracy(local.targets("test"), local.predict(done.end, "test").argmax(axis=1))
         yield Client(group, local.examples, done.end, done.loss, right)
@@ -176,14 +180,19 @@ def run(
         raise UserError(f"--layers {strangers[0]}: {model} has layers 1 to {count}")
     clients = list(trained(plan, training, start, layout, data_root))
     matrices = layer_matrices([client.end for client in clients], layout)
-    layers = [described(at, layout, start, clients, matrix) for at, matrix in enumerate(matrices, start=1)]
+    layers = [
+        described(at, layout, start, clients, matrix) for at, matrix in enumerate(matrices, start=1)
+    ]
     return {
         "data": plan.fleet.data if plan.fleet else None,
         "model": model,
         "seed": plan.seed,
         "gain": gain,
         "training": training.model_dump(),
-        "clients": [{key: getattr(one, key) for key in ("group", "examples", "loss", "accuracy")} for one in clients],
+        "clients": [
+            {key: getattr(one, key) for key in ("group", "examples", "loss", "accuracy")}
+            for one in clients
+        ],
         "shown": shown,
         "layers": [asdict(layer) | {"ratio": layer.ratio} for layer in layers],
     }
@@ -192,7 +201,9 @@ def run(
 def summary(document: dict[str, Any]) -> Table:
     """One line for each layer that is shown."""
     clients, layers = document["clients"], document["layers"]
-    loss, right = (float(np.mean([client[key] for client in clients])) for key in ("loss", "accuracy"))
+    loss, right = (
+        float(np.mean([client[key] for client in clients])) for key in ("loss", "accuracy")
+    )
     title = f"{document['model']} on {document['data']}: {len(clients)} clients, training loss {loss:.3f}, "
     made = Table(title=f"{title}{100 * right:.0f} % of their own test images")
     for header in ("layer", "", "parameters", "moved", "within", "between", "ratio", "ARI"):
@@ -227,24 +238,36 @@ def show(document: dict[str, Any], console: Console) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", choices=TASKS, default="cifar10")
-    parser.add_argument("--data-root", type=Path, help="where named data sets lie; COVEY_DATA_ROOT if not given")
+    parser.add_argument(
+        "--data-root", type=Path, help="where named data sets lie; COVEY_DATA_ROOT if not given"
+    )
     parser.add_argument("--model", default="vgg16", help="vgg16, lenet5, mlp, ...")
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--samples", type=int, default=200, help="training images per client, on average")
+    parser.add_argument(
+        "--samples", type=int, default=200, help="training images per client, on average"
+    )
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--momentum", type=float, default=0.5)
-    parser.add_argument("--gain", type=float, default=1.0, help="times the initial weights; 2.449: He et al.'s")
+    parser.add_argument(
+        "--gain", type=float, default=1.0, help="times the initial weights; 2.449: He et al.'s"
+    )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--layers", nargs="+", type=int, default=[], help="which are shown; the file has all")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON in place of tables")
+    parser.add_argument(
+        "--layers", nargs="+", type=int, default=[], help="which are shown; the file has all"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the figures as JSON in place of tables"
+    )
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)  # as an agent's worker: the same result each time
     try:
         plan = scenario(given.data, given.model, given.clients, given.samples, given.seed)
-        training = Training(epochs=given.epochs, batch=given.batch, lr=given.lr, momentum=given.momentum)
+        training = Training(
+            epochs=given.epochs, batch=given.batch, lr=given.lr, momentum=given.momentum
+        )
         document = run(plan, training, given.layers, given.data_root, given.gain)
     except UserError as error:
         parser.error(str(error))

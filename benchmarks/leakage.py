@@ -68,7 +68,11 @@ def scenario(seed: int) -> Scenario:
                 "model": {"name": "mlp", "options": {"hidden": 64}},
             },
             "strategy": {"name": "fedclust"},
-            "fleet": {"agents": AGENTS, "data": "digits", "partition": {"name": "label_skew", "share": SHARE}},
+            "fleet": {
+                "agents": AGENTS,
+                "data": "digits",
+                "partition": {"name": "label_skew", "share": SHARE},
+            },
         }
     )
 
@@ -112,7 +116,9 @@ def by_learning(steps: Matrix, truth: Matrix) -> float:
         seen = steps[known] / (steps[known].std() or 1.0)
         new = steps[asked] / (steps[known].std() or 1.0)
         kernel = seen @ seen.T + RIDGE * np.eye(half)
-        scores[asked] = new @ seen.T @ np.linalg.solve(kernel, truth[known] - truth[known].mean(axis=0))
+        scores[asked] = (
+            new @ seen.T @ np.linalg.solve(kernel, truth[known] - truth[known].mean(axis=0))
+        )
     return float(roc_auc_score(truth.ravel(), scores.ravel()))
 
 
@@ -127,7 +133,8 @@ def read(seed: int, noises: Sequence[float]) -> list[Reading]:
     for amount in noises:
         settings = SignaturePrivacy(clip=CLIP, noise_multiplier=amount)
         hidden = [
-            noised(one, base, settings, Noise.simulated(seed, "leakage", i, str(amount))) for i, one in enumerate(sent)
+            noised(one, base, settings, Noise.simulated(seed, "leakage", i, str(amount)))
+            for i, one in enumerate(sent)
         ]
         steps = np.stack([one.astype(np.float64) - base for one in hidden])
         found.append(Reading(seed, amount, by_biases(steps, truth), by_learning(steps, truth)))
@@ -152,15 +159,25 @@ def table(readings: Sequence[Reading]) -> str:
     lines = ["| noise on signatures | AUC, biases alone | AUC, learnt reader |", "|---|---:|---:|"]
     for amount in dict.fromkeys(one.noise for one in readings):
         own = [one for one in readings if one.noise == amount]
-        name = "none, no clip" if amount is None else "clip only" if not amount else f"{amount:g} x clip"
-        biases, learnt = (float(np.mean([getattr(one, key) for one in own])) for key in ("biases", "learnt"))
+        name = (
+            "none, no clip"
+            if amount is None
+            else "clip only"
+            if not amount
+            else f"{amount:g} x clip"
+        )
+        biases, learnt = (
+            float(np.mean([getattr(one, key) for one in own])) for key in ("biases", "learnt")
+        )
         lines.append(f"| {name} | {biases:.3f} | {learnt:.3f} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--noise", nargs="+", type=float, default=list(NOISES), help="multiples of the clip")
+    parser.add_argument(
+        "--noise", nargs="+", type=float, default=list(NOISES), help="multiples of the clip"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
@@ -168,7 +185,9 @@ def main() -> None:
     readings = [one for seed in given.seeds for one in read(seed, given.noise)]
     span = mean_in_span(given.seeds[0])
     print(table(readings))
-    print(f"\nPACFL: {100 * span:.1f} % of a class's mean image lie in the span that is sent for it")
+    print(
+        f"\nPACFL: {100 * span:.1f} % of a class's mean image lie in the span that is sent for it"
+    )
     given.out.parent.mkdir(parents=True, exist_ok=True)
     document = {"readings": [asdict(one) for one in readings], "pacfl_mean_in_span": span}
     given.out.write_text(json.dumps(document, indent=0))

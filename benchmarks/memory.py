@@ -28,7 +28,13 @@ from covey.shared.mqtt.link import Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    OrderMessage,
+    ReportContent,
+    digest,
+)
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 from tests.processes import Program, free_port, mosquitto
@@ -66,7 +72,9 @@ class Parrot:
                     await link.subscribe([TOPICS.coordinator_status, TOPICS.order(self.name)])
                 elif isinstance(incoming, Message) and incoming.topic == TOPICS.coordinator_status:
                     seen = CoordinatorStatus.from_bytes(incoming.payload)
-                    answer = online.model_copy(update={"epoch": seen.epoch, "task": seen.task_digest})
+                    answer = online.model_copy(
+                        update={"epoch": seen.epoch, "task": seen.task_digest}
+                    )
                     await link.publish(TOPICS.status(self.name), answer.to_bytes(), retain=True)
                 elif isinstance(incoming, Message):
                     order = OrderMessage.from_bytes(incoming.payload)
@@ -93,7 +101,9 @@ class Parrot:
         vectors = {}
         if order.work.phase == "train":
             weights = rng.standard_normal(Layout.from_wire(order.work.layout).size, np.float32)
-            vectors["model"], _ = encode(weights, Codec(), base=None, base_digest=b"", error=None, rng=rng)
+            vectors["model"], _ = encode(
+                weights, Codec(), base=None, base_digest=b"", error=None, rng=rng
+            )
         numbers: dict[str, Any] = {"server": {"n": 0}} if order.work.phase == "evaluate" else {}
         return ReportContent(
             run=order.run, step=order.step, client=self.name, examples=10, steps=1, loss=1.0, numbers=numbers,
@@ -105,7 +115,11 @@ def memory(pid: int) -> dict[str, float]:
     """MB: all resident pages, and those that are the process's own (not files that are mapped)."""
     with contextlib.suppress(psutil.Error):
         full = psutil.Process(pid).memory_full_info()
-        return {"rss": full.rss / 1e6, "own": full.uss / 1e6, "anonymous": (full.rss - full.shared) / 1e6}
+        return {
+            "rss": full.rss / 1e6,
+            "own": full.uss / 1e6,
+            "anonymous": (full.rss - full.shared) / 1e6,
+        }
     return {"rss": 0.0, "own": 0.0, "anonymous": 0.0}
 
 
@@ -115,7 +129,9 @@ async def measure(this: Program, url: str, reports: int, at_once: int) -> dict[s
     gate = asyncio.Semaphore(at_once)
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        parrots = [group.create_task(Parrot(f"parrot-{i:03d}", url).live(gate)) for i in range(reports)]
+        parrots = [
+            group.create_task(Parrot(f"parrot-{i:03d}", url).live(gate)) for i in range(reports)
+        ]
         while this.process.poll() is None:
             now = memory(this.process.pid)
             if not before and '"event": "link"' in this.output:
@@ -136,7 +152,10 @@ def run(reports: int, hidden: int, at_once: int) -> dict[str, Any]:
         url = f"mqtt://127.0.0.1:{port}"
         with mosquitto(folder, port):
             out = ["--out", str(folder / "run"), "--broker", url, "--json"]
-            this = Program(["covey.coordinator.cli", "run", str(folder / "scenario.yaml"), *out], folder / "log")
+            this = Program(
+                ["covey.coordinator.cli", "run", str(folder / "scenario.yaml"), *out],
+                folder / "log",
+            )
             try:
                 figures = asyncio.run(measure(this, url, reports, at_once))
             finally:
@@ -144,14 +163,21 @@ def run(reports: int, hidden: int, at_once: int) -> dict[str, Any]:
             assert this.process.returncode == 0, this.output[-2000:]
         result = json.loads((folder / "run" / "result.json").read_text())
     parameters = 3072 * hidden + 11 * hidden + 10
-    return {"parameters": parameters, "reports": reports, "bytes_up": result["bytes"]["wire_up"], **figures}
+    return {
+        "parameters": parameters,
+        "reports": reports,
+        "bytes_up": result["bytes"]["wire_up"],
+        **figures,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--reports", type=int, default=100)
     parser.add_argument("--hidden", type=int, default=3600)
-    parser.add_argument("--at-once", type=int, default=8, help="reports on their way at the same time")
+    parser.add_argument(
+        "--at-once", type=int, default=8, help="reports on their way at the same time"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs"))
     given = parser.parse_args()
     figures = run(given.reports, given.hidden, given.at_once)

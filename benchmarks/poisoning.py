@@ -118,7 +118,10 @@ def fleet(seed: int, data_root: str) -> dict[ClientId, Dataset]:
     """Everybody's data, the same for all cells of a seed."""
     scene = scenario(Cell("fedavg", "mean", "none", seed))
     data, split = fleet_data(scene, data_root)
-    return {agent_name(i, AGENTS): fit(client_dataset(data, split, i), scene.task) for i in range(AGENTS)}
+    return {
+        agent_name(i, AGENTS): fit(client_dataset(data, split, i), scene.task)
+        for i in range(AGENTS)
+    }
 
 
 def flipped(data: Dataset) -> Dataset:
@@ -138,7 +141,9 @@ def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -
 class Poisoned(InProcess):
     """The in-process driver with liars among the clients."""
 
-    def __init__(self, folder: Path, cell: Cell, setup: Setup, people: dict[ClientId, Dataset]) -> None:
+    def __init__(
+        self, folder: Path, cell: Cell, setup: Setup, people: dict[ClientId, Dataset]
+    ) -> None:
         self.cell, self.people, self.liars = cell, people, hostile(cell.seed)
         scene = scenario(cell)
         super().__init__(folder, scene, setup, rules_of(scene), self._local)
@@ -151,7 +156,9 @@ class Poisoned(InProcess):
         if self.cell.attack == "label_flip" and client in self.liars and work.phase != "evaluate":
             data = flipped(data)
         training = Training.model_validate(work.training)
-        return TorchLocal(data, self.run.scenario.task, self.run.setup.layout, training, shuffle(work, client))
+        return TorchLocal(
+            data, self.run.scenario.task, self.run.setup.layout, training, shuffle(work, client)
+        )
 
     def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
         work = order.work
@@ -160,7 +167,11 @@ class Poisoned(InProcess):
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in work.models]
         memory = self._memories.get(client, {})
         report, kept = perform(order, models, self._local(client, order), memory, client=client)
-        if client in self.liars and self.cell.attack not in ("none", "label_flip") and "model" in report.vectors:
+        if (
+            client in self.liars
+            and self.cell.attack not in ("none", "label_flip")
+            and "model" in report.vectors
+        ):
             report = self._lie(report, models)
         effects = self.run.receive(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
@@ -185,13 +196,21 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         driver = Poisoned(Path(folder), cell, setup, people)
-        run = driver.complete({name: (len(one.targets), len(one.test_targets)) for name, one in people.items()})
+        run = driver.complete(
+            {name: (len(one.targets), len(one.test_targets)) for name, one in people.items()}
+        )
         figures = {mode: honest_accuracy(driver, mode) for mode in ("server", "tuned")}
         finite = all(bool(np.isfinite(model).all()) for model in run.strategy.clusters(run.state))
         clusters = len(run.strategy.clusters(run.state))
         quarantined = sorted(run.engine.quarantined)
     seconds = time.process_time() - began
-    return {**figures, "finite": finite, "clusters": clusters, "quarantined": quarantined, "seconds": round(seconds, 2)}
+    return {
+        **figures,
+        "finite": finite,
+        "clusters": clusters,
+        "quarantined": quarantined,
+        "seconds": round(seconds, 2),
+    }
 
 
 def honest_accuracy(driver: Poisoned, mode: str) -> float:
@@ -227,7 +246,9 @@ def put_into(page: Path, found: dict[str, dict[str, Any]], seeds: Sequence[int])
     """Replace the two tables of a page, E-server's first."""
     tables = iter([table(found, "server", seeds), table(found, "tuned", seeds)])
     pattern = r"^\| method \| rule \| none .*(?:\n\|.*)*"
-    write_atomically(page, re.sub(pattern, lambda _: next(tables), page.read_text(), flags=re.MULTILINE).encode())
+    write_atomically(
+        page, re.sub(pattern, lambda _: next(tables), page.read_text(), flags=re.MULTILINE).encode()
+    )
 
 
 def main() -> None:
@@ -236,18 +257,30 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose two tables are brought up to date")
+    parser.add_argument(
+        "--page", type=Path, help="a Markdown page whose two tables are brought up to date"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: dict[str, dict[str, Any]] = json.loads(given.out.read_text())["cells"] if given.out.exists() else {}
+    found: dict[str, dict[str, Any]] = (
+        json.loads(given.out.read_text())["cells"] if given.out.exists() else {}
+    )
     for cell in [] if given.table else cells(given.seeds):
         if cell.key in found:
             continue
         found[cell.key] = measured(cell, given.data_root)
         print(cell.key, found[cell.key], flush=True)
-        facts = {"agents": AGENTS, "hostile": HOSTILE, "clusters": CLUSTERS, "rounds": ROUNDS, "times": TIMES}
-        write_atomically(given.out, json.dumps({"settings": facts, "cells": found}, indent=1).encode())
+        facts = {
+            "agents": AGENTS,
+            "hostile": HOSTILE,
+            "clusters": CLUSTERS,
+            "rounds": ROUNDS,
+            "times": TIMES,
+        }
+        write_atomically(
+            given.out, json.dumps({"settings": facts, "cells": found}, indent=1).encode()
+        )
     if given.page is not None:
         put_into(given.page, found, sorted({int(key.rpartition(" ")[2]) for key in found}))
     for mode in ("server", "tuned"):

@@ -39,10 +39,18 @@ from covey.shared.strategies.base import Phase, Report, Setup
 
 OUT = Path(__file__).parent / "results" / "privacy.json"
 CLASSES, GROUPS = 10, 4
-ORDERS = (*range(2, 65), 128, 256)  # of Renyi: whole ones are quick to compute, others gain little here
+ORDERS = (
+    *range(2, 65),
+    128,
+    256,
+)  # of Renyi: whole ones are quick to compute, others gain little here
 DELTA = 1e-4  # below one over the number of agents, and over the examples of an agent
 NOISES = (None, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # None: neither clip nor noise
-SIGNATURE_NOISES = (0.03, 0.1, 0.3)  # of FedClust with noise 2 on its sums; elsewhere both are the same
+SIGNATURE_NOISES = (
+    0.03,
+    0.1,
+    0.3,
+)  # of FedClust with noise 2 on its sums; elsewhere both are the same
 TARGETS = (None, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5)
 
 Floats = npt.NDArray[np.float32]
@@ -107,7 +115,9 @@ def cells(data: str, seeds: Sequence[int]) -> list[Cell]:
     for seed in seeds:
         for method in ("fedavg", "fedclust"):
             found += [Cell(data, "client", method, noise, seed) for noise in NOISES]
-        found += [Cell(data, "client", "fedclust", 2.0, seed, signature) for signature in SIGNATURE_NOISES]
+        found += [
+            Cell(data, "client", "fedclust", 2.0, seed, signature) for signature in SIGNATURE_NOISES
+        ]
         for method in ("fedavg", "fedclust"):
             found += [Cell(data, "local", method, target, seed) for target in TARGETS]
     return found
@@ -120,7 +130,12 @@ def scenario(cell: Cell) -> Scenario:
     if cell.method == "fedclust":
         strategy |= {"n_clusters": GROUPS, "linkage": "ward"}
     partition = {"name": "grouped_labels", "groups": GROUPS}
-    fleet = {"agents": setting.agents, "data": cell.data, "limit": setting.limit, "partition": partition}
+    fleet = {
+        "agents": setting.agents,
+        "data": cell.data,
+        "limit": setting.limit,
+        "partition": partition,
+    }
     return Scenario.model_validate(
         {
             "name": "privacy",
@@ -140,8 +155,12 @@ def privacy_of(cell: Cell, setting: Setting) -> dict[str, Any] | None:
     if cell.noise is None:
         return None
     if cell.kind == "local":
-        return {"local": {"target_epsilon": cell.noise, "max_grad_norm": setting.clip, "delta": DELTA}}
-    section: dict[str, Any] = {"client": {"clip": setting.clip, "noise_multiplier": cell.noise, "delta": DELTA}}
+        return {
+            "local": {"target_epsilon": cell.noise, "max_grad_norm": setting.clip, "delta": DELTA}
+        }
+    section: dict[str, Any] = {
+        "client": {"clip": setting.clip, "noise_multiplier": cell.noise, "delta": DELTA}
+    }
     if cell.method == "fedclust":
         signature = cell.noise if cell.signature is None else cell.signature
         section["signatures"] = {"clip": setting.clip, "noise_multiplier": signature}
@@ -170,7 +189,9 @@ class Agents:
         self.tests = []
         for group in range(GROUPS):
             own = split.test(self.truth.index(group))
-            self.tests.append((_with_ones(test[own], plan.task.scale), np.asarray(test_targets)[own]))
+            self.tests.append(
+                (_with_ones(test[own], plan.task.scale), np.asarray(test_targets)[own])
+            )
 
     @property
     def layout(self) -> Layout:
@@ -192,7 +213,9 @@ class Agents:
                 models -= training.lr * gradient / sizes[:, None, None].astype(np.float32)
         return [_vector(model) for model in models]
 
-    def train_privately(self, starts: Sequence[Vector], round_: int, clip: float, noise: float) -> list[Vector]:
+    def train_privately(
+        self, starts: Sequence[Vector], round_: int, clip: float, noise: float
+    ) -> list[Vector]:
         """DP-SGD of every agent: Poisson samples, examples' gradients clipped, noise on their sum.
 
         The gradient of an example is an outer product, so its norm is that of the error times that of the input.
@@ -201,12 +224,16 @@ class Agents:
         models = np.stack([_matrix(start) for start in starts])
         draw = generator(self.seed, "benchmark samples", round_)
         for _ in range(training.epochs * steps_per_epoch(self.rows, training.batch)):
-            chosen = [rows[draw.random(len(rows)) < training.batch / len(rows)] for rows in self.rows]
+            chosen = [
+                rows[draw.random(len(rows)) < training.batch / len(rows)] for rows in self.rows
+            ]
             batch = _padded(chosen)
             errors = self._errors(models, batch)
             inputs = self.inputs[batch]
             norms = np.linalg.norm(errors, axis=2) * np.linalg.norm(inputs, axis=2)
-            errors *= np.minimum(1.0, clip / np.maximum(norms, 1e-12))[:, :, None].astype(np.float32)
+            errors *= np.minimum(1.0, clip / np.maximum(norms, 1e-12))[:, :, None].astype(
+                np.float32
+            )
             total = np.matmul(errors.swapaxes(1, 2), inputs)
             total += np.float32(clip * noise) * draw.standard_normal(total.shape, dtype=np.float32)
             models -= training.lr * total / training.batch
@@ -220,7 +247,11 @@ class Agents:
                 inputs, targets = self.tests[group]
                 guesses = (inputs @ _matrix(model).T).argmax(axis=1)
                 scores[group, id(model)] = float(np.mean(guesses == targets))
-        return float(np.mean([scores[group, id(model)] for group, model in zip(self.truth, models, strict=True)]))
+        return float(
+            np.mean(
+                [scores[group, id(model)] for group, model in zip(self.truth, models, strict=True)]
+            )
+        )
 
     def _errors(self, models: Floats, batch: Rows) -> Floats:
         """Chances minus truth of each example of each agent's batch, (agents, batch, classes); 0 where there is none."""
@@ -253,9 +284,13 @@ def measured(cell: Cell, data_root: Path | None) -> dict[str, Any]:
     start = np.zeros(agents.layout.size, np.float32)
     training = plan.training
     strategy: Any = plan.strategy
-    state = strategy.init(Setup((start,), agents.layout, plan.seed, plan.rounds.count, 1.0, training))
+    state = strategy.init(
+        Setup((start,), agents.layout, plan.seed, plan.rounds.count, 1.0, training)
+    )
     private = (
-        PrivateFold(plan, plan.privacy, plan.name.encode() + bytes([plan.seed]), Ledger()) if plan.privacy else None
+        PrivateFold(plan, plan.privacy, plan.name.encode() + bytes([plan.seed]), Ledger())
+        if plan.privacy
+        else None
     )
     local = plan.privacy.local if plan.privacy is not None else None
     phases = plan.rounds.count + (1 if cell.method == "fedclust" else 0)
@@ -263,7 +298,9 @@ def measured(cell: Cell, data_root: Path | None) -> dict[str, Any]:
     if local is not None:
         assert local.target_epsilon is not None
         steps = phases * training.epochs * steps_per_epoch(agents.rows, training.batch)
-        rate = round(training.batch / min(map(len, agents.rows)) + 5e-4, 3)  # of the smallest agent, for all
+        rate = round(
+            training.batch / min(map(len, agents.rows)) + 5e-4, 3
+        )  # of the smallest agent, for all
         noise = multiplier_for(local.target_epsilon, rate, steps)
         spent = sampled_epsilon(noise, rate, steps)
 
@@ -276,8 +313,13 @@ def measured(cell: Cell, data_root: Path | None) -> dict[str, Any]:
         signatures = trained([start] * len(agents.names), -1)
         settings = plan.privacy.signatures if plan.privacy is not None else None
         if settings is not None:
-            signatures = [_noised(one, start, settings, plan.seed, i) for i, one in enumerate(signatures)]
-        reports = [(name, Report({"signature": one}, 1)) for name, one in zip(agents.names, signatures, strict=True)]
+            signatures = [
+                _noised(one, start, settings, plan.seed, i) for i, one in enumerate(signatures)
+            ]
+        reports = [
+            (name, Report({"signature": one}, 1))
+            for name, one in zip(agents.names, signatures, strict=True)
+        ]
         if private is not None:
             for name, report in reports:
                 private.enter("signature", 1, name, report)
@@ -294,7 +336,13 @@ def measured(cell: Cell, data_root: Path | None) -> dict[str, Any]:
     clusters = strategy.assignment(state)
     found = [clusters[name] for name in agents.names] if clusters else []
     account = private.spent() if private is not None else {}
-    epsilon = account["client"]["epsilon"] if "client" in account else spent if local is not None else None
+    epsilon = (
+        account["client"]["epsilon"]
+        if "client" in account
+        else spent
+        if local is not None
+        else None
+    )
     return {
         **asdict(cell),
         "accuracy": agents.accuracy(served(strategy, state, agents.names)),
@@ -334,7 +382,9 @@ def multiplier_for(target: float, rate: float, steps: int) -> float:
     return high
 
 
-def _noised(vector: Vector, base: Vector, settings: SignaturePrivacy, seed: int, agent: int) -> Vector:
+def _noised(
+    vector: Vector, base: Vector, settings: SignaturePrivacy, seed: int, agent: int
+) -> Vector:
     return noised(vector, base, settings, Noise.simulated(seed, "benchmark signature", agent))
 
 
@@ -382,13 +432,17 @@ def _line(rows: Sequence[dict[str, Any]]) -> str:
     epsilons = [row["epsilon"] for row in rows]
     epsilon = "no bound" if None in epsilons else f"{max(epsilons):.2f}"
     rands = [row["ari"] for row in rows if row["ari"] is not None]
-    ari = f"{abs(round(float(np.mean(rands)), 2)):.2f}" if rands else "–"  # chance may be a trace below 0
+    ari = (
+        f"{abs(round(float(np.mean(rands)), 2)):.2f}" if rands else "–"
+    )  # chance may be a trace below 0
     noise = "no privacy" if one["noise"] is None else f"{one['noise']:g}"
     if one["kind"] == "client" and one["noise"] == 0:
         noise = "0 (clip only)"
     if one["signature"] is not None:
         noise += f", signatures {one['signature']:g}"
-    return f"| {one['method']} | {noise} | {epsilon} | {np.mean(accuracies):.1f}{deviation} | {ari} |"
+    return (
+        f"| {one['method']} | {noise} | {epsilon} | {np.mean(accuracies):.1f}{deviation} | {ari} |"
+    )
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> str:
@@ -409,12 +463,18 @@ def main() -> None:
     parser.add_argument("--data", choices=TASKS, nargs="+", default=["digits"])
     parser.add_argument("--data-root", type=Path, help="where named data sets lie")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--only", default="", help="run only cells whose key holds this, e.g. client/fedavg")
+    parser.add_argument(
+        "--only", default="", help="run only cells whose key holds this, e.g. client/fedavg"
+    )
     parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
     parser.add_argument("--out", type=Path, default=OUT)
     given = parser.parse_args()
-    done: dict[str, dict[str, Any]] = json.loads(given.out.read_text()) if given.out.exists() else {}
-    wanted = [] if given.show else [cell for data in given.data for cell in cells(data, given.seeds)]
+    done: dict[str, dict[str, Any]] = (
+        json.loads(given.out.read_text()) if given.out.exists() else {}
+    )
+    wanted = (
+        [] if given.show else [cell for data in given.data for cell in cells(data, given.seeds)]
+    )
     for cell in wanted:
         if cell.key in done or given.only not in cell.key:
             continue

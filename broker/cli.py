@@ -57,34 +57,59 @@ COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 def up(
     host: Annotated[
         str | None,
-        typer.Option(help="address to listen on  [default: 127.0.0.1; with --home 0.0.0.0, all]", show_default=False),
+        typer.Option(
+            help="address to listen on  [default: 127.0.0.1; with --home 0.0.0.0, all]",
+            show_default=False,
+        ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="0: any free port  [default: 1883, or the home's]", show_default=False),
+        typer.Option(
+            min=0,
+            max=65535,
+            help="0: any free port  [default: 1883, or the home's]",
+            show_default=False,
+        ),
     ] = None,
     home: Annotated[
-        Path | None, typer.Option(help="a folder of `broker init`: certificate, users, retained messages")
+        Path | None,
+        typer.Option(help="a folder of `broker init`: certificate, users, retained messages"),
     ] = None,
-    embedded: Annotated[bool, typer.Option("--embedded", help="the pure Python broker, even beside mosquitto")] = False,
-    data: Annotated[Path | None, typer.Option(help="folder that keeps retained messages over restarts")] = None,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="the pure Python broker, even beside mosquitto")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="folder that keeps retained messages over restarts")
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="log file")] = None,
-    user: Annotated[str | None, typer.Option(help="with --password: the one user who may connect")] = None,
-    password: Annotated[str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="with --user")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="with --password: the one user who may connect")
+    ] = None,
+    password: Annotated[
+        str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="with --user")
+    ] = None,
     fleet_password: Annotated[
         str | None,
         typer.Option(
-            envvar="COVEY_FLEET_PASSWORD", help="with --user: of a second user, fleet, who may do what agents may"
+            envvar="COVEY_FLEET_PASSWORD",
+            help="with --user: of a second user, fleet, who may do what agents may",
         ),
     ] = None,
     password_file: Annotated[
-        Path | None, typer.Option(help="users as mosquitto_passwd writes them: coordinator, and one per agent id")
+        Path | None,
+        typer.Option(
+            help="users as mosquitto_passwd writes them: coordinator, and one per agent id"
+        ),
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate of this broker: listen with TLS")] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM certificate of this broker: listen with TLS")
+    ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="its private key")] = None,
     tls_ca: Annotated[
         Path | None,
-        typer.Option(help="clients must show a certificate of this authority; the name in it (CN) is the user"),
+        typer.Option(
+            help="clients must show a certificate of this authority; the name in it (CN) is the user"
+        ),
     ] = None,
     agents: Annotated[
         int, typer.Option(help="how many agents to expect: connections and queues follow")
@@ -98,10 +123,17 @@ def up(
     ] = None,
     memory: Annotated[
         int | None,
-        typer.Option(help="MiB that the broker may take  [default: half of the machine's]", show_default=False),
+        typer.Option(
+            help="MiB that the broker may take  [default: half of the machine's]",
+            show_default=False,
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="say where it listens as one line of JSON")] = False,
-    until_stdin_closes: Annotated[bool, typer.Option(help="also stop when standard input ends")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="say where it listens as one line of JSON")
+    ] = False,
+    until_stdin_closes: Annotated[
+        bool, typer.Option(help="also stop when standard input ends")
+    ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
     with _told(), _single_user(user, password, password_file, fleet_password) as (users, members):
@@ -120,30 +152,45 @@ def up(
         )
         if home is not None:
             if users or tls_cert or tls_ca:
-                raise UserError("--home has users and certificates of its own: leave the others out")
+                raise UserError(
+                    "--home has users and certificates of its own: leave the others out"
+                )
             options = Home(home).options(options, host=host, port=port, keeps=kind.keeps)
             for warning in Home(home).warnings():
                 _say(warning)
         if data and not kind.keeps:
-            raise UserError("the embedded broker keeps nothing on disk: leave --data out, or install mosquitto")
+            raise UserError(
+                "the embedded broker keeps nothing on disk: leave --data out, or install mosquitto"
+            )
         for warning in warnings(options):
             _say(warning)
-        died = asyncio.run(_run(kind(options), as_json=as_json, until_stdin_closes=until_stdin_closes))
+        died = asyncio.run(
+            _run(kind(options), as_json=as_json, until_stdin_closes=until_stdin_closes)
+        )
         if died is not None:
             _say(died)
             raise typer.Exit(1)
 
 
-async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool) -> str | None:
+async def _run(
+    broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool
+) -> str | None:
     """Run until told to stop (None), or until the broker ends by itself (how, in words)."""
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    files = [path for path in (broker.options.passwords, broker.options.members, broker.options.tls_cert) if path]
+    files = [
+        path
+        for path in (broker.options.passwords, broker.options.members, broker.options.tls_cert)
+        if path
+    ]
     known = _changed(files)  # before it reads them
     async with broker:
         if as_json:
-            print(json_text.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}), flush=True)
+            print(
+                json_text.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}),
+                flush=True,
+            )
         else:
             print(f"{broker.name} listens at {broker.url} (Ctrl-C stops it)", flush=True)
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
@@ -159,11 +206,19 @@ async def _run(broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin
         if not died.done() or died.cancelled():
             return None
         return "\n".join(
-            filter(None, [f"{broker.name} ended by itself with exit code {died.result()}", broker.last_words()])
+            filter(
+                None,
+                [
+                    f"{broker.name} ended by itself with exit code {died.result()}",
+                    broker.last_words(),
+                ],
+            )
         )
 
 
-async def _reloads(broker: Mosquitto | EmbeddedBroker, files: Sequence[Path], known: list[int]) -> None:
+async def _reloads(
+    broker: Mosquitto | EmbeddedBroker, files: Sequence[Path], known: list[int]
+) -> None:
     """Until cancelled: have the broker read users, roles and certificate again when one of the files has changed."""
     while True:
         await asyncio.sleep(RELOAD_S)
@@ -182,16 +237,25 @@ def _changed(files: Sequence[Path]) -> list[int]:
 
 @app.command()
 def init(
-    host: Annotated[list[str], typer.Option(help="how devices reach this machine, a name or an address; repeatable")],
+    host: Annotated[
+        list[str],
+        typer.Option(help="how devices reach this machine, a name or an address; repeatable"),
+    ],
     home: HomeFolder = HOME,
     port: Annotated[int, typer.Option(min=1, max=65535)] = PORTS["mqtts"],
-    days: Annotated[int, typer.Option(min=1, help="how long the broker's certificate is good for")] = SERVER_DAYS,
-    ca_days: Annotated[int, typer.Option(min=1, help="how long the authority is good for")] = AUTHORITY_DAYS,
+    days: Annotated[
+        int, typer.Option(min=1, help="how long the broker's certificate is good for")
+    ] = SERVER_DAYS,
+    ca_days: Annotated[
+        int, typer.Option(min=1, help="how long the authority is good for")
+    ] = AUTHORITY_DAYS,
 ) -> None:
     """Make a folder for a broker with TLS, passwords and access rules: certificates, and the coordinator's credentials."""
     with _told():
         made = Home.create(home, host, port, days, ca_days)
-    print(f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in")
+    print(
+        f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in"
+    )
     print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
 
 
@@ -200,7 +264,8 @@ def enroll(
     names: Names,
     home: HomeFolder = HOME,
     role: Annotated[
-        EnrolledRole, typer.Option(help="observer: may read statuses, roster and metrics, and write nothing")
+        EnrolledRole,
+        typer.Option(help="observer: may read statuses, roster and metrics, and write nothing"),
     ] = "agent",
     federation: Annotated[
         str, typer.Option(help=f"the federation that they may take part in, or {ANY} for any")
@@ -235,21 +300,28 @@ def rotate(names: Names, home: HomeFolder = HOME) -> None:
 @app.command()
 def renew(
     home: HomeFolder = HOME,
-    days: Annotated[int, typer.Option(min=1, help="how long the new certificate is good for")] = SERVER_DAYS,
+    days: Annotated[
+        int, typer.Option(min=1, help="how long the new certificate is good for")
+    ] = SERVER_DAYS,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="names and addresses in it; repeatable  [default: as before]", show_default=False),
+        typer.Option(
+            help="names and addresses in it; repeatable  [default: as before]", show_default=False
+        ),
     ] = None,
 ) -> None:
     """A new certificate for the broker from the same authority: every device's credentials stay good."""
     with _told():
         until = Home(home).renew(days, host or [])
-    print(f"{home / 'server.pem'} is good until {until:%Y-%m-%d}; a broker that runs shows it to new connections")
+    print(
+        f"{home / 'server.pem'} is good until {until:%Y-%m-%d}; a broker that runs shows it to new connections"
+    )
 
 
 @app.command("list")
 def list_users(
-    home: HomeFolder = HOME, as_json: Annotated[bool, typer.Option("--json", help="users as JSON")] = False
+    home: HomeFolder = HOME,
+    as_json: Annotated[bool, typer.Option("--json", help="users as JSON")] = False,
 ) -> None:
     """List the users with role, federation and the age of their credentials, and when the certificates expire."""
     with _told():
@@ -261,7 +333,12 @@ def list_users(
         return
     table = Table("user", "role", "federation", "credentials of")
     for name, entry in sorted(entries.items()):
-        table.add_row(name, entry.role, "any" if entry.federation == ANY else entry.federation, entry.since or "–")
+        table.add_row(
+            name,
+            entry.role,
+            "any" if entry.federation == ANY else entry.federation,
+            entry.since or "–",
+        )
     Terminal().print(table)
     for name, until in certificates.items():
         print(f"{name} is good until {until}")
@@ -285,7 +362,9 @@ def doctor(
     key: Key = None,
     insecure: Insecure = False,
     credentials: Credentials = None,
-    patience_s: Annotated[float, typer.Option(min=0.1, help="how long to wait for each answer")] = 5.0,
+    patience_s: Annotated[
+        float, typer.Option(min=0.1, help="how long to wait for each answer")
+    ] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
 ) -> None:
     """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
@@ -293,8 +372,14 @@ def doctor(
         if broker is None:
             raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
         address = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
-        told = read_credentials(credentials) if credentials is not None else {"role": "", "federation": ""}
-        doctor = Doctor(address, patience_s=patience_s, role=told["role"], federation=told["federation"])
+        told = (
+            read_credentials(credentials)
+            if credentials is not None
+            else {"role": "", "federation": ""}
+        )
+        doctor = Doctor(
+            address, patience_s=patience_s, role=told["role"], federation=told["federation"]
+        )
         findings = asyncio.run(doctor.examine())
     if as_json:
         print(json_text.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
@@ -307,7 +392,9 @@ def doctor(
 def _show(address: BrokerUrl, findings: list[Finding]) -> None:
     table = Table("check", "", "seen", "what it means", title=str(address))
     for finding in findings:
-        table.add_row(finding.check, Text(finding.state, COLOURS[finding.state]), finding.seen, finding.means)
+        table.add_row(
+            finding.check, Text(finding.state, COLOURS[finding.state]), finding.seen, finding.means
+        )
     Terminal().print(table)
 
 

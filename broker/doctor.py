@@ -52,7 +52,9 @@ class Doctor:
     a coordinator of one federation the topics are below `covey/{federation}/doctor-...`.
     """
 
-    def __init__(self, url: BrokerUrl, *, patience_s: float = 5.0, role: str = "", federation: str = "") -> None:
+    def __init__(
+        self, url: BrokerUrl, *, patience_s: float = 5.0, role: str = "", federation: str = ""
+    ) -> None:
         self.url = url
         self.role, self.federation = role, federation
         self.patience_s = patience_s
@@ -69,7 +71,9 @@ class Doctor:
         if first.state != "ok":
             return [first]
         if self.url.user and await self._is_kept_out(self.url.user):
-            seen = f"the access rules keep {self.url.user} to an {self.role or 'agent'}'s own topics"
+            seen = (
+                f"the access rules keep {self.url.user} to an {self.role or 'agent'}'s own topics"
+            )
             means = "this user may not examine the broker: do it with the coordinator's credentials"
             return [first, Finding("publish and subscribe", "missing", seen, means)]
         checks: list[tuple[str, Callable[[], Awaitable[Finding]]]] = [
@@ -125,7 +129,9 @@ class Doctor:
             except TimeoutError:
                 first = Down(f"{self.url}: no answer within {self.patience_s:g} s")
         if isinstance(first, Down):
-            return Finding("connection", "missing", first.why, "check host, port, user, password and TLS")
+            return Finding(
+                "connection", "missing", first.why, "check host, port, user, password and TLS"
+            )
         return Finding("connection", "ok", "MQTT 3.1.1")
 
     async def _publish(self) -> Finding:
@@ -162,7 +168,12 @@ class Doctor:
             await self._send(link, self._topic("wild/one"), b"", retain=True)
         if found:
             return Finding(name, "ok", "delivered")
-        return Finding(name, "note", "not delivered", "no harm: Covey reads retained state by exact topics only")
+        return Finding(
+            name,
+            "note",
+            "not delivered",
+            "no harm: Covey reads retained state by exact topics only",
+        )
 
     async def _will(self) -> Finding:
         topic = self._topic("will")
@@ -177,7 +188,11 @@ class Doctor:
 
     async def _take_over(self) -> Finding:
         name = f"{self._name}-twin"
-        async with self._link(client_id=name) as older, self._link(client_id=name), asyncio.timeout(self.patience_s):
+        async with (
+            self._link(client_id=name) as older,
+            self._link(client_id=name),
+            asyncio.timeout(self.patience_s),
+        ):
             while not isinstance(await anext(older.incoming()), Down):
                 pass
         return Finding("take-over of a client id", "ok", "the older connection ends")
@@ -193,7 +208,9 @@ class Doctor:
                 await self._hear(sleeper)
             return Finding("persistent session", "ok", "messages wait for a client that is away")
         except (Unheard, TimeoutError):
-            return Finding("persistent session", "note", "none", "no harm: Covey uses clean sessions only")
+            return Finding(
+                "persistent session", "note", "none", "no harm: Covey uses clean sessions only"
+            )
         finally:
             async with self._link(client_id=name):  # a clean session removes the persistent one
                 pass
@@ -205,7 +222,10 @@ class Doctor:
                 async with self._link() as link:
                     await self._subscribe(link, self._topic("large"))
                     await self._send(
-                        link, self._topic("large"), os.urandom(size + HEADROOM), patience_s=4 * self.patience_s
+                        link,
+                        self._topic("large"),
+                        os.urandom(size + HEADROOM),
+                        patience_s=4 * self.patience_s,
                     )
                     await self._hear(link)
             except (Unheard, TimeoutError):
@@ -225,7 +245,9 @@ class Doctor:
             trips = []
             for _ in range(TRIPS):
                 began = time.perf_counter()
-                await asyncio.gather(self._send(link, self._topic("trip"), bytes(64)), self._hear(link))
+                await asyncio.gather(
+                    self._send(link, self._topic("trip"), bytes(64)), self._hear(link)
+                )
                 trips.append(1000 * (time.perf_counter() - began))
         median = statistics.median(trips)
         return Finding("round trip", "ok", f"{median:.2f} ms (median of {TRIPS})", value=median)
@@ -242,7 +264,9 @@ class Doctor:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._drain(reader, count))
                     for _ in range(count):
-                        group.create_task(self._send(sender, self._topic("bulk"), payload, patience_s=60.0))
+                        group.create_task(
+                            self._send(sender, self._topic("bulk"), payload, patience_s=60.0)
+                        )
             except* (Unheard, TimeoutError) as errors:
                 failed = str(errors.exceptions[0]) or self._silence
             rate = size * count / (time.perf_counter() - began) / 1e6
@@ -262,7 +286,9 @@ class Doctor:
     async def _link(self, *, client_id: str = "", **options: Any) -> AsyncIterator[MqttLink]:
         """A link that is up."""
         self._links += 1
-        async with MqttLink(self.url, client_id=client_id or f"{self._name}-{self._links}", **options) as link:
+        async with MqttLink(
+            self.url, client_id=client_id or f"{self._name}-{self._links}", **options
+        ) as link:
             async with asyncio.timeout(self.patience_s):
                 while not isinstance(await anext(link.incoming()), Up):
                     pass
@@ -274,7 +300,13 @@ class Doctor:
                 raise Unheard(f"the subscription to {topic} was refused")
 
     async def _send(
-        self, link: MqttLink, topic: str, payload: bytes, *, retain: bool = False, patience_s: float = 0.0
+        self,
+        link: MqttLink,
+        topic: str,
+        payload: bytes,
+        *,
+        retain: bool = False,
+        patience_s: float = 0.0,
     ) -> None:
         async with asyncio.timeout(patience_s or self.patience_s):
             if not await link.publish(topic, payload, retain=retain):

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from covey.broker.home import Home
 
 CONNECT_S = 20.0  # a refusal comes at once; a busy machine may take a while for TLS
-QUIET_S = 2.5  # a broker reads changed users within RELOAD_S, which is 1 s; so long nobody must answer
+QUIET_S = (
+    2.5  # a broker reads changed users within RELOAD_S, which is 1 s; so long nobody must answer
+)
 WITHIN_S = 30.0
 ANY_FEDERATION = "+"
 UNKNOWN = "unknown"  # session of an agent that has no status
@@ -36,7 +38,9 @@ async def publish(home: Home, agents: Mapping[str, str], why: str) -> str:
 
     Returns "" or, in words, why it could not be done; the credentials are void in any case.
     """
-    named = {name: federation for name, federation in agents.items() if federation != ANY_FEDERATION}
+    named = {
+        name: federation for name, federation in agents.items() if federation != ANY_FEDERATION
+    }
     if not named:
         return "the federation of these agents is not known, so the coordinator was not informed"
     try:
@@ -47,9 +51,7 @@ async def publish(home: Home, agents: Mapping[str, str], why: str) -> str:
     try:
         return await _publish(url, named, why)
     except TimeoutError:
-        return (
-            "an agent still answers after its credentials were revoked: is `broker up --home` of this folder running?"
-        )
+        return "an agent still answers after its credentials were revoked: is `broker up --home` of this folder running?"
 
 
 async def _publish(url: BrokerUrl, agents: Mapping[str, str], why: str) -> str:
@@ -83,7 +85,9 @@ async def _connected(link: MqttLink) -> str:
     return "no answer"
 
 
-async def _answers(link: MqttLink, topics: Mapping[str, str], known: dict[str, str], why: str) -> dict[str, str]:
+async def _answers(
+    link: MqttLink, topics: Mapping[str, str], known: dict[str, str], why: str
+) -> dict[str, str]:
     """The topics whose agents are online or were never heard as we said it; empty after `QUIET_S` of silence."""
     due: dict[str, str] = {}
     try:
@@ -92,8 +96,14 @@ async def _answers(link: MqttLink, topics: Mapping[str, str], known: dict[str, s
                 if not isinstance(item, Message) or item.topic not in topics:
                     continue
                 status = _read(item.payload)
-                if status is not None and status.session != known[item.topic] and status.problem != why:
-                    known[item.topic] = status.session  # a last will counts only for the session that it names
+                if (
+                    status is not None
+                    and status.session != known[item.topic]
+                    and status.problem != why
+                ):
+                    known[item.topic] = (
+                        status.session
+                    )  # a last will counts only for the session that it names
                     due[item.topic] = topics[item.topic]
                 elif status is None or status.online:
                     due[item.topic] = topics[item.topic]

@@ -111,7 +111,9 @@ class Home:
         """Where users look for the broker."""
         return BrokerUrl.parse(self._address.read_text().strip())
 
-    def options(self, given: Options, *, host: str | None, port: int | None, keeps: bool) -> Options:
+    def options(
+        self, given: Options, *, host: str | None, port: int | None, keeps: bool
+    ) -> Options:
         """A broker of this folder; `keeps`: it is one that can keep retained messages over restarts."""
         return replace(
             given,
@@ -119,7 +121,9 @@ class Home:
             port=self.url.port if port is None else port,
             data=given.data or (self.folder / "retained" if keeps else None),
             passwords=self.passwords,
-            members=self.members if self.members.exists() else None,  # a folder of an older version has none
+            members=self.members
+            if self.members.exists()
+            else None,  # a folder of an older version has none
             tls_cert=self.folder / "server.pem",
             tls_key=self.folder / "server.key",
         )
@@ -133,7 +137,9 @@ class Home:
         if self.members.exists():
             return members.load(self.members)
         users = passwords.read(self.passwords)
-        return {user: Entry(role="coordinator" if user == COORDINATOR else "agent") for user in users}
+        return {
+            user: Entry(role="coordinator" if user == COORDINATOR else "agent") for user in users
+        }
 
     # -- changes -----------------------------------------------------------------------------------
 
@@ -184,11 +190,17 @@ class Home:
         with self._changing() as log:
             gone = {user: self._known(user) for user in users}
             if COORDINATOR in gone:
-                raise UserError(f"{COORDINATOR}: no such agent; `broker rotate {COORDINATOR}` replaces its credentials")
+                raise UserError(
+                    f"{COORDINATOR}: no such agent; `broker rotate {COORDINATOR}` replaces its credentials"
+                )
             hashes, entries = passwords.read(self.passwords), self.entries()
             # the password first: whoever is in one file only has no way in
-            passwords.save(self.passwords, {user: made for user, made in hashes.items() if user not in gone})
-            members.save(self.members, {user: entry for user, entry in entries.items() if user not in gone})
+            passwords.save(
+                self.passwords, {user: made for user, made in hashes.items() if user not in gone}
+            )
+            members.save(
+                self.members, {user: entry for user, entry in entries.items() if user not in gone}
+            )
             for user in gone:
                 self.file(user).unlink(missing_ok=True)
                 log.append("expel", user=user)
@@ -222,7 +234,9 @@ class Home:
             from covey.broker.access.authority import expiry
         except ImportError:
             return {}
-        return {name: expiry((self.folder / name).read_bytes()) for name in ("server.pem", "ca.pem")}
+        return {
+            name: expiry((self.folder / name).read_bytes()) for name in ("server.pem", "ca.pem")
+        }
 
     def warnings(self) -> list[str]:
         """Certificates that end soon or have ended, each with what to do."""
@@ -235,9 +249,13 @@ class Home:
                 continue
             left = expiries[name] - datetime.datetime.now(datetime.UTC)
             if left <= datetime.timedelta():
-                found.append(f"warning: the certificate {self.folder / name} has expired, no client connects; {cure}")
+                found.append(
+                    f"warning: the certificate {self.folder / name} has expired, no client connects; {cure}"
+                )
             elif left < datetime.timedelta(days=WARN_DAYS):
-                found.append(f"warning: the certificate {self.folder / name} expires in {left.days} days; {cure}")
+                found.append(
+                    f"warning: the certificate {self.folder / name} expires in {left.days} days; {cure}"
+                )
         return found
 
     def _known(self, user: str) -> Entry:
@@ -261,7 +279,9 @@ class Home:
             write_private(self.file(user), text.encode())
             hashes[user] = passwords.hashed(password)
             entries[user] = Entry(role=role, federation=federation, since=members.now())
-        members.save(self.members, entries)  # before the password: a user without a role has no rights
+        members.save(
+            self.members, entries
+        )  # before the password: a user without a role has no rights
         passwords.save(self.passwords, hashes)
         return [self.file(user) for user in users]
 
@@ -269,7 +289,9 @@ class Home:
         from covey.broker.access.authority import Authority
 
         try:
-            return Authority.load((self.folder / "ca.pem").read_bytes(), (self.folder / "ca.key").read_bytes())
+            return Authority.load(
+                (self.folder / "ca.pem").read_bytes(), (self.folder / "ca.key").read_bytes()
+            )
         except (ValueError, TypeError) as error:
             raise UserError(
                 f"{self.folder}: ca.pem and ca.key: {error}; expected those that `broker init` wrote"
@@ -314,4 +336,6 @@ def _server_certificate(authority: Authority, hosts: Sequence[str], days: int) -
     try:
         return authority.sign(hosts, days)
     except ValueError as error:
-        raise UserError(f"--host {', '.join(hosts)}: {error}; expected names or IP addresses") from None
+        raise UserError(
+            f"--host {', '.join(hosts)}: {error}; expected names or IP addresses"
+        ) from None

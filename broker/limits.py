@@ -37,7 +37,9 @@ class Limits:
                 "(wire.part_bytes of the scenario) and 4 KiB"
             )
         if self.memory is not None and self.memory < LEAST_MEMORY:
-            raise UserError(f"--memory {self.memory >> 20}: expected at least {LEAST_MEMORY >> 20} (MiB)")
+            raise UserError(
+                f"--memory {self.memory >> 20}: expected at least {LEAST_MEMORY >> 20} (MiB)"
+            )
 
     @property
     def packet_bytes(self) -> int:
@@ -71,7 +73,9 @@ class Limits:
 
 
 IN_FLIGHT = 1000  # messages sent to a client and not acknowledged
-SESSION_HOURS = 1  # a persistent session whose client stays away is forgotten; Covey itself uses none
+SESSION_HOURS = (
+    1  # a persistent session whose client stays away is forgotten; Covey itself uses none
+)
 
 
 def _machine_bytes() -> int:

@@ -15,7 +15,9 @@ Who = TypeVar("Who")
 
 def is_topic(text: str) -> bool:
     """May a message be published to it?"""
-    return 0 < len(text.encode(errors="replace")) < 65536 and not any(sign in text for sign in "+#\0")
+    return 0 < len(text.encode(errors="replace")) < 65536 and not any(
+        sign in text for sign in "+#\0"
+    )
 
 
 def is_filter(text: str) -> bool:

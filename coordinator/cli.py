@@ -38,13 +38,24 @@ out, err = Terminal(), Terminal(stderr=True)
 if not out.is_terminal:
     out.width = 120  # a pipe or a file has no width of its own
 
-ScenarioFile = Annotated[Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)]
-Set = Annotated[list[str] | None, typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable")]
+ScenarioFile = Annotated[
+    Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
-Broker = Annotated[str | None, typer.Option(help=ADDRESS, envvar="COVEY_BROKER", show_default=False)]
-Embedded = Annotated[bool, typer.Option("--embedded", help="start the embedded broker, whatever else is here or named")]
+Broker = Annotated[
+    str | None, typer.Option(help=ADDRESS, envvar="COVEY_BROKER", show_default=False)
+]
+Embedded = Annotated[
+    bool,
+    typer.Option("--embedded", help="start the embedded broker, whatever else is here or named"),
+]
 DataRoot = Annotated[
-    Path | None, typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False)
+    Path | None,
+    typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False),
 ]
 AuditKey = Annotated[
     Path | None,
@@ -55,7 +66,10 @@ AuditKey = Annotated[
     ),
 ]
 InProcess = Annotated[
-    bool, typer.Option("--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)")
+    bool,
+    typer.Option(
+        "--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)"
+    ),
 ]
 
 
@@ -77,7 +91,9 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _stopped(text: str = "") -> NoReturn:
-    err.print("; ".join(filter(None, ["stopped", text])), highlight=False, markup=False, soft_wrap=True)
+    err.print(
+        "; ".join(filter(None, ["stopped", text])), highlight=False, markup=False, soft_wrap=True
+    )
     raise typer.Exit(130)
 
 
@@ -98,7 +114,11 @@ TLS = ("ca", "cert", "key", "insecure")
 def _refuse_contradictions(context: typer.Context) -> None:
     """UserError where an option was typed that another one leaves without effect. The environment's are mere defaults."""
     sources = {name: context.get_parameter_source(name) for name in context.params}
-    typed = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    typed = {
+        name
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
     for chosen, does, idle in (
         ("in_process", "needs no broker", ("broker", *TLS, "credentials", "embedded", "metrics")),
         ("embedded", "starts a broker of its own", ("broker", *TLS, "credentials")),
@@ -114,7 +134,9 @@ def _refuse_contradictions(context: typer.Context) -> None:
 def run(
     context: typer.Context,
     scenario: ScenarioFile,
-    folder: Annotated[Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
+    ] = None,
     broker: Broker = None,
     ca: Ca = None,
     cert: Cert = None,
@@ -123,11 +145,14 @@ def run(
     credentials: Credentials = None,
     embedded: Embedded = False,
     overrides: Set = None,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the folder's checkpoint")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on from the folder's checkpoint")
+    ] = False,
     in_process: InProcess = False,
     data_root: DataRoot = None,
     metrics: Annotated[
-        str | None, typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False)
+        str | None,
+        typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False),
     ] = None,
     audit_key: AuditKey = None,
     allow: Allow = None,
@@ -165,7 +190,9 @@ def run(
     result = None
     with (
         suppress(KeyboardInterrupt),
-        nullcontext(display.json_line) if as_json else display.Progressing(out, loaded.rounds.count) as watch,
+        nullcontext(display.json_line)
+        if as_json
+        else display.Progressing(out, loaded.rounds.count) as watch,
     ):
         if in_process:
             result = driver.alone(loaded, options, watch)
@@ -181,7 +208,9 @@ def run(
     display.show(out, display.results_table([result]))
     for remark in filter(None, (display.participation(result), display.newcomers(result))):
         out.print(remark, highlight=False, soft_wrap=True)
-    out.print(f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True)
+    out.print(
+        f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True
+    )
 
 
 @main.command()
@@ -193,18 +222,21 @@ def compare(
         Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
     ] = None,
     cells: Annotated[
-        list[str] | None, typer.Option(help="run only these, e.g. fedavg/1,fedclust; repeatable", show_default=False)
+        list[str] | None,
+        typer.Option(help="run only these, e.g. fedavg/1,fedclust; repeatable", show_default=False),
     ] = None,
     known: Annotated[
         list[Path] | None,
         typer.Option(
-            help="compare.json of an earlier comparison: its cells are finished; repeatable", show_default=False
+            help="compare.json of an earlier comparison: its cells are finished; repeatable",
+            show_default=False,
         ),
     ] = None,
     run: Annotated[
         bool,
         typer.Option(
-            "--run/--no-run", help="run what is missing, or only print what is there (and write it where --out says)"
+            "--run/--no-run",
+            help="run what is missing, or only print what is there (and write it where --out says)",
         ),
     ] = True,
     in_process: InProcess = False,
@@ -260,12 +292,17 @@ def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = Fals
     from covey.shared.scenario.load import load
 
     loaded = load(scenario, overrides or [])
-    print(json_text.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded), end="\n" if as_json else "")
+    print(
+        json_text.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded),
+        end="\n" if as_json else "",
+    )
 
 
 @main.command()
 @mended
-def plan(scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False) -> None:
+def plan(
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
+) -> None:
     """What a run will cost, before anything starts: traffic per agent and in all, memory, disk, rounds."""
     import tempfile
 
@@ -290,7 +327,9 @@ def plan(scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_
 @main.command()
 @mended
 def status(
-    folder: Annotated[Path | None, typer.Argument(help="a run's folder; without it a running fleet is asked")] = None,
+    folder: Annotated[
+        Path | None, typer.Argument(help="a run's folder; without it a running fleet is asked")
+    ] = None,
     broker: Broker = None,
     ca: Ca = None,
     cert: Cert = None,
@@ -314,7 +353,9 @@ def status(
     for line in display.standing(seen):
         out.print(line, highlight=False, soft_wrap=True)
     display.show(out, display.roster_table(seen["roster"]))
-    refusals = ", ".join(f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items())
+    refusals = ", ".join(
+        f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items()
+    )
     out.print(f"refused messages: {refusals or 'none'}", highlight=False, soft_wrap=True)
 
 
@@ -325,12 +366,16 @@ def audit(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="file with the key that the log was signed with", envvar="COVEY_AUDIT_KEY", show_default=False
+            help="file with the key that the log was signed with",
+            envvar="COVEY_AUDIT_KEY",
+            show_default=False,
         ),
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(help="NUMBER:HASH of a line that an earlier check printed: it must still be there"),
+        typer.Option(
+            help="NUMBER:HASH of a line that an earlier check printed: it must still be there"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -376,7 +421,10 @@ def release(
 def report(
     folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")],
     html: Annotated[
-        Path | None, typer.Option(help="also write a page with curves and clusters to this file", show_default=False)
+        Path | None,
+        typer.Option(
+            help="also write a page with curves and clusters to this file", show_default=False
+        ),
     ] = None,
     svg: Annotated[
         list[str] | None,
@@ -413,9 +461,14 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(help="the folder of a finished run")],
     to: Annotated[
-        Path | None, typer.Option("--out", help="where to write  [default: <folder>/export]", show_default=False)
+        Path | None,
+        typer.Option(
+            "--out", help="where to write  [default: <folder>/export]", show_default=False
+        ),
     ] = None,
-    kind: Annotated[ProgramFormat, typer.Option("--format", help="pt2 for PyTorch, or onnx")] = "pt2",
+    kind: Annotated[
+        ProgramFormat, typer.Option("--format", help="pt2 for PyTorch, or onnx")
+    ] = "pt2",
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
@@ -435,7 +488,9 @@ def export(
         with nullcontext() if as_json else out.status(f"{model.name}: loading torch"):
             asyncio.run(launch.exported(model, written, folder / "export.log", allowed))
         if as_json:
-            display.json_line({"cluster": model.stem.removeprefix("cluster-"), "file": str(written)})
+            display.json_line(
+                {"cluster": model.stem.removeprefix("cluster-"), "file": str(written)}
+            )
         else:
             out.print(str(written), highlight=False, soft_wrap=True)
 
@@ -450,7 +505,9 @@ def methods(as_json: Json = False) -> None:
         print(json_text.dumps(rows))
         return
     for row in rows:
-        out.print(row["name"], f" {row['summary']} ({row['source']})", highlight=False, soft_wrap=True)
+        out.print(
+            row["name"], f" {row['summary']} ({row['source']})", highlight=False, soft_wrap=True
+        )
         for parameter in row["parameters"]:
             text = f"    {parameter['name']}: {parameter['type']} = {json_text.dumps(parameter['default'])}"
             out.print(

@@ -59,7 +59,9 @@ def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]
         held = member.file_size - stream.tell()
         count = math.prod(shape)
         if dtype.itemsize == 0 or count * dtype.itemsize != held:
-            raise ArrayFileError(f"an array claims {count * dtype.itemsize} bytes, its member holds {held}")
+            raise ArrayFileError(
+                f"an array claims {count * dtype.itemsize} bytes, its member holds {held}"
+            )
         array = np.empty(count, dtype)
         _fill(stream, array)
         return array.reshape(shape, order="F" if fortran else "C")

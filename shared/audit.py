@@ -77,7 +77,9 @@ def read_key(file: Path) -> bytes:
     try:
         key = file.read_bytes().strip()
     except OSError as error:
-        raise UserError(f"{file}: the audit key cannot be read ({error.strerror}); name a file that holds it") from None
+        raise UserError(
+            f"{file}: the audit key cannot be read ({error.strerror}); name a file that holds it"
+        ) from None
     if len(key) < SHORTEST_KEY:
         raise UserError(
             f"{file}: the audit key has {len(key)} bytes, at least {SHORTEST_KEY} are needed; "
@@ -205,7 +207,9 @@ class Flood:
         return counted
 
 
-def verify(path: Path, *, key: bytes | None = None, owner: str | None = None, head: Head | None = None) -> Verdict:
+def verify(
+    path: Path, *, key: bytes | None = None, owner: str | None = None, head: Head | None = None
+) -> Verdict:
     """Check every line of a log, the owner where it is known, and that the line of `head` is there.
 
     Raises UserError where there is no log, or where a log with a key is checked without it or the reverse.
@@ -268,7 +272,9 @@ class _Check:
         if record["sequence"] != before.sequence + 1:
             return f"it has number {record['sequence']}, {before.sequence + 1} was expected: lines are missing or moved"
         bare = {name: value for name, value in record.items() if name != "hash"}
-        if not hmac.compare_digest(_hash(bare, self.key).encode(), record["hash"].encode(errors="replace")):
+        if not hmac.compare_digest(
+            _hash(bare, self.key).encode(), record["hash"].encode(errors="replace")
+        ):
             other = ", or another key was used" if self.key is not None else ""
             return f"its hash does not fit its content: the line was changed{other}"
         if record["previous"] != before.hash:
@@ -292,7 +298,9 @@ class _Check:
         self.events[record["event"]] += 1
         if record["event"] == REPAIRED:
             cut = record["fields"].get("cut_bytes")
-            self.notes.append(f"line {self.lines}: an unfinished line of {cut} bytes was cut off at a restart")
+            self.notes.append(
+                f"line {self.lines}: an unfinished line of {cut} bytes was cut off at a restart"
+            )
         if record["event"] == TRUNCATED:
             newest = record["fields"].get("sequence")
             why = f"lines before it are gone or were written again: line {newest} was once there, with another hash"
@@ -303,7 +311,9 @@ def _wrong_owner(check: _Check, owner: str | None) -> Break | None:
     if check.keyed != (check.key is not None):
         return Break(1, "the log was not written with a key, but one was expected")
     if check.events[BEGIN] != 1:
-        return Break(1, f"one line with the event {BEGIN!r} was expected, there are {check.events[BEGIN]}")
+        return Break(
+            1, f"one line with the event {BEGIN!r} was expected, there are {check.events[BEGIN]}"
+        )
     if owner is None or owner == check.owner:
         return None
     return Break(1, f"the log belongs to {check.owner!r}, {owner!r} was expected")
@@ -317,7 +327,10 @@ def _gone(check: _Check, head: Head | None) -> Break | None:
         why = f"the log ends before line {head.sequence}, which was written: the newest lines were cut off"
         return Break(check.lines + 1, why)
     if check.found != head.hash:
-        return Break(head.sequence, "it is another line than the one that was written: the log was written again")
+        return Break(
+            head.sequence,
+            "it is another line than the one that was written: the log was written again",
+        )
     return None
 
 

@@ -15,7 +15,11 @@ ADDRESS = "mqtt[s]://[user:password@]host[:port]"
 
 Ca = Annotated[
     Path | None,
-    typer.Option(help="mqtts: certificates to trust instead of the system's", envvar="COVEY_CA", show_default=False),
+    typer.Option(
+        help="mqtts: certificates to trust instead of the system's",
+        envvar="COVEY_CA",
+        show_default=False,
+    ),
 ]
 Allow = Annotated[
     list[str] | None,
@@ -28,11 +32,21 @@ Allow = Annotated[
 ]
 Cert = Annotated[
     Path | None,
-    typer.Option(help="mqtts: our certificate, for a broker that wants one", envvar="COVEY_CERT", show_default=False),
+    typer.Option(
+        help="mqtts: our certificate, for a broker that wants one",
+        envvar="COVEY_CERT",
+        show_default=False,
+    ),
 ]
-Key = Annotated[Path | None, typer.Option(help="mqtts: our certificate's key", envvar="COVEY_KEY", show_default=False)]
+Key = Annotated[
+    Path | None,
+    typer.Option(help="mqtts: our certificate's key", envvar="COVEY_KEY", show_default=False),
+]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="mqtts: do not check who the broker is", envvar="COVEY_INSECURE")
+    bool,
+    typer.Option(
+        "--insecure", help="mqtts: do not check who the broker is", envvar="COVEY_INSECURE"
+    ),
 ]
 
 
@@ -43,7 +57,9 @@ def _known_by(context: typer.Context, file: Path | None) -> Path | None:
     from covey.shared.mqtt.credentials import read
 
     if "COVEY_BROKER" in os.environ:
-        raise typer.BadParameter("COVEY_BROKER names a broker too: unset it, or leave --credentials out")
+        raise typer.BadParameter(
+            "COVEY_BROKER names a broker too: unset it, or leave --credentials out"
+        )
     try:
         told = read(file)
     except (UserError, OSError) as error:

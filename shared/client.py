@@ -26,7 +26,18 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import HELD, MODEL, Descent, Job, Local, Memory, Mixture, Report, Strategy, Training
+from covey.shared.strategies.base import (
+    HELD,
+    MODEL,
+    Descent,
+    Job,
+    Local,
+    Memory,
+    Mixture,
+    Report,
+    Strategy,
+    Training,
+)
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
@@ -144,10 +155,14 @@ def settings_of(work: Work) -> tuple[Strategy[Any], Training]:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise PublicError(f"the order's {error.title} is not valid: {where}: {first['msg']}") from None
+        raise PublicError(
+            f"the order's {error.title} is not valid: {where}: {first['msg']}"
+        ) from None
 
 
-def encode_model(vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator) -> bytes:
+def encode_model(
+    vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator
+) -> bytes:
     """A model (d,), or a part of one, as the bytes that the parts of a model topic make."""
     encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
     return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
@@ -160,7 +175,9 @@ def decode_model(content: bytes, layout: Layout) -> Vector:
     """
     message = ModelContent.from_bytes(content)
     if message.layout != layout.digest:
-        raise DecodeError("layout", f"the model has layout {message.layout}, the order names {layout.digest}")
+        raise DecodeError(
+            "layout", f"the model has layout {message.layout}, the order names {layout.digest}"
+        )
     return decode(message.vector, length=-layout.size)
 
 
@@ -173,7 +190,9 @@ def _hidden(strategy: Strategy[Any], job: Job, report: Report, work: Work, noise
     [(name, vector)] = framed.vectors.items()
     base = strategy.signature_base(job, vector)
     hidden = noised(vector, base, settings, noise)
-    return replace(framed, vectors={name: hidden}, steps=0, loss=0.0)  # a loss is a figure of the data too
+    return replace(
+        framed, vectors={name: hidden}, steps=0, loss=0.0
+    )  # a loss is a figure of the data too
 
 
 def _accounted(local: Local, report: Report, kept: Memory) -> tuple[Report, Memory]:
@@ -240,17 +259,23 @@ def _moments(local: Local) -> Report:
     if not isinstance(local, Measured):
         raise PublicError("federated standardisation needs features that can be summed per channel")
     sums = local.moments()
-    return Report({}, local.examples, {"count": sums.count, "sum": sums.total, "square": sums.square})
+    return Report(
+        {}, local.examples, {"count": sums.count, "sum": sums.total, "square": sums.square}
+    )
 
 
-def _evaluate(strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]) -> Report:
+def _evaluate(
+    strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
+) -> Report:
     """Modes E-server, E-tuned and E-last."""
     own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
     mixture = strategy.personal(job, local, own)
     numbers = {"server": _measure(mixture, local)}
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
-        tuned = tuple((weight, local.descend(model, epochs=epochs).end) for weight, model in mixture)
+        tuned = tuple(
+            (weight, local.descend(model, epochs=epochs).end) for weight, model in mixture
+        )
         numbers["tuned"] = _measure(tuned, local)
     if HELD in memory:
         numbers["last"] = _measure(((1.0, memory[HELD]),), local)
@@ -263,7 +288,9 @@ def _measure(mixture: Mixture, local: Local) -> dict[str, Any]:
     if not len(truth):
         return {"n": 0}
     if truth.dtype.kind == "f":
-        values = _mix([(weight, local.predict(model, "test").astype(np.float64)) for weight, model in mixture])
+        values = _mix(
+            [(weight, local.predict(model, "test").astype(np.float64)) for weight, model in mixture]
+        )
         mse = float(np.mean((values[:, 0] - truth) ** 2))
         return {"n": len(truth), "mse": mse, "loss": mse}
     chances = _mix([(weight, _softmax(local.predict(model, "test"))) for weight, model in mixture])
@@ -289,18 +316,26 @@ def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
 
-def _encode(report: Report, job: Job, work: Work, memory: Memory) -> tuple[dict[str, Encoded], dict[str, Vector]]:
+def _encode(
+    report: Report, job: Job, work: Work, memory: Memory
+) -> tuple[dict[str, Encoded], dict[str, Vector]]:
     codec = Codec.from_wire(work.codec)
     vectors: dict[str, Encoded] = {}
     owed: dict[str, Vector] = {}
     for name, vector in sorted(report.vectors.items()):
         index = report.bases.get(name)
-        base, base_digest = (None, b"") if index is None else (job.models[index], work.models[index].digest)
+        base, base_digest = (
+            (None, b"") if index is None else (job.models[index], work.models[index].digest)
+        )
         rng = generator(work.seed, "codec", job.client, work.round, work.phase, name)
         error = memory.get(OWED + name)
         if not np.isfinite(vector).all():
-            raise PublicError(f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr")
-        vectors[name], left = encode(vector, codec, base=base, base_digest=base_digest, error=error, rng=rng)
+            raise PublicError(
+                f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr"
+            )
+        vectors[name], left = encode(
+            vector, codec, base=base, base_digest=base_digest, error=error, rng=rng
+        )
         if left is not None:
             owed[OWED + name] = left
     return vectors, owed
@@ -308,7 +343,9 @@ def _encode(report: Report, job: Job, work: Work, memory: Memory) -> tuple[dict[
 
 def _finite(loss: float, client: str) -> float:
     if not math.isfinite(loss):
-        raise PublicError(f"{client}: the training diverged: its mean loss is {loss}; lower training.lr")
+        raise PublicError(
+            f"{client}: the training diverged: its mean loss is {loss}; lower training.lr"
+        )
     return float(loss)
 
 

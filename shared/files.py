@@ -35,7 +35,9 @@ def replacing(path: Path, *, durable: bool = True, mark: str = "new") -> Iterato
         sync_folder(path.parent)
 
 
-def write_atomically(path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new") -> None:
+def write_atomically(
+    path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new"
+) -> None:
     """Replace a file by this content, as `replacing` does."""
     with replacing(path, durable=durable, mark=mark) as beside:
         beside.write_bytes(content)

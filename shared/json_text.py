@@ -29,8 +29,14 @@ def loads(text: str | bytes, *, depth: int = MAX_DEPTH) -> Any:
         raise
     except RecursionError:
         raise JsonError("nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, and whole numbers of thousands of digits
-        where = f", line {error.lineno} column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+    except (
+        ValueError
+    ) as error:  # JSONDecodeError, UnicodeDecodeError, and whole numbers of thousands of digits
+        where = (
+            f", line {error.lineno} column {error.colno}"
+            if isinstance(error, json.JSONDecodeError)
+            else ""
+        )
         raise JsonError(f"not JSON{where}") from None
     _check(value, depth)
     return value

@@ -11,4 +11,6 @@ def model_file(models: Path, cluster: int) -> Path:
 
 def model_files(models: Path) -> list[Path]:
     """All that are there, by cluster: 10 comes after 9."""
-    return sorted(models.glob("cluster-*.safetensors"), key=lambda path: (len(path.name), path.name))
+    return sorted(
+        models.glob("cluster-*.safetensors"), key=lambda path: (len(path.name), path.name)
+    )

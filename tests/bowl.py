@@ -46,7 +46,9 @@ class Trainer(Local, ABC):
     def loss(self, model: Vector) -> float:
         return float(np.mean(self.losses(model)))
 
-    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+    def gradient(
+        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+    ) -> Vector:
         if rows is None:
             rows = np.arange(self.examples)
             if batch is not None and batch < self.examples:
@@ -56,7 +58,9 @@ class Trainer(Local, ABC):
     def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
         for epoch in range(epochs or self.training.epochs):
             order = generator(self.seed, "shuffle", epoch).permutation(self.examples)
-            yield np.array_split(order, range(self.training.batch, self.examples, self.training.batch))
+            yield np.array_split(
+                order, range(self.training.batch, self.examples, self.training.batch)
+            )
 
     def descend(
         self,
@@ -66,7 +70,8 @@ class Trainer(Local, ABC):
         epochs: int | None = None,
         steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
-        contrast: Contrast | None = None,  # no part of these models has to do with clusters: its gradient is 0
+        contrast: Contrast
+        | None = None,  # no part of these models has to do with clusters: its gradient is 0
         frozen: int = 0,
         velocity: Vector | None = None,
     ) -> Descent:
@@ -93,7 +98,9 @@ class Trainer(Local, ABC):
         """A head that is fixed: it cuts the targets into ranges of equal width."""
         targets = self.targets("train")
         top = float(getattr(self, "classes", 1))
-        return np.bincount((targets / top * clusters).astype(np.int64).clip(0, clusters - 1), minlength=clusters)
+        return np.bincount(
+            (targets / top * clusters).astype(np.int64).clip(0, clusters - 1), minlength=clusters
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,10 @@ class Softmax(Trainer):
     x: Array
     y: Array
     classes: int
-    names: tuple[str, str] = ("out.weight", "out.bias")  # of the tensors: different modules make two layers
+    names: tuple[str, str] = (
+        "out.weight",
+        "out.bias",
+    )  # of the tensors: different modules make two layers
 
     @property
     def examples(self) -> int:
@@ -158,7 +168,9 @@ class Softmax(Trainer):
         chances = self._chances(model, self.x[rows])
         losses = -np.log(chances[np.arange(len(rows)), self.y[rows]])
         slope = (chances - np.eye(self.classes)[self.y[rows]]) * weights[:, None] / len(rows)
-        return float(np.mean(weights * losses)), np.concatenate([(slope.T @ self.x[rows]).ravel(), slope.sum(axis=0)])
+        return float(np.mean(weights * losses)), np.concatenate(
+            [(slope.T @ self.x[rows]).ravel(), slope.sum(axis=0)]
+        )
 
     def _chances(self, model: Array, x: Array) -> Array:
         cut = self.classes * self.x.shape[1]
@@ -177,7 +189,10 @@ class Perceptron(Softmax):
         widths = (self.x.shape[1], *self.hidden, self.classes)
         names = [*(f"fc{i + 1}" for i in range(len(self.hidden))), "out"]
         shapes = [(name, (b, a)) for name, a, b in zip(names, widths, widths[1:], strict=False)]
-        tensors = [(Tensor(f"{name}.weight", shape), Tensor(f"{name}.bias", shape[:1])) for name, shape in shapes]
+        tensors = [
+            (Tensor(f"{name}.weight", shape), Tensor(f"{name}.bias", shape[:1]))
+            for name, shape in shapes
+        ]
         return Layout(tuple(tensor for pair in tensors for tensor in pair), 2 * len(shapes))
 
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
@@ -220,7 +235,9 @@ def perceptron_client(labels: tuple[int, ...], *, seed: int, n: int = 24) -> Per
     return Perceptron(plain.x, plain.y, plain.classes)
 
 
-def softmax_client(labels: tuple[int, ...], *, seed: int, n: int = 24, classes: int = 4, features: int = 5) -> Softmax:
+def softmax_client(
+    labels: tuple[int, ...], *, seed: int, n: int = 24, classes: int = 4, features: int = 5
+) -> Softmax:
     """A client that owns only these labels: each class is a Gaussian around a point that all clients share."""
     points = generator(0, "classes").normal(0, 2, (classes, features))
     draw = generator(seed, "client")

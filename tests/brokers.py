@@ -30,7 +30,9 @@ RABBITMQ = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 NAMES = ("memory", "embedded", "mosquitto", "mosquitto-stock", "nats", "rabbitmq")
 
 
-def open_link(broker: MemoryBroker | str, client_id: str, will: Will | None = None, **options: Any) -> Any:
+def open_link(
+    broker: MemoryBroker | str, client_id: str, will: Will | None = None, **options: Any
+) -> Any:
     """A link for `async with`, to the pretend broker or to a real one's url."""
     if isinstance(broker, MemoryBroker):
         return broker.link(client_id, will)
@@ -45,7 +47,9 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
         case "mosquitto" | "mosquitto-stock":
             if find() is None:
                 pytest.skip("mosquitto is not installed")
-            return hosted(lambda: Mosquitto(ROOMY, config=STOCK if name == "mosquitto-stock" else None))
+            return hosted(
+                lambda: Mosquitto(ROOMY, config=STOCK if name == "mosquitto-stock" else None)
+            )
         case "nats":
             return _nats(folder)
         case "rabbitmq":
@@ -113,20 +117,30 @@ def _rabbitmq(folder: Path) -> Iterator[str]:
     }
     with _process([str(RABBITMQ)], folder, mqtt, settings):
         yield f"mqtt://127.0.0.1:{mqtt}"
-    subprocess.run(["epmd", "-port", str(epmd), "-kill"], capture_output=True, timeout=10, check=False)
+    subprocess.run(
+        ["epmd", "-port", str(epmd), "-kill"], capture_output=True, timeout=10, check=False
+    )
 
 
 @contextlib.contextmanager
 def _process(
-    command: list[str], folder: Path, port: int, settings: dict[str, str] | None = None, ready_s: float = 90.0
+    command: list[str],
+    folder: Path,
+    port: int,
+    settings: dict[str, str] | None = None,
+    ready_s: float = 90.0,
 ) -> Iterator[None]:
     with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=os.environ | (settings or {}))
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env=os.environ | (settings or {})
+        )
     try:
         until = time.monotonic() + ready_s
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > until:
-                pytest.fail(f"{command[0]} did not start:\n{(folder / 'output.txt').read_text()[-2000:]}")
+                pytest.fail(
+                    f"{command[0]} did not start:\n{(folder / 'output.txt').read_text()[-2000:]}"
+                )
             time.sleep(0.1)
         yield
     finally:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl is installed")
+needs_openssl = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="no openssl is installed"
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,17 @@ class Authority:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.cert, self._key = folder / "ca.pem", folder / "ca.key"
-        _openssl("req", "-x509", *_new(self._key), "-days", "2", "-subj", "/CN=Covey test CA", "-out", str(self.cert))
+        _openssl(
+            "req",
+            "-x509",
+            *_new(self._key),
+            "-days",
+            "2",
+            "-subj",
+            "/CN=Covey test CA",
+            "-out",
+            str(self.cert),
+        )
 
     def sign(self, name: str) -> Signed:
         """A certificate for `name` that is good for 127.0.0.1 too."""
@@ -36,7 +48,17 @@ class Authority:
         _openssl("req", *_new(key), "-subj", f"/CN={name}", "-out", str(request))
         signer = ["-CA", str(self.cert), "-CAkey", str(self._key), "-CAcreateserial"]
         _openssl(
-            "x509", "-req", "-in", str(request), *signer, "-days", "2", "-extfile", str(extensions), "-out", str(cert)
+            "x509",
+            "-req",
+            "-in",
+            str(request),
+            *signer,
+            "-days",
+            "2",
+            "-extfile",
+            str(extensions),
+            "-out",
+            str(cert),
         )
         return Signed(cert, key)
 

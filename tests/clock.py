@@ -30,7 +30,9 @@ class _JumpingSelector(selectors.DefaultSelector):
         if ready:
             return ready
         if timeout is None:
-            raise Deadlock("nothing is ready and no timer is pending; waiting are:\n" + _who_waits())
+            raise Deadlock(
+                "nothing is ready and no timer is pending; waiting are:\n" + _who_waits()
+            )
         if timeout > 0:
             self.now += timeout
         return []

@@ -14,7 +14,18 @@ import msgpack
 import numpy as np
 
 from covey.shared.seeds import entropy, generator
-from covey.shared.strategies.base import ClientId, Job, Memory, Mixture, Order, Phase, Report, Setup, Strategy, View
+from covey.shared.strategies.base import (
+    ClientId,
+    Job,
+    Memory,
+    Mixture,
+    Order,
+    Phase,
+    Report,
+    Setup,
+    Strategy,
+    View,
+)
 from tests.bowl import Drop, Trainer
 
 T = TypeVar("T")
@@ -66,7 +77,9 @@ class Run:
     drop: Drop = lambda phase, round_, client: False
     shuffle: int = 0  # in which order clients do their work
     memory: dict[ClientId, Memory] = field(default_factory=dict)
-    phases: list[tuple[Phase, tuple[ClientId, ...]]] = field(default_factory=list)  # folded, with their reporters
+    phases: list[tuple[Phase, tuple[ClientId, ...]]] = field(
+        default_factory=list
+    )  # folded, with their reporters
     round: int = 0
 
     def __post_init__(self) -> None:
@@ -82,20 +95,26 @@ class Run:
         return self
 
     def present(self) -> tuple[ClientId, ...]:
-        return tuple(sorted(client for client in self.locals if self.joins.get(client, 0) <= self.round))
+        return tuple(
+            sorted(client for client in self.locals if self.joins.get(client, 0) <= self.round)
+        )
 
     def personal(self, client: ClientId) -> Mixture:
         job = self._job("evaluate", client, self.strategy.serve(self.state, client))
         return self.strategy.personal(job, self._local(job), self.memory.get(client, {}))
 
     def _phase(self, attempt: int) -> bool:
-        phase = self.strategy.plan(self.state, View(self.round, self.setup.rounds, attempt, self.present()))
+        phase = self.strategy.plan(
+            self.state, View(self.round, self.setup.rounds, attempt, self.present())
+        )
         phase = replace(phase, cohort=self._cohort(phase, attempt))
         done: dict[ClientId, tuple[Report, Memory]] = {}
         for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
             if not self.drop(phase.name, self.round, client):
                 job = self._job(phase.name, client, self.strategy.order(self.state, phase, client))
-                done[client] = self.strategy.work(job, self._local(job), self.memory.get(client, {}))
+                done[client] = self.strategy.work(
+                    job, self._local(job), self.memory.get(client, {})
+                )
                 _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
             return False
@@ -110,7 +129,11 @@ class Run:
         present = self.present()
         if phase.cohort == "sample":
             m = max(int(self.setup.participation * len(present) + 1e-9), 1)
-            order = generator(self.setup.seed, "cohort", self.round, attempt).permutation(present).tolist()
+            order = (
+                generator(self.setup.seed, "cohort", self.round, attempt)
+                .permutation(present)
+                .tolist()
+            )
             return tuple(sorted(order[:m]))
         return present if phase.cohort == "all" else tuple(c for c in phase.cohort if c in present)
 

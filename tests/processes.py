@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-needs_mosquitto = pytest.mark.skipif(shutil.which("mosquitto") is None, reason="no mosquitto is installed")
+needs_mosquitto = pytest.mark.skipif(
+    shutil.which("mosquitto") is None, reason="no mosquitto is installed"
+)
 
 
 def free_port() -> int:
@@ -30,14 +32,21 @@ def free_port() -> int:
 class Program:
     """`python -m command`, its output in a file."""
 
-    def __init__(self, command: Sequence[str], log: Path, *, module: bool = True, cwd: Path = ROOT) -> None:
+    def __init__(
+        self, command: Sequence[str], log: Path, *, module: bool = True, cwd: Path = ROOT
+    ) -> None:
         self.log = log
         arguments = [sys.executable, "-m", *command] if module else list(command)
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         environment = os.environ | {"PYTHONPATH": path}
         with log.open("ab") as file:
             self.process = subprocess.Popen(
-                arguments, stdin=subprocess.DEVNULL, stdout=file, stderr=file, cwd=cwd, env=environment
+                arguments,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                cwd=cwd,
+                env=environment,
             )
 
     @property
@@ -93,7 +102,9 @@ def until(condition: Callable[[], Any], within_s: float = 60.0, of: Program | No
         if of is not None and of.process.poll() is not None and not condition():
             break
         time.sleep(0.05)  # the pace of looking, not a guess at how long it takes
-    raise AssertionError(f"it did not come true within {within_s} s\n{of.output[-3000:] if of else ''}")
+    raise AssertionError(
+        f"it did not come true within {within_s} s\n{of.output[-3000:] if of else ''}"
+    )
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

@@ -40,7 +40,9 @@ def packet(first: int, body: bytes) -> bytes:
             return bytes([first]) + bytes(length) + body
 
 
-def connect_packet(client_id: str, user: str, password: str, will: tuple[str, bytes] | None) -> bytes:
+def connect_packet(
+    client_id: str, user: str, password: str, will: tuple[str, bytes] | None
+) -> bytes:
     flags = 0x02 | (0x80 if user else 0) | (0x40 if password else 0) | (0x04 if will else 0)
     body = text("MQTT") + bytes([4, flags, 0, 0]) + text(client_id)
     if will:
@@ -54,7 +56,9 @@ def subscribe_packet(filters: Sequence[str]) -> bytes:
     return packet(0x82, b"\0\1" + b"".join(text(each) + b"\1" for each in filters))
 
 
-def publish_packet(topic: str, payload: bytes, *, retain: bool = False, packet_id: int = 1) -> bytes:
+def publish_packet(
+    topic: str, payload: bytes, *, retain: bool = False, packet_id: int = 1
+) -> bytes:
     """A PUBLISH at QoS 1."""
     return packet(0x32 | retain, text(topic) + packet_id.to_bytes(2, "big") + payload)
 
@@ -89,7 +93,10 @@ class Raw:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Hang up without a goodbye: the broker publishes the last will."""
         self.socket.close()

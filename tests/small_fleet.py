@@ -37,7 +37,12 @@ class Numpy:
         if job["job"] == "inspect":
             local = self.people[job["source"]["client"]]
             labels = sorted({str(label) for label in local.targets("train").tolist()})
-            return {"samples": local.examples, "test_samples": local.examples, "labels": labels, "problem": None}
+            return {
+                "samples": local.examples,
+                "test_samples": local.examples,
+                "labels": labels,
+                "problem": None,
+            }
         return self._perform(job)
 
     def _perform(self, job: frames.Job) -> frames.Job:
@@ -47,7 +52,9 @@ class Numpy:
         layout = Layout.from_wire(order.work.layout)
         models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
         memory = load_memory(Path(job["memory"])) if job["memory"] else {}
-        report, kept = perform(order, models, local_for(self.people)(client, order), memory, client=client)
+        report, kept = perform(
+            order, models, local_for(self.people)(client, order), memory, client=client
+        )
         content = report.to_bytes()
         Path(job["report_out"]).write_bytes(content)
         save_memory(Path(job["memory_out"]), kept, durable=False)
@@ -58,7 +65,12 @@ class Fleet:
     """Open it as a context; `serve` runs the coordinator until it is over or stopped."""
 
     def __init__(
-        self, folder: Path, scene: Scenario, rules: Rules, broker: MemoryBroker, people: Mapping[ClientId, Trainer]
+        self,
+        folder: Path,
+        scene: Scenario,
+        rules: Rules,
+        broker: MemoryBroker,
+        people: Mapping[ClientId, Trainer],
     ) -> None:
         self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
         self.jobs = Numpy(people)
@@ -85,7 +97,9 @@ class Fleet:
         state = self.folder / "agents" / client
         state.mkdir(parents=True, exist_ok=True)
         identity = Identity(client, self.scene.federation, {"client": client}, state, durable=False)
-        agent = self.agents[client] = Agent(identity, self.jobs, session=f"{client}-{len(self._lives)}")
+        agent = self.agents[client] = Agent(
+            identity, self.jobs, session=f"{client}-{len(self._lives)}"
+        )
         self._lives[client] = asyncio.create_task(self._live(client, agent))
 
     async def _live(self, client: ClientId, agent: Agent) -> None:
@@ -97,11 +111,17 @@ class Fleet:
         await self.agents[client].vanish()
         await self._lives[client]
 
-    async def serve(self, run: Run | None = None, watch: Callable[[Mapping[str, Any]], None] | None = None) -> Run:
+    async def serve(
+        self, run: Run | None = None, watch: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> Run:
         """A coordinator's life: a new run, or the one given, until it is over or stopped."""
         now = asyncio.get_running_loop().time()
-        this = run or Run.start(self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now)
-        async with self.broker.link("coordinator", last_will(Topics(self.scene.federation))) as link:
+        this = run or Run.start(
+            self.folder / "run", self.scene, setup(self.scene), self.rules, "r1", now
+        )
+        async with self.broker.link(
+            "coordinator", last_will(Topics(self.scene.federation))
+        ) as link:
             self.service = Service(this, link, watch=watch or self.rows.append)
             why = await self.service.serve()
         assert not why, why

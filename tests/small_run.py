@@ -47,7 +47,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "pacfl": {"n_clusters": 2},
 }
 
-DEEP = {"fesem_ma-fedma", "fesem_ma-own"}  # with hidden layers, for they make it what it is; else a single layer does
+DEEP = {
+    "fesem_ma-fedma",
+    "fesem_ma-own",
+}  # with hidden layers, for they make it what it is; else a single layer does
 
 GROUPS = ((0, 1), (2, 3))
 
@@ -67,7 +70,11 @@ def scenario(method: str, **sections: Any) -> Scenario:
     base: dict[str, Any] = {
         "name": f"small-{method}",
         "seed": 3,
-        "task": {"features": [5], "classes": 4, "model": {"name": "mlp" if method in DEEP else "linear"}},
+        "task": {
+            "features": [5],
+            "classes": 4,
+            "model": {"name": "mlp" if method in DEEP else "linear"},
+        },
         "training": {"epochs": 2, "batch": 8, "lr": 0.1},
         "strategy": {"name": method, **METHODS[method]},
         "rounds": {"count": 3, "participation": 0.5, "start_agents": 8},
@@ -88,7 +95,12 @@ def setup(scene: Scenario) -> Setup:
 
 def rules(scene: Scenario, **changes: Any) -> Rules:
     r = scene.rounds
-    base = Rules(seed=scene.seed, rounds=r.count, participation=r.participation, start_agents=r.start_agents or 1)
+    base = Rules(
+        seed=scene.seed,
+        rounds=r.count,
+        participation=r.participation,
+        start_agents=r.start_agents or 1,
+    )
     base = replace(base, quarantine_after=scene.aggregation.quarantine_after)
     return replace(base, **changes)
 
@@ -109,13 +121,28 @@ def in_process(folder: Path, scene: Scenario, count: int = 8, **changes: Any) ->
     """The whole run without a network."""
     people = clients(count, scene)
     driver = InProcess(folder, scene, setup(scene), rules(scene, **changes), local_for(people))
-    return driver.complete({client: (local.examples, local.examples) for client, local in people.items()})
+    return driver.complete(
+        {client: (local.examples, local.examples) for client, local in people.items()}
+    )
 
 
 def fingerprint(run: Run) -> list[bytes]:
     """The bytes of all cluster models, and who is in which cluster."""
     assignment = repr(sorted(run.strategy.assignment(run.state).items())).encode()
-    return [*(np.ascontiguousarray(model).tobytes() for model in run.strategy.clusters(run.state)), assignment]
+    return [
+        *(np.ascontiguousarray(model).tobytes() for model in run.strategy.clusters(run.state)),
+        assignment,
+    ]
 
 
-__all__ = ["METHODS", "clients", "entropy", "fingerprint", "in_process", "local_for", "rules", "scenario", "setup"]
+__all__ = [
+    "METHODS",
+    "clients",
+    "entropy",
+    "fingerprint",
+    "in_process",
+    "local_for",
+    "rules",
+    "scenario",
+    "setup",
+]

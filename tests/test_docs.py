@@ -44,7 +44,9 @@ def blocks(text: str, name: str) -> Iterator[Block]:
         lines = match[4].replace("\\\n", " ").splitlines()
         commands = tuple(line.strip()[2:] for line in lines if line.strip().startswith("$ "))
         if commands:
-            yield Block(f"{name}:{text[: match.start()].count(chr(10)) + 1}", bool(match[3]), commands)
+            yield Block(
+                f"{name}:{text[: match.start()].count(chr(10)) + 1}", bool(match[3]), commands
+            )
 
 
 BLOCKS = [
@@ -95,8 +97,19 @@ def wrong_call(taken: str, command: Any, words: list[str]) -> str:
         if words[0] not in command.commands:
             return f"{taken} has no command {words[0]}"
         command, taken, words = command.commands[words[0]], f"{taken} {words[0]}", words[1:]
-    takers = [command, *([program("agent").commands[PASSES_ON[taken]]] if taken in PASSES_ON else [])]
-    known = {"--help", *(option for taker in takers for parameter in taker.params for option in spellings(parameter))}
+    takers = [
+        command,
+        *([program("agent").commands[PASSES_ON[taken]]] if taken in PASSES_ON else []),
+    ]
+    known = {
+        "--help",
+        *(
+            option
+            for taker in takers
+            for parameter in taker.params
+            for option in spellings(parameter)
+        ),
+    }
     for word in words:
         if word.startswith("-") and len(word) > 1 and word.split("=")[0] not in known:
             return f"{taken} has no option {word}"
@@ -111,7 +124,9 @@ def spellings(parameter: Any) -> list[str]:
 
 def wrong_target(words: list[str]) -> str:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
-    return next((f"no target {word}" for word in words if word.isalpha() and word not in targets), "")
+    return next(
+        (f"no target {word}" for word in words if word.isalpha() and word not in targets), ""
+    )
 
 
 def every_command() -> list[str]:
@@ -153,14 +168,21 @@ def test_a_help_text_is_shown_as_it_was_written(command: str) -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.run], ids=lambda block: block.where)
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.run], ids=lambda block: block.where
+)
 def test_documented_sessions_run(block: Block, tmp_path: Path) -> None:
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
     script = "set -euo pipefail\n" + "\n".join(block.commands)
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -194,7 +216,9 @@ def test_commands_are_found_in_their_blocks() -> None:
     ]
 
 
-def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_published_code() -> None:
+def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_published_code() -> (
+    None
+):
     from tests.small_run import METHODS
 
     sections = (ROOT / "docs" / "methods.md").read_text("utf-8").split("\n## ")[1:]
@@ -202,11 +226,19 @@ def test_every_method_has_a_paragraph_with_idea_cost_use_leakage_and_errors_of_p
     assert set(told) == {str(options.get("name", method)) for method, options in METHODS.items()}
     for section in told.values():
         parts = re.findall(r"^\*\*(.+)\.\*\*", section, re.MULTILINE)
-        wanted = ["Idea", "Cost per round", "When to use it", "What it reveals", "What published code got wrong"]
+        wanted = [
+            "Idea",
+            "Cost per round",
+            "When to use it",
+            "What it reveals",
+            "What published code got wrong",
+        ]
         assert parts == wanted, section
 
 
-FIGURES = re.findall(r"!\[[^\]]+\]\((figures/[^)]+)\)", (ROOT / "docs" / "figures.md").read_text("utf-8"))
+FIGURES = re.findall(
+    r"!\[[^\]]+\]\((figures/[^)]+)\)", (ROOT / "docs" / "figures.md").read_text("utf-8")
+)
 
 
 def test_the_page_of_figures_shows_all_that_lie_beside_it() -> None:
@@ -216,8 +248,17 @@ def test_the_page_of_figures_shows_all_that_lie_beside_it() -> None:
 
 @pytest.mark.parametrize("figure", FIGURES)
 def test_a_figure_is_made_by_one_command_of_its_page(figure: str) -> None:
-    commands = [command for block in BLOCKS if block.where.startswith("docs/figures.md") for command in block.commands]
-    makers = [command for command in commands if re.search(rf"[= ]docs/{re.escape(figure)}(\s|$)", command)]
+    commands = [
+        command
+        for block in BLOCKS
+        if block.where.startswith("docs/figures.md")
+        for command in block.commands
+    ]
+    makers = [
+        command
+        for command in commands
+        if re.search(rf"[= ]docs/{re.escape(figure)}(\s|$)", command)
+    ]
     assert len(makers) == 1
     path = ROOT / "docs" / figure
     assert path.stat().st_size < 128 * 1024  # compact: it is cloned by everybody
@@ -234,5 +275,7 @@ def test_every_run_that_a_figure_is_made_of_is_made_in_the_same_command() -> Non
         if block.where.startswith("docs/figures.md"):
             for command in block.commands:
                 made = set(re.findall(r"--out (runs/[\w-]+)", command))
-                read = {"/".join(path.split("/")[:2]) for path in re.findall(r" (runs/\S+)", command)}
+                read = {
+                    "/".join(path.split("/")[:2]) for path in re.findall(r" (runs/\S+)", command)
+                }
                 assert made == read, command

@@ -14,7 +14,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("agent", "broker", "coordinator", "shared")
-FILES = sorted(path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+FILES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+)
 
 # The rooms of each folder, from the ground up: a room may import those before it, never one behind it.
 # A module that lies in no room is a room of its own.
@@ -27,8 +31,23 @@ STAIRS = {
         "strategies mqtt",
         "scenario client cli",
     ],
-    "broker": ["limits topic_filters", "access testing", "embedded", "programs", "home doctor", "farewell", "cli"],
-    "coordinator": ["engine", "plan run", "processes compare serve", "simulate report", "commands", "cli"],
+    "broker": [
+        "limits topic_filters",
+        "access testing",
+        "embedded",
+        "programs",
+        "home doctor",
+        "farewell",
+        "cli",
+    ],
+    "coordinator": [
+        "engine",
+        "plan run",
+        "processes compare serve",
+        "simulate report",
+        "commands",
+        "cli",
+    ],
     "agent": ["own_code policy", "data", "training", "worker", "device", "fleet", "cli"],
 }
 
@@ -73,7 +92,11 @@ IDLE = [
     "covey.shared.wire.messages",
     "covey.shared.mqtt.mqtt_link",
 ]
-ROUNDS = ["covey.coordinator.run.run", "covey.coordinator.serve.service", "covey.coordinator.engine.rounds"]
+ROUNDS = [
+    "covey.coordinator.run.run",
+    "covey.coordinator.serve.service",
+    "covey.coordinator.engine.rounds",
+]
 
 
 def imported_modules(tree: ast.AST) -> set[str]:
@@ -114,7 +137,11 @@ def wrong_arrows(file: str, modules: set[str]) -> list[str]:
         to_folder, to_room = room_of(module)
         if to_folder not in (folder, "shared"):
             wrong.append(f"{folder} imports {to_folder}: {module}")
-        elif to_folder == folder and to_room != room and floor_of(folder, to_room) >= floor_of(folder, room):
+        elif (
+            to_folder == folder
+            and to_room != room
+            and floor_of(folder, to_room) >= floor_of(folder, room)
+        ):
             wrong.append(f"{folder}/{room} imports {to_room}, which is not below it: {module}")
     return wrong
 
@@ -132,13 +159,20 @@ def broken(file: str, tree: ast.AST) -> list[str]:
     modules = imported_modules(tree)
     packages = {module.split(".")[0] for module in modules}
     wrong = wrong_arrows(file, modules)
-    if file.startswith("shared/") and "asyncio" in packages and not fnmatch(file, "shared/mqtt/*link*.py"):
+    if (
+        file.startswith("shared/")
+        and "asyncio" in packages
+        and not fnmatch(file, "shared/mqtt/*link*.py")
+    ):
         wrong.append("asyncio belongs to the link files of shared")
     for name, allowed in ONLY.items():
         if name in packages and not matches(file, allowed):
             wrong.append(f"{name} may be imported by {allowed or 'nobody'} only")
     if matches(file, PURE):
-        wrong += [f"a pure file imports {name}" for name in sorted(packages & {"asyncio", "socket", "time", "aiomqtt"})]
+        wrong += [
+            f"a pure file imports {name}"
+            for name in sorted(packages & {"asyncio", "socket", "time", "aiomqtt"})
+        ]
     wrong += [f"{name} is imported" for name in sorted(packages & {"tests", "a relative name"})]
     return wrong + [f"line {line}: {call}" for line, call in unsafe(tree)]
 
@@ -150,7 +184,10 @@ def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
             if ast.unparse(node.func) in UNSAFE_CALLS:
                 yield node.lineno, ast.unparse(node.func)
             for keyword in node.keywords:
-                if (keyword.arg, ast.unparse(keyword.value)) in {("allow_pickle", "True"), ("shell", "True")}:
+                if (keyword.arg, ast.unparse(keyword.value)) in {
+                    ("allow_pickle", "True"),
+                    ("shell", "True"),
+                }:
                     yield node.lineno, f"{keyword.arg}=True"
 
 
@@ -161,11 +198,15 @@ def test_a_file_keeps_the_rules_of_the_house(file: str) -> None:
 
 def test_every_room_has_its_place_on_the_stairs() -> None:
     rooms = {room_of("covey." + file.removesuffix(".py").replace("/", ".")) for file in FILES}
-    drawn = {(folder, room) for folder, floors in STAIRS.items() for room in " ".join(floors).split()}
+    drawn = {
+        (folder, room) for folder, floors in STAIRS.items() for room in " ".join(floors).split()
+    }
     assert {(folder, room) for folder, room in rooms if room != "__init__"} == drawn
 
 
-@pytest.mark.parametrize("pattern", [*PURE, *(pattern for patterns in ONLY.values() for pattern in patterns)])
+@pytest.mark.parametrize(
+    "pattern", [*PURE, *(pattern for patterns in ONLY.values() for pattern in patterns)]
+)
 def test_a_rule_for_some_files_has_files(pattern: str) -> None:
     assert any(fnmatch(file, pattern) for file in FILES)
 
@@ -185,16 +226,36 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     ("file", "source", "why"),
     [
         ("shared/errors.py", "import covey.agent.device.session", "shared imports agent"),
-        ("shared/errors.py", "def f():\n    from covey.coordinator.run import run", "shared imports coordinator"),
+        (
+            "shared/errors.py",
+            "def f():\n    from covey.coordinator.run import run",
+            "shared imports coordinator",
+        ),
         ("shared/errors.py", "import asyncio", "asyncio belongs to the link files of shared"),
         ("shared/errors.py", "import torch.nn", "torch may be imported by"),
         ("coordinator/run/x.py", "from torch import nn", "torch may be imported by"),
         ("agent/device/service.py", "import torch", "torch may be imported by"),
         ("agent/cli.py", "from covey.broker.programs.start import find", "agent imports broker"),
-        ("agent/data/x.py", "from covey.agent.training.models import build", "agent/data imports training"),
-        ("coordinator/run/x.py", "from covey.coordinator.serve import service", "coordinator/run imports serve"),
-        ("shared/numerics/x.py", "from covey.shared.wire import codec", "shared/numerics imports wire"),
-        ("shared/wire/x.py", "from covey.shared.privacy import noise", "shared/wire imports privacy"),
+        (
+            "agent/data/x.py",
+            "from covey.agent.training.models import build",
+            "agent/data imports training",
+        ),
+        (
+            "coordinator/run/x.py",
+            "from covey.coordinator.serve import service",
+            "coordinator/run imports serve",
+        ),
+        (
+            "shared/numerics/x.py",
+            "from covey.shared.wire import codec",
+            "shared/numerics imports wire",
+        ),
+        (
+            "shared/wire/x.py",
+            "from covey.shared.privacy import noise",
+            "shared/wire imports privacy",
+        ),
         ("coordinator/run/x.py", "from ..agent import session", "a relative name is imported"),
         ("agent/cli.py", "import aiomqtt", "aiomqtt may be imported by"),
         ("agent/cli.py", "import pickle", "pickle may be imported by nobody only"),
@@ -211,7 +272,9 @@ def test_a_broken_rule_is_seen(file: str, source: str, why: str) -> None:
 def loaded_with(module: str, *unwanted: str) -> list[str]:
     """Which of the unwanted modules lie in memory after a fresh interpreter has imported a module."""
     code = f"import sys, {module}; print(*[name for name in {unwanted!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     return done.stdout.split()
 
 
@@ -229,11 +292,19 @@ def test_the_look_into_memory_sees_what_is_there() -> None:
     assert loaded_with("covey.shared.numerics.vectors", "numpy", "torch") == ["numpy"]
 
 
-@pytest.mark.parametrize("file", [name for name in FILES if "Console(" in (ROOT / name).read_text("utf-8")])
+@pytest.mark.parametrize(
+    "file", [name for name in FILES if "Console(" in (ROOT / name).read_text("utf-8")]
+)
 def test_a_console_shows_text_as_it_is(file: str) -> None:
     """What agents, files and brokers say must not be read as markup: it could end the program that shows it."""
     tree = ast.parse((ROOT / file).read_text("utf-8"))
-    made = [call for call in ast.walk(tree) if isinstance(call, ast.Call) and ast.unparse(call.func) == "Console"]
+    made = [
+        call
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "Console"
+    ]
     for call in made:
         options = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-        assert (options.get("markup"), options.get("emoji")) == ("False", "False"), f"{file}:{call.lineno}"
+        assert (options.get("markup"), options.get("emoji")) == ("False", "False"), (
+            f"{file}:{call.lineno}"
+        )

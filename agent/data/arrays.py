@@ -37,7 +37,9 @@ def read_npz(path: Path) -> dict[str, Array]:
         return array_files.read_npz(path, unpacked_limit(path))
     except array_files.ArrayFileError as error:
         expected = "an npz file of plain arrays, with x and y, is expected"
-        raise DataError(f"{path}: {error}; {expected}", public=f"an npz file cannot be read: {error}") from None
+        raise DataError(
+            f"{path}: {error}; {expected}", public=f"an npz file cannot be read: {error}"
+        ) from None
 
 
 def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
@@ -48,18 +50,24 @@ def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
         missing = "x" if x is None else "y"
         names = ", ".join(sorted(map(str, arrays)))
         raise DataError(
-            f"{source}: no array {missing!r}; it holds {names or 'nothing'}", public=f"no array {missing!r}"
+            f"{source}: no array {missing!r}; it holds {names or 'nothing'}",
+            public=f"no array {missing!r}",
         )
     if (found["x_test"] is None) != (found["y_test"] is None):
         fault = "x_test and y_test belong together, only one of them is there"
         raise DataError(f"{source}: {fault}", public=fault)
     if 0 in (x.ndim, y.ndim):
-        raise DataError(f"{source}: x or y is a single value", public="x or y is a single value; arrays are expected")
+        raise DataError(
+            f"{source}: x or y is a single value",
+            public="x or y is a single value; arrays are expected",
+        )
     test_y = y[:0] if found["y_test"] is None else found["y_test"]
     labels = () if found["names"] is None else tuple(map(str, found["names"].reshape(-1)))
     ordered = bool(labels)
     if y.dtype.kind in "US":
-        y, test_y, labels = encode([str(name) for name in y.tolist()], [str(name) for name in test_y.tolist()])
+        y, test_y, labels = encode(
+            [str(name) for name in y.tolist()], [str(name) for name in test_y.tolist()]
+        )
         ordered = False
     test = None if found["x_test"] is None else (found["x_test"], test_y)
     return dataset(
@@ -87,10 +95,14 @@ def load_function(spec: str, allowed: AllowedCode) -> Dataset:
     except Exception as error:  # a module that is not there, or the user's code
         advice = "install the module on this device"
         raise DataError(
-            f"data source {spec!r}: {error}; {advice}", public=f"the data source cannot be imported; {advice}"
+            f"data source {spec!r}: {error}; {advice}",
+            public=f"the data source cannot be imported; {advice}",
         ) from error
     if not callable(function):
-        raise DataError(f"data source {spec!r}: {name} is not a function", public="the data source is no function")
+        raise DataError(
+            f"data source {spec!r}: {name} is not a function",
+            public="the data source is no function",
+        )
     try:
         found = function(Path(rest[0] if rest else "."))
     except CoveyError:

@@ -37,7 +37,9 @@ class Finding:
     told: Mapping[str, Any]
 
 
-def load_local(path: str | Path, label: str | None = None, task: Task | None = None, seed: int = 0) -> Dataset:
+def load_local(
+    path: str | Path, label: str | None = None, task: Task | None = None, seed: int = 0
+) -> Dataset:
     """The data of `agent start --data`: loaded, fitted to the task if one is given, with a test part.
 
     Data without a test part of its own has 20 % drawn on `seed`. Raises DataError.
@@ -76,7 +78,12 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
 
 def _told(data: Dataset, classes: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
     labels = [name for name, count, _ in classes if count]
-    return {"samples": len(data.targets), "test_samples": len(data.test_targets), "labels": labels, "problem": None}
+    return {
+        "samples": len(data.targets),
+        "test_samples": len(data.test_targets),
+        "labels": labels,
+        "problem": None,
+    }
 
 
 def _classes(data: Dataset, task: Task | None) -> tuple[tuple[str, int, int], ...]:
@@ -96,13 +103,25 @@ def _name(data: Dataset, index: int) -> str:
     return data.labels[index] if 0 <= index < len(data.labels) else str(index)
 
 
-def _notes(data: Dataset, classes: tuple[tuple[str, int, int], ...], task: Task | None) -> tuple[str, ...]:
-    notes = [f"class {name!r} has {train} training samples only" for name, train, _ in classes if train < FEW]
+def _notes(
+    data: Dataset, classes: tuple[tuple[str, int, int], ...], task: Task | None
+) -> tuple[str, ...]:
+    notes = [
+        f"class {name!r} has {train} training samples only"
+        for name, train, _ in classes
+        if train < FEW
+    ]
     if len(classes) == 1:
-        notes.append(f"one class only ({classes[0][0]!r}): alone, this device cannot learn to tell classes apart")
+        notes.append(
+            f"one class only ({classes[0][0]!r}): alone, this device cannot learn to tell classes apart"
+        )
     if not data.has_test:
-        notes.append("no test part: 20 % of the samples, drawn on the seed, will be held back for testing")
+        notes.append(
+            "no test part: 20 % of the samples, drawn on the seed, will be held back for testing"
+        )
     largest = float(np.abs([data.features.min(), data.features.max()]).max())
     if task is not None and task.standardise == "none" and largest * task.scale > 100:
-        notes.append(f"features reach {largest * task.scale:g} after task.scale: standardise or scale them")
+        notes.append(
+            f"features reach {largest * task.scale:g} after task.scale: standardise or scale them"
+        )
     return tuple(notes)

@@ -42,8 +42,11 @@ def _print(finding: Finding, task: str) -> None:
         "training samples": str(finding.samples),
         "test samples": str(finding.test_samples),
         "one sample": f"{'x'.join(map(str, finding.shape))} {finding.dtype}, from {low:g} to {high:g}",
-        "classes": ", ".join(f"{name} ({train}+{test})" for name, train, test in finding.classes) or "none: regression",
-        "told to the coordinator": ", ".join(f"{key} {value}" for key, value in finding.told.items() if value),
+        "classes": ", ".join(f"{name} ({train}+{test})" for name, train, test in finding.classes)
+        or "none: regression",
+        "told to the coordinator": ", ".join(
+            f"{key} {value}" for key, value in finding.told.items() if value
+        ),
     }
     for name, value in rows.items():
         table.add_row(name, value)

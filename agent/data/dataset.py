@@ -83,7 +83,9 @@ def dataset(
         if each is not None and len(each) != len(y):
             fault = f"{len(each)} group entries for {len(y)} samples; one per sample is expected"
             raise DataError(f"{source}: {fault}", public=fault)
-    if len(test_y) and test_y.dtype.kind != y.dtype.kind:  # values that happen to be whole numbers in one part
+    if (
+        len(test_y) and test_y.dtype.kind != y.dtype.kind
+    ):  # values that happen to be whole numbers in one part
         y, test_y = y.astype(np.float32), test_y.astype(np.float32)
     return Dataset(x, y, test_x, test_y, labels, groups, source, ordered, test_groups, populations)
 
@@ -143,12 +145,17 @@ def small(features: Array) -> Array:
 def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array]:
     x, y = np.asarray(features), np.asarray(targets)
     if x.dtype.kind not in "uifb":
-        raise DataError(f"{source}: features are {x.dtype}, numbers are expected", public="the features are no numbers")
+        raise DataError(
+            f"{source}: features are {x.dtype}, numbers are expected",
+            public="the features are no numbers",
+        )
     if x.ndim < 2:
         fault = f"features have shape {x.shape}; (samples, ...) with at least 2 axes is expected"
         raise DataError(f"{source}: {fault}", public=fault)
     if y.shape not in {(len(x),), (len(x), 1)}:
-        fault = f"{len(x)} samples, but targets of shape {y.shape}; one target per sample is expected"
+        fault = (
+            f"{len(x)} samples, but targets of shape {y.shape}; one target per sample is expected"
+        )
         raise DataError(f"{source}: {fault}", public=fault)
     if not len(x):
         raise DataError(f"{source}: no samples", public="no samples")
@@ -169,7 +176,8 @@ def _finite(x: Array, source: str) -> Array:
         value = x[(row, *where)]
         place = f"row {row + 1}, column {column}"
         raise DataError(
-            f"{source}: {place}: {value}; a finite number is expected", public=f"{place} is not a finite number"
+            f"{source}: {place}: {value}; a finite number is expected",
+            public=f"{place} is not a finite number",
         )
     return x
 

@@ -63,10 +63,13 @@ def _targets(data: Dataset, task: Task) -> tuple[Array, Array]:
             )
         return data.targets.astype(np.float32), data.test_targets.astype(np.float32)
     if data.regression:
-        value = next(v for part in (data.targets, data.test_targets) for v in part.tolist() if v != int(v))
+        value = next(
+            v for part in (data.targets, data.test_targets) for v in part.tolist() if v != int(v)
+        )
         expected = f"the task has {task.outputs} classes; for regression leave task.classes out"
         raise DataError(
-            f"{data.source}: a target is {value:g}, {expected}", public=f"a target is no class index, {expected}"
+            f"{data.source}: a target is {value:g}, {expected}",
+            public=f"a target is no class index, {expected}",
         )
     table = _table(data, task)
     return _mapped(data.targets, table, data, task), _mapped(data.test_targets, table, data, task)
@@ -82,7 +85,9 @@ def _table(data: Dataset, task: Task) -> dict[int, int]:
         spelled = {int(name): i for name, i in index.items() if name.lstrip("-").isdecimal()}
         return spelled or {i: i for i in range(len(task.classes))}
     if names and all(name.isdecimal() and name.isascii() for name in names):
-        return {i: int(name) for i, name in enumerate(names) if int(name) < task.outputs}  # folders called 0, 1, 2
+        return {
+            i: int(name) for i, name in enumerate(names) if int(name) < task.outputs
+        }  # folders called 0, 1, 2
     if names and not data.ordered:
         expected = (
             f"the task only counts {task.classes} classes; "
@@ -102,10 +107,13 @@ def _mapped(targets: Array, table: dict[int, int], data: Dataset, task: Task) ->
     if strange:
         name = data.labels[strange[0]] if 0 <= strange[0] < len(data.labels) else str(strange[0])
         row = int(np.flatnonzero(targets == strange[0])[0]) + 1
-        wanted = _few(task.classes) if isinstance(task.classes, tuple) else f"0 to {task.outputs - 1}"
+        wanted = (
+            _few(task.classes) if isinstance(task.classes, tuple) else f"0 to {task.outputs - 1}"
+        )
         expected = f"unknown to the task; its classes are {wanted}"
         raise DataError(
-            f"{data.source}: row {row}: class {name!r} is {expected}", public=f"row {row}: its class is {expected}"
+            f"{data.source}: row {row}: class {name!r} is {expected}",
+            public=f"row {row}: its class is {expected}",
         )
     return np.array([table[int(value)] for value in seen], np.int64)[inverse.reshape(-1)]
 

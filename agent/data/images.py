@@ -16,7 +16,9 @@ from covey.shared.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"})
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".pgm", ".ppm", ".tif", ".tiff", ".webp"}
+)
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # the formats behind these suffixes
 MAX_PIXELS = 64 << 20  # of one image: 8192x8192
 CHANNELS = {"L": 1, "RGB": 3}
@@ -41,7 +43,10 @@ def load_image_folder(folder: Path) -> Dataset:
     targets = np.array([labels.index(name) for _, name in files], np.int64)
     test: tuple[Array, Array] | None = None
     if parted and (test_files := _files(folder / "test")):
-        test = _read(test_files, first), np.array([_index(labels, name, path) for path, name in test_files], np.int64)
+        test = (
+            _read(test_files, first),
+            np.array([_index(labels, name, path) for path, name in test_files], np.int64),
+        )
     return dataset(features, targets, test, source=str(folder), labels=labels)
 
 
@@ -78,7 +83,9 @@ def _read(files: list[tuple[Path, str]], first: npt.NDArray[np.uint8]) -> npt.ND
         if image.shape != first.shape:
             fault = f"{_said(image)}, the first image is {_said(first)}; "
             advice = "bring all images to one size and one colour mode"
-            raise DataError(f"{path}: {fault}{advice}", public=f"image {row + 1} is {fault}{advice}")
+            raise DataError(
+                f"{path}: {fault}{advice}", public=f"image {row + 1} is {fault}{advice}"
+            )
         features[row] = image
     return features
 

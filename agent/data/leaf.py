@@ -19,11 +19,18 @@ from covey.agent.data.images import SUFFIXES, resized
 from covey.shared import json_text
 from covey.shared.errors import DataError
 
-MAX_DEPTH = 16  # of lists in the JSON: an image is three deep in a user's data, which is three deep itself
+MAX_DEPTH = (
+    16  # of lists in the JSON: an image is three deep in a user's data, which is three deep itself
+)
 MAX_USER_NAME = 200
 MAX_IMAGE_NAME = 255  # bytes, as file systems have it
 SIDE = 84  # LEAF's models read CelebA in 84x84
-RAW = ("raw/img_align_celeba", "img_align_celeba", "raw", ".")  # where LEAF keeps the images, and where people do
+RAW = (
+    "raw/img_align_celeba",
+    "img_align_celeba",
+    "raw",
+    ".",
+)  # where LEAF keeps the images, and where people do
 Rows = tuple[Array, Array, Array]  # features, targets, users
 
 
@@ -39,7 +46,9 @@ def load_leaf(path: Path) -> Dataset:
     folder's raw/img_align_celeba as (3, 84, 84) uint8. `groups` are the users. DataError names file and user.
     """
     base = path if path.is_dir() else path.parent
-    features, targets, users = _part(sorted((path / "train").glob("*.json")) if path.is_dir() else [path], base)
+    features, targets, users = _part(
+        sorted((path / "train").glob("*.json")) if path.is_dir() else [path], base
+    )
     test_files = sorted((path / "test").glob("*.json"))
     test = _part(test_files, base) if test_files else None
     return dataset(
@@ -74,7 +83,9 @@ def _file(path: Path, base: Path) -> list[Rows]:
     content = _content(path)
     everybody = content["user_data"]
     blocks: list[Rows] = []
-    for number, (user, count) in enumerate(zip(content["users"], content["num_samples"], strict=True), start=1):
+    for number, (user, count) in enumerate(
+        zip(content["users"], content["num_samples"], strict=True), start=1
+    ):
         if count:
             blocks.append(_user(path, base, User(path, number, user), everybody.get(user), count))
     return blocks
@@ -90,7 +101,9 @@ class User:
 
     def error(self, text: str, public: str) -> DataError:
         """The fault of this user's samples."""
-        return DataError(f"{self.path}: user {self.name!r}: {text}", public=f"user {self.number}: {public}")
+        return DataError(
+            f"{self.path}: user {self.name!r}: {text}", public=f"user {self.number}: {public}"
+        )
 
 
 def _content(path: Path) -> Mapping[str, Any]:
@@ -98,7 +111,9 @@ def _content(path: Path) -> Mapping[str, Any]:
         content = json_text.loads(path.read_bytes(), depth=MAX_DEPTH)
     except (ValueError, OSError) as error:
         fault = "not JSON, or cut short"
-        raise DataError(f"{path}: {fault} ({error}); copy it again", public=f"a LEAF file is {fault}") from None
+        raise DataError(
+            f"{path}: {fault} ({error}); copy it again", public=f"a LEAF file is {fault}"
+        ) from None
     expected = {"users": list, "num_samples": list, "user_data": dict}
     for key, kind in expected.items():
         if not isinstance(content, dict) or not isinstance(content.get(key), kind):
@@ -125,7 +140,11 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
 
 
 def _user(path: Path, base: Path, user: User, data: Any, count: int) -> Rows:
-    if not isinstance(data, dict) or not isinstance(data.get("x"), list) or not isinstance(data.get("y"), list):
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("x"), list)
+        or not isinstance(data.get("y"), list)
+    ):
         fault = "user_data has no lists x and y for this user"
         raise user.error(fault, fault)
     x, y = data["x"], data["y"]
@@ -145,14 +164,18 @@ def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
     expected = f"{'numbers' if axes == 1 else 'rows of numbers'} are expected"
     # one long text among the numbers would make numpy give each of them the same length
     if not _only_numbers(values):
-        raise user.error(f"{key} holds {repr(values[0])[:40]}; {expected}", f"{key} holds no numbers; {expected}")
+        raise user.error(
+            f"{key} holds {repr(values[0])[:40]}; {expected}", f"{key} holds no numbers; {expected}"
+        )
     try:
         array = np.asarray(values)
     except ValueError:
         fault = f"the rows of {key} have different lengths"
         raise user.error(fault, fault) from None
     if array.dtype.kind not in "iufb" or array.ndim < axes or (axes == 1 and array.ndim > 1):
-        raise user.error(f"{key} holds {repr(values[0])[:40]}; {expected}", f"{key} holds no numbers; {expected}")
+        raise user.error(
+            f"{key} holds {repr(values[0])[:40]}; {expected}", f"{key} holds no numbers; {expected}"
+        )
     if not np.isfinite(array).all():
         fault = f"{key} holds NaN or infinite values; finite numbers are expected"
         raise user.error(fault, fault)
@@ -161,13 +184,18 @@ def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
 
 def _only_numbers(values: list[Any]) -> bool:
     """Are all values, of the list and of the lists in it, numbers? JSON was read with a bound on its depth."""
-    return all(_only_numbers(value) if isinstance(value, list) else isinstance(value, int | float) for value in values)
+    return all(
+        _only_numbers(value) if isinstance(value, list) else isinstance(value, int | float)
+        for value in values
+    )
 
 
 def _images(user: User, base: Path, names: list[Any]) -> npt.NDArray[np.uint8]:
     places = [base / place for place in RAW]
     paths = [_below(user, names[0], place) for place in places]
-    folder = next((place for place, path in zip(places, paths, strict=True) if path.is_file()), None)
+    folder = next(
+        (place for place, path in zip(places, paths, strict=True) if path.is_file()), None
+    )
     if folder is None:
         expected = f"is in none of {', '.join(map(str, places))}; put the images there"
         raise user.error(f"image {names[0]!r} {expected}", "an image is missing")
@@ -179,12 +207,19 @@ def _images(user: User, base: Path, names: list[Any]) -> npt.NDArray[np.uint8]:
 
 def _below(user: User, name: Any, folder: Path) -> Path:
     """The image `name` in `folder`. DataError where the name, or a link that it follows, leads out of the folder."""
-    if not isinstance(name, str) or "\0" in name or len(name.encode(errors="replace")) > MAX_IMAGE_NAME:
+    if (
+        not isinstance(name, str)
+        or "\0" in name
+        or len(name.encode(errors="replace")) > MAX_IMAGE_NAME
+    ):
         raise user.error(
-            "x holds something that is no name of an image", "x holds something that is no name of an image"
+            "x holds something that is no name of an image",
+            "x holds something that is no name of an image",
         )
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
         public = "the name of an image leads out of the data folder"
-        raise user.error(f"image {name!r} leads out of {folder}; only files below it are read", public)
+        raise user.error(
+            f"image {name!r} leads out of {folder}; only files below it are read", public
+        )
     return path

@@ -34,7 +34,10 @@ def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_C
         return _file(place, label)
     if ":" in str(path) and "/" not in str(path).split(":")[0]:
         return load_function(str(path), allowed)
-    raise DataError(f"{path}: no such file or folder; expected is {ACCEPTED}", public="no data is at the given path")
+    raise DataError(
+        f"{path}: no such file or folder; expected is {ACCEPTED}",
+        public="no data is at the given path",
+    )
 
 
 def _file(path: Path, label: str | None) -> Dataset:
@@ -51,7 +54,8 @@ def _file(path: Path, label: str | None) -> Dataset:
     if path.suffix == ".json":
         return load_leaf(path)
     raise DataError(
-        f"{path}: unknown kind of file {path.suffix!r}; expected is {ACCEPTED}", public="the data is of no known kind"
+        f"{path}: unknown kind of file {path.suffix!r}; expected is {ACCEPTED}",
+        public="the data is of no known kind",
     )
 
 
@@ -64,7 +68,9 @@ def _folder(folder: Path, label: str | None) -> Dataset:
         return load_svhn(folder)
     if is_leaf(folder):
         return load_leaf(folder)
-    files = sorted(p for p in folder.iterdir() if p.suffix in {*TABLES, ".npz"} and not p.name.startswith("."))
+    files = sorted(
+        p for p in folder.iterdir() if p.suffix in {*TABLES, ".npz"} and not p.name.startswith(".")
+    )
     by_stem = {path.stem: path for path in files}
     if {"train", "test"} <= set(by_stem) and by_stem["train"].suffix in TABLES:
         return load_table(by_stem["train"], label, by_stem["test"])
@@ -80,5 +86,6 @@ def _folder(folder: Path, label: str | None) -> Dataset:
         return load_image_folder(folder)
     found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(
-        f"{folder}: found {found}; expected is {ACCEPTED}", public="the data folder holds data of no known kind"
+        f"{folder}: found {found}; expected is {ACCEPTED}",
+        public="the data folder holds data of no known kind",
     )

@@ -22,7 +22,18 @@ VERSION_5, VERSION_7_3 = 0x0100, 0x0200
 MATRIX, COMPRESSED = 14, 15
 INT8, INT32, UINT32 = 1, 5, 6
 TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
+CLASSES = {
+    6: "f8",
+    7: "f4",
+    8: "i1",
+    9: "u1",
+    10: "i2",
+    11: "u2",
+    12: "i4",
+    13: "u4",
+    14: "i8",
+    15: "u8",
+}
 COMPLEX = 0x0800
 MAX_AXES = 8
 MAX_ELEMENTS = 1000
@@ -52,7 +63,9 @@ def read_arrays(content: bytes, names: Collection[str], limit: int) -> dict[str,
             # not padded, and an element of its own: only what is wanted is unpacked whole
             head = _head_of(_inflated(body, HEAD_BYTES, whole=False), order)
             if head is not None and head.name in names:
-                [(kind, body)] = list(_elements(_inflated(body, limit, whole=True), 0, order))[:1] or [(0, b"")]
+                [(kind, body)] = list(_elements(_inflated(body, limit, whole=True), 0, order))[
+                    :1
+                ] or [(0, b"")]
         if kind == MATRIX:
             head = _head(body, order)
             if head.name in names:
@@ -148,7 +161,9 @@ def _array(body: bytes, head: _Head, order: str) -> npt.NDArray[Any]:
         raise MatlabError(f"{head.name} holds values of an unknown type")
     stored = np.dtype(order + TYPES[kind])
     if end - begin != math.prod(head.shape) * stored.itemsize:
-        raise MatlabError(f"{head.name} holds {end - begin} bytes, its dimensions ask for another number")
+        raise MatlabError(
+            f"{head.name} holds {end - begin} bytes, its dimensions ask for another number"
+        )
     values = np.frombuffer(body, stored, math.prod(head.shape), begin)
     with np.errstate(invalid="ignore", over="ignore"):
         return values.astype(CLASSES[head.kind]).reshape(head.shape, order="F")

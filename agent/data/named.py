@@ -89,7 +89,12 @@ def _har(path: Path) -> Dataset:
     x = arrays["x"][order].transpose(0, 2, 1)
     labels = tuple(map(str, arrays["label_names"]))
     return dataset(
-        x, arrays["y"][order], source=str(path), labels=labels, ordered=True, groups=arrays["subject"][order]
+        x,
+        arrays["y"][order],
+        source=str(path),
+        labels=labels,
+        ordered=True,
+        groups=arrays["subject"][order],
     )
 
 

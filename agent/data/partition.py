@@ -67,7 +67,10 @@ class Split:
             arrays["turns"] = self.turns
         if self.populations:
             arrays["populations"] = np.array(self.populations)
-        with replacing(path) as beside, beside.open("wb") as file:  # a coordinator may be reading the old one
+        with (
+            replacing(path) as beside,
+            beside.open("wb") as file,
+        ):  # a coordinator may be reading the old one
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
 
 
@@ -91,7 +94,9 @@ def partition(
     """
     tested = test_targets is not None and len(test_targets) > 0
     if isinstance(cfg, ByGroup):
-        shares = by_group(cfg, targets, groups, test_groups if tested else None, populations, agents, rng)
+        shares = by_group(
+            cfg, targets, groups, test_groups if tested else None, populations, agents, rng
+        )
         return _checked(_split(shares))
     if tested and test_targets is not None:
         return _checked(_split(rule(cfg, targets, test_targets, agents, rng)))
@@ -100,7 +105,10 @@ def partition(
     test, train = np.sort(order[:held]), np.sort(order[held:])
     shares = rule(cfg, targets[train], targets[test], agents, rng)
     pooled = replace(
-        shares, train=[train[own] for own in shares.train], test=[test[own] for own in shares.test], test_of="train"
+        shares,
+        train=[train[own] for own in shares.train],
+        test=[test[own] for own in shares.test],
+        test_of="train",
     )
     return _checked(_split(pooled))
 
@@ -109,11 +117,17 @@ def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
     """A stored partition, checked against the data set and the number of agents (UserError names the array)."""
     place = Path(path)
     if not place.is_file():
-        raise UserError(f"fleet.partition: {place} does not exist; a rule or an .npz file is wanted")
+        raise UserError(
+            f"fleet.partition: {place} does not exist; a rule or an .npz file is wanted"
+        )
     arrays = read_npz(place)
     if missing := {"train_idx", "train_ptr", "test_idx", "test_ptr"} - set(arrays):
-        raise UserError(f"{place}: no array {', '.join(sorted(missing))}; it holds {', '.join(sorted(arrays))}")
-    test_of = str(arrays["test_of"]) if "test_of" in arrays else ("test" if data.has_test else "train")
+        raise UserError(
+            f"{place}: no array {', '.join(sorted(missing))}; it holds {', '.join(sorted(arrays))}"
+        )
+    test_of = (
+        str(arrays["test_of"]) if "test_of" in arrays else ("test" if data.has_test else "train")
+    )
     if test_of not in {"train", "test"}:
         raise UserError(f"{place}: test_of is {test_of!r}; 'train' or 'test' is wanted")
     sizes = {"train": len(data.targets), "test": len(data.test_targets)}
@@ -139,11 +153,15 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
     """A simulated fleet's data set and who owns what, both settled by the scenario and its seed."""
     fleet = scenario.fleet
     if fleet is None:
-        raise UserError("the scenario has no fleet: there is nothing to simulate; add a section 'fleet'")
+        raise UserError(
+            "the scenario has no fleet: there is nothing to simulate; add a section 'fleet'"
+        )
     data = load_named(fleet.data, data_root)
     if isinstance(fleet.partition, str):
         if fleet.limit is not None:
-            raise UserError("fleet.limit and a stored fleet.partition exclude each other: its indices need all samples")
+            raise UserError(
+                "fleet.limit and a stored fleet.partition exclude each other: its indices need all samples"
+            )
         return data, load_split(fleet.partition, data, fleet.agents)
     if fleet.limit is not None:
         data = limited(data, fleet.limit, generator(scenario.seed, "limit"))
@@ -183,7 +201,9 @@ def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
     features = data.features[train]
     test_features = (data.test_features if from_test else data.features)[test]
     if split.turns is not None and (turns := int(split.turns[index])) % 4:
-        features, test_features = (_turned(part, turns, data.source) for part in (features, test_features))
+        features, test_features = (
+            _turned(part, turns, data.source) for part in (features, test_features)
+        )
     return replace(
         data,
         features=features,
@@ -199,7 +219,9 @@ def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
 
 def _turned(images: Array, turns: int, source: str) -> Array:
     if images.ndim < 3 or (turns % 2 and images.shape[-1] != images.shape[-2]):
-        raise UserError(f"{source}: samples of shape {images.shape[1:]} cannot be turned; square images are wanted")
+        raise UserError(
+            f"{source}: samples of shape {images.shape[1:]} cannot be turned; square images are wanted"
+        )
     return np.ascontiguousarray(np.rot90(images, turns, axes=(-2, -1)))
 
 
@@ -237,16 +259,22 @@ def _ends(parts: Sequence[Indices]) -> Indices:
 def _indices(path: Path, arrays: dict[str, Array], name: str, size: int) -> Indices:
     array = arrays[name]
     if array.ndim != 1 or array.dtype.kind not in "ui":
-        raise UserError(f"{path}: {name} is {array.dtype} of shape {array.shape}; a flat array of integers is wanted")
+        raise UserError(
+            f"{path}: {name} is {array.dtype} of shape {array.shape}; a flat array of integers is wanted"
+        )
     if len(array) and not (int(array.min()) >= 0 and int(array.max()) < size):
-        raise UserError(f"{path}: {name} runs from {array.min()} to {array.max()}; the data set has 0 to {size - 1}")
+        raise UserError(
+            f"{path}: {name} runs from {array.min()} to {array.max()}; the data set has 0 to {size - 1}"
+        )
     return array.astype(np.int64)
 
 
 def _pointers(path: Path, arrays: dict[str, Array], part: str, agents: int) -> Indices:
     pointers, size = arrays[f"{part}_ptr"], len(arrays[f"{part}_idx"])
     if pointers.shape != (agents + 1,):
-        raise UserError(f"{path}: {part}_ptr has shape {pointers.shape}; {agents} agents need ({agents + 1},)")
+        raise UserError(
+            f"{path}: {part}_ptr has shape {pointers.shape}; {agents} agents need ({agents + 1},)"
+        )
     rising = pointers.dtype.kind in "ui" and bool((np.diff(pointers.astype(np.int64)) >= 0).all())
     if not rising or pointers[0] != 0 or pointers[-1] != size:
         raise UserError(f"{path}: {part}_ptr must rise from 0 to {size}, the length of {part}_idx")
@@ -256,5 +284,7 @@ def _pointers(path: Path, arrays: dict[str, Array], part: str, agents: int) -> I
 def _per_agent(path: Path, arrays: dict[str, Array], name: str, agents: int) -> Array | None:
     array = arrays.get(name)
     if array is not None and (array.ndim == 0 or len(array) != agents):
-        raise UserError(f"{path}: {name} has shape {array.shape}; one entry for each of {agents} agents is wanted")
+        raise UserError(
+            f"{path}: {name} has shape {array.shape}; one entry for each of {agents} agents is wanted"
+        )
     return array

@@ -41,25 +41,38 @@ class Shares:
     populations: tuple[str, ...] = ()
 
 
-def rule(cfg: Partition, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator) -> Shares:
+def rule(
+    cfg: Partition, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
+) -> Shares:
     """The shares by any rule that needs labels only. Training shares are disjoint."""
     if not isinstance(cfg, (Iid, Quantity, Rotation)) and targets.dtype.kind == "f":
-        raise UserError(f"fleet.partition {cfg.name}: the targets are values, this rule needs classes; iid would do")
+        raise UserError(
+            f"fleet.partition {cfg.name}: the targets are values, this rule needs classes; iid would do"
+        )
     match cfg:
         case Iid():
-            return Shares(_even(rng.permutation(len(targets)), agents), _test_shares(test_targets, agents, rng))
+            return Shares(
+                _even(rng.permutation(len(targets)), agents),
+                _test_shares(test_targets, agents, rng),
+            )
         case Rotation():
             return _rotation(cfg, targets, test_targets, agents, rng)
         case LabelSkew():
-            return _tested(cfg.test, _label_skew(cfg, targets, agents, rng), targets, test_targets, rng)
+            return _tested(
+                cfg.test, _label_skew(cfg, targets, agents, rng), targets, test_targets, rng
+            )
         case Dirichlet():
-            return _tested(cfg.test, _dirichlet(cfg, targets, agents, rng), targets, test_targets, rng)
+            return _tested(
+                cfg.test, _dirichlet(cfg, targets, agents, rng), targets, test_targets, rng
+            )
         case GroupedLabels():
             return _grouped_labels(cfg, targets, test_targets, agents, rng)
         case SuperclassMixture():
             return _superclass_mixture(cfg, targets, test_targets, agents, rng)
         case Quantity():
-            return Shares(_quantity(cfg, len(targets), agents, rng), _test_shares(test_targets, agents, rng))
+            return Shares(
+                _quantity(cfg, len(targets), agents, rng), _test_shares(test_targets, agents, rng)
+            )
         case ByGroup():
             raise ValueError("by_group needs the groups of the samples")
 
@@ -79,14 +92,18 @@ def by_group(
     has some there, else `test_share` of its training samples: at random, or (`split: time`) the last ones.
     """
     if groups is None:
-        raise UserError("fleet.partition by_group: this data set names no natural clients; use another rule")
+        raise UserError(
+            "fleet.partition by_group: this data set names no natural clients; use another rule"
+        )
     chosen, truth, names = _chosen_groups(cfg, groups, test_groups, populations, agents, rng)
     members = [np.flatnonzero(groups == group) for group in chosen]
     if test_groups is not None and bool(np.isin(chosen, test_groups).all()):
         test = [np.flatnonzero(test_groups == group) for group in chosen]
         return Shares(members, test, truth, populations=names)
     cut = [_held_back(cfg, own, targets, rng) for own in members]
-    return Shares([train for train, _ in cut], [test for _, test in cut], truth, None, "train", names)
+    return Shares(
+        [train for train, _ in cut], [test for _, test in cut], truth, None, "train", names
+    )
 
 
 def _chosen_groups(
@@ -102,21 +119,29 @@ def _chosen_groups(
         counts = counts + np.array([np.count_nonzero(test_groups == group) for group in known])
     fitting = counts >= max(cfg.min_samples, 2)  # one to train, one to test
     if not cfg.populations:
-        picked = _drawn(np.flatnonzero(fitting), agents, f"natural clients with {cfg.min_samples} samples", rng)
+        picked = _drawn(
+            np.flatnonzero(fitting), agents, f"natural clients with {cfg.min_samples} samples", rng
+        )
         if populations is None:
             return known[picked], None, ()
         names, truth = np.unique(populations[first[picked]], return_inverse=True)
         return known[picked], truth.astype(np.int64), tuple(map(str, names))
     if populations is None:
-        raise UserError("fleet.partition.populations: this data set knows no populations; leave the key out")
+        raise UserError(
+            "fleet.partition.populations: this data set knows no populations; leave the key out"
+        )
     if (total := sum(cfg.populations.values())) != agents:
-        raise UserError(f"fleet.partition.populations: {total} agents in all, fleet.agents is {agents}")
+        raise UserError(
+            f"fleet.partition.populations: {total} agents in all, fleet.agents is {agents}"
+        )
     of_group = populations[first]
     parts = []
     for name, count in cfg.populations.items():
         if name not in of_group:
             there = ", ".join(sorted(set(map(str, of_group))))
-            raise UserError(f"fleet.partition.populations: no population {name!r}; the data set has {there}")
+            raise UserError(
+                f"fleet.partition.populations: no population {name!r}; the data set has {there}"
+            )
         what = f"natural clients of {name} with {cfg.min_samples} samples"
         parts.append(_drawn(np.flatnonzero(fitting & (of_group == name)), count, what, rng))
     truth = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
@@ -125,11 +150,15 @@ def _chosen_groups(
 
 def _drawn(candidates: Indices, count: int, what: str, rng: np.random.Generator) -> Indices:
     if len(candidates) < count:
-        raise UserError(f"fleet.partition by_group: {count} agents are wanted, there are {len(candidates)} {what}")
+        raise UserError(
+            f"fleet.partition by_group: {count} agents are wanted, there are {len(candidates)} {what}"
+        )
     return np.sort(rng.permutation(candidates)[:count])
 
 
-def _held_back(cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Generator) -> tuple[Indices, Indices]:
+def _held_back(
+    cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Generator
+) -> tuple[Indices, Indices]:
     """(train, test) of one natural client, at least one sample each.
 
     In time order the end of each activity is held back: the end of a whole recording session would often
@@ -147,16 +176,22 @@ def _held_back(cfg: ByGroup, own: Indices, targets: Array, rng: np.random.Genera
     if all(cut == len(run) for cut, run in zip(cuts, runs, strict=True)):
         return own[:-1], own[-1:]  # too few of every class to hold one back
     pairs = list(zip(runs, cuts, strict=True))
-    return np.sort(np.concatenate([r[:c] for r, c in pairs])), np.sort(np.concatenate([r[c:] for r, c in pairs]))
+    return np.sort(np.concatenate([r[:c] for r, c in pairs])), np.sort(
+        np.concatenate([r[c:] for r, c in pairs])
+    )
 
 
-def _rotation(cfg: Rotation, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator) -> Shares:
+def _rotation(
+    cfg: Rotation, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
+) -> Shares:
     group = _blocks(agents, cfg.groups)
     train = _even(rng.permutation(len(targets)), agents)
     return Shares(train, _test_shares(test_targets, agents, rng), group, group * (4 // cfg.groups))
 
 
-def _label_skew(cfg: LabelSkew, targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
+def _label_skew(
+    cfg: LabelSkew, targets: Array, agents: int, rng: np.random.Generator
+) -> list[Indices]:
     """Agent i owns label i mod classes and q - 1 others; a label's samples are shared evenly by its owners."""
     labels = np.unique(targets)
     each = max(round(cfg.share * len(labels)), 1)
@@ -179,7 +214,9 @@ def _grouped_labels(
         )
     group = _blocks(agents, cfg.groups)
     owned = group[:, None] == _blocks(len(labels), cfg.groups)[None, :]
-    shares = _tested(cfg.test, _shared_by_owners(targets, labels, owned, rng), targets, test_targets, rng)
+    shares = _tested(
+        cfg.test, _shared_by_owners(targets, labels, owned, rng), targets, test_targets, rng
+    )
     return Shares(shares.train, shares.test, group)
 
 
@@ -195,7 +232,9 @@ def _shared_by_owners(
     return [np.concatenate(part) for part in parts]
 
 
-def _dirichlet(cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
+def _dirichlet(
+    cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Generator
+) -> list[Indices]:
     """Each class is cut by proportions from Dir(alpha); drawn again until nobody has fewer than min_samples."""
     _enough(cfg.name, len(targets), agents, cfg.min_samples)
     labels, sizes = np.unique(targets, return_counts=True)
@@ -204,7 +243,11 @@ def _dirichlet(cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Gener
         if counts.sum(axis=0).min() >= cfg.min_samples:
             break
     else:
-        log.warning("dirichlet: nobody below %d samples not met in %d draws: topping up", cfg.min_samples, ATTEMPTS)
+        log.warning(
+            "dirichlet: nobody below %d samples not met in %d draws: topping up",
+            cfg.min_samples,
+            ATTEMPTS,
+        )
     cut = [
         np.split(rng.permutation(np.flatnonzero(targets == label)), np.cumsum(row)[:-1])
         for label, row in zip(labels, counts, strict=True)
@@ -213,7 +256,9 @@ def _dirichlet(cfg: Dirichlet, targets: Array, agents: int, rng: np.random.Gener
     return _topped_up(parts, cfg.min_samples)
 
 
-def _dirichlet_counts(cfg: Dirichlet, sizes: Array, agents: int, rng: np.random.Generator) -> Indices:
+def _dirichlet_counts(
+    cfg: Dirichlet, sizes: Array, agents: int, rng: np.random.Generator
+) -> Indices:
     """Samples of each class (classes, agents); an agent that holds n / N samples gets no more."""
     cut = _whole_shares if cfg.version == 1 else _unbiased_shares
     counts = np.zeros((len(sizes), agents), np.int64)
@@ -268,7 +313,11 @@ def _topped_up(parts: Sequence[Indices], least: int) -> list[Indices]:
 
 
 def _superclass_mixture(
-    cfg: SuperclassMixture, targets: Array, test_targets: Array, agents: int, rng: np.random.Generator
+    cfg: SuperclassMixture,
+    targets: Array,
+    test_targets: Array,
+    agents: int,
+    rng: np.random.Generator,
 ) -> Shares:
     """The first half of the agents draws `major` of its samples from super-class 0, the others 1 - major."""
     there = {int(label) for label in np.unique(targets)}
@@ -280,7 +329,8 @@ def _superclass_mixture(
     share = np.where(np.arange(agents) < (agents + 1) // 2, cfg.major, 1 - cfg.major)
     truth = np.stack([share, 1 - share], axis=1)
     pools, test_pools = (
-        [np.flatnonzero(superclass(cfg, some) == k) for k in range(2)] for some in (targets, test_targets)
+        [np.flatnonzero(superclass(cfg, some) == k) for k in range(2)]
+        for some in (targets, test_targets)
     )
     each = _largest_even(share, pools)
     tests = min(each // 5, _largest_even(share, test_pools))
@@ -297,7 +347,8 @@ def _largest_even(share: npt.NDArray[np.float64], pools: Sequence[Indices]) -> i
     """The largest equal size of all agents for which both pools suffice."""
     each = 2 * min(map(len, pools)) // max(len(share), 1)
     while each and any(
-        drawn > len(pool) for drawn, pool in zip(_drawn_from(share, each).sum(axis=0), pools, strict=True)
+        drawn > len(pool)
+        for drawn, pool in zip(_drawn_from(share, each).sum(axis=0), pools, strict=True)
     ):
         each -= 1
     return each
@@ -319,11 +370,17 @@ def _mixed(
 
 
 def _tested(
-    how: TestRule, train: list[Indices], targets: Array, test_targets: Array, rng: np.random.Generator
+    how: TestRule,
+    train: list[Indices],
+    targets: Array,
+    test_targets: Array,
+    rng: np.random.Generator,
 ) -> Shares:
     """Every agent tests on all test samples of every label that it trains on, or on its share of each label's."""
     if how == "view":
-        return Shares(train, [np.flatnonzero(np.isin(test_targets, np.unique(targets[own]))) for own in train])
+        return Shares(
+            train, [np.flatnonzero(np.isin(test_targets, np.unique(targets[own]))) for own in train]
+        )
     parts: list[list[Indices]] = [[] for _ in train]
     for label in np.unique(targets):
         counts = np.array([np.count_nonzero(targets[own] == label) for own in train])
@@ -346,7 +403,9 @@ def _even(samples: Indices, parts: int) -> list[Indices]:
 
 def _blocks(count: int, groups: int) -> Indices:
     """The group of each of `count` things, in near-equal consecutive blocks."""
-    return np.repeat(np.arange(groups), [len(part) for part in np.array_split(np.arange(count), groups)])
+    return np.repeat(
+        np.arange(groups), [len(part) for part in np.array_split(np.arange(count), groups)]
+    )
 
 
 def _enough(name: str, n: int, agents: int, least: int) -> None:

@@ -25,7 +25,9 @@ PLAIN_MEMBERS = (tarfile.REGTYPE, tarfile.AREGTYPE)
 MAX_IDX_AXES = 8
 GZIP_MAGIC = b"\x1f\x8b"
 DIGITS, UPPER = "0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-MERGED = DIGITS + UPPER + "abdefghnqrt"  # small letters that look like their capitals count as these
+MERGED = (
+    DIGITS + UPPER + "abdefghnqrt"
+)  # small letters that look like their capitals count as these
 EMNIST_CLASSES = {
     "byclass": DIGITS + UPPER + UPPER.lower(),
     "bymerge": MERGED,
@@ -49,7 +51,9 @@ def read_idx(path: Path) -> Array:
             more = file.read(1)
     except (EOFError, OSError, zlib.error) as error:
         fault = "cut short or not a gzip file"
-        raise DataError(f"{path}: {fault} ({error}); copy it again", public=f"an IDX file is {fault}") from None
+        raise DataError(
+            f"{path}: {fault} ({error}); copy it again", public=f"an IDX file is {fault}"
+        ) from None
     if len(content) != size or more:
         seen = f"more than {size}" if more else str(len(content))
         fault = f"{seen} bytes of values, its header asks for {size}: cut short or damaged"
@@ -62,7 +66,8 @@ def _idx_header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], tuple[int, .
     magic = file.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in IDX_TYPES:
         raise DataError(
-            f"{path}: not an IDX file (it starts with {magic.hex() or 'nothing'})", public="a file is no IDX file"
+            f"{path}: not an IDX file (it starts with {magic.hex() or 'nothing'})",
+            public="a file is no IDX file",
         )
     axes = magic[3]
     if not 1 <= axes <= MAX_IDX_AXES:
@@ -70,14 +75,18 @@ def _idx_header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], tuple[int, .
         raise DataError(f"{path}: {fault}", public=f"an IDX file is damaged: {fault}")
     lengths = file.read(4 * axes)
     if len(lengths) < 4 * axes:
-        raise DataError(f"{path}: cut short in its header", public="an IDX file is cut short in its header")
+        raise DataError(
+            f"{path}: cut short in its header", public="an IDX file is cut short in its header"
+        )
     shape = tuple(int(length) for length in np.frombuffer(lengths, ">u4"))
     return np.dtype(IDX_TYPES[magic[2]]), shape
 
 
 def is_idx(path: Path) -> bool:
     """A folder of IDX files, or the file of training images itself."""
-    return bool(_idx_files(path, "train", "images")) if path.is_dir() else "train-images" in path.name
+    return (
+        bool(_idx_files(path, "train", "images")) if path.is_dir() else "train-images" in path.name
+    )
 
 
 def load_idx(path: Path) -> Dataset:
@@ -106,7 +115,13 @@ def load_idx(path: Path) -> Dataset:
         return dataset(*train, test, source=str(path))
     classes = _emnist_classes(path, name)
     upright = [_emnist(path, name, pair, classes) for pair in (train, test) if pair]
-    return dataset(*upright[0], upright[1] if test else None, source=str(path), labels=tuple(classes), ordered=True)
+    return dataset(
+        *upright[0],
+        upright[1] if test else None,
+        source=str(path),
+        labels=tuple(classes),
+        ordered=True,
+    )
 
 
 def is_cifar(path: Path) -> bool:
@@ -123,18 +138,30 @@ def load_cifar(path: Path) -> Dataset:
     names = sorted(name for name in files if name.startswith("data_batch") or name == "train.bin")
     if not names:
         fault = "no data_batch_*.bin and no train.bin"
-        raise DataError(f"{path}: {fault} among {', '.join(sorted(files)) or 'nothing'}", public=fault)
+        raise DataError(
+            f"{path}: {fault} among {', '.join(sorted(files)) or 'nothing'}", public=fault
+        )
     hundred = names == ["train.bin"]
     wanted = [] if hundred else [f"data_batch_{i}.bin" for i in range(1, BATCHES + 1)]
     if lacking := sorted({*wanted, "test.bin" if hundred else "test_batch.bin"} - set(files)):
-        fault = f"{', '.join(lacking)} missing: a part of the data set would be left out; copy it again"
+        fault = (
+            f"{', '.join(lacking)} missing: a part of the data set would be left out; copy it again"
+        )
         raise DataError(f"{path}: {fault}", public=fault)
     parts = [_cifar_records(f"{path}/{name}", files[name], hundred) for name in names]
     test_name = "test.bin" if hundred else "test_batch.bin"
-    test = _cifar_records(f"{path}/{test_name}", files[test_name], hundred) if test_name in files else None
-    labels = _cifar_labels(path, files.get("fine_label_names.txt" if hundred else "batches.meta.txt", b""))
+    test = (
+        _cifar_records(f"{path}/{test_name}", files[test_name], hundred)
+        if test_name in files
+        else None
+    )
+    labels = _cifar_labels(
+        path, files.get("fine_label_names.txt" if hundred else "batches.meta.txt", b"")
+    )
     features, targets = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return dataset(features, targets, test, source=str(path), labels=tuple(labels), ordered=bool(labels))
+    return dataset(
+        features, targets, test, source=str(path), labels=tuple(labels), ordered=bool(labels)
+    )
 
 
 def _cifar_labels(path: Path, content: bytes) -> list[str]:
@@ -150,7 +177,8 @@ def _emnist_classes(path: Path, name: str) -> str:
     if split not in EMNIST_CLASSES:
         expected = f"it has {', '.join(EMNIST_CLASSES)}"
         raise DataError(
-            f"{path}: EMNIST has no split {split!r}; {expected}", public=f"EMNIST has no such split; {expected}"
+            f"{path}: EMNIST has no split {split!r}; {expected}",
+            public=f"EMNIST has no such split; {expected}",
         )
     return EMNIST_CLASSES[split]
 
@@ -159,11 +187,16 @@ def _emnist(path: Path, name: str, pair: tuple[Array, Array], classes: str) -> t
     """Upright images, and labels from 0."""
     images, labels = pair
     first = 1 if name == "emnist-letters-" else 0
-    if images.ndim != 4 or labels.min(initial=first) < first or labels.max(initial=first) >= first + len(classes):
+    if (
+        images.ndim != 4
+        or labels.min(initial=first) < first
+        or labels.max(initial=first) >= first + len(classes)
+    ):
         seen = f"images {images.shape[1:]}, labels {labels.min(initial=first)} to {labels.max(initial=first)}"
         expected = f"labels from {first} to {first + len(classes) - 1} are expected"
         raise DataError(
-            f"{path}: {name}: {seen}; {expected}", public=f"EMNIST's images or labels are damaged; {expected}"
+            f"{path}: {name}: {seen}; {expected}",
+            public=f"EMNIST's images or labels are damaged; {expected}",
         )
     return np.ascontiguousarray(images.transpose(0, 1, 3, 2)), labels.astype(np.int64) - first
 
@@ -187,7 +220,11 @@ def _idx_pair(folder: Path, part: str) -> tuple[Array, Array] | None:
 
 
 def _folder_files(folder: Path) -> Mapping[str, bytes]:
-    files = [path for path in sorted(folder.iterdir()) if path.suffix in CIFAR_SUFFIXES and path.is_file()]
+    files = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.suffix in CIFAR_SUFFIXES and path.is_file()
+    ]
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -197,15 +234,21 @@ def _archive_files(path: Path) -> Mapping[str, bytes]:
     limit = unpacked_limit(path)
     try:
         with path.open("rb") as raw, _plain(raw, zipped=_is_gzip(raw)) as plain:
-            stream: Any = Unpacked(plain, path, limit)  # all that tarfile asks of a stream is to be read
+            stream: Any = Unpacked(
+                plain, path, limit
+            )  # all that tarfile asks of a stream is to be read
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
-                    check_size(path, member.size, limit)  # a sparse member holds less than it claims
+                    check_size(
+                        path, member.size, limit
+                    )  # a sparse member holds less than it claims
                     if member.type in PLAIN_MEMBERS and member.name.endswith(CIFAR_SUFFIXES):
                         _add_member(path, files, archive, member)
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
         fault = "cut short or not a tar archive"
-        raise DataError(f"{path}: {fault} ({error}); copy it again", public=f"an archive is {fault}") from None
+        raise DataError(
+            f"{path}: {fault} ({error}); copy it again", public=f"an archive is {fault}"
+        ) from None
     return files
 
 
@@ -219,10 +262,14 @@ def _is_gzip(raw: IO[bytes]) -> bool:
     return head == GZIP_MAGIC
 
 
-def _add_member(path: Path, files: dict[str, bytes], archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+def _add_member(
+    path: Path, files: dict[str, bytes], archive: tarfile.TarFile, member: tarfile.TarInfo
+) -> None:
     name = Path(member.name).name
     if name in files:
-        raise DataError(f"{path}: {name} occurs twice", public="an archive holds two files of one name")
+        raise DataError(
+            f"{path}: {name} occurs twice", public="an archive holds two files of one name"
+        )
     if len(files) >= MAX_CIFAR_FILES:
         fault = f"more than {MAX_CIFAR_FILES} files, CIFAR has 8"
         raise DataError(f"{path}: {fault}", public=f"an archive holds {fault}")
@@ -233,7 +280,9 @@ def _add_member(path: Path, files: dict[str, bytes], archive: tarfile.TarFile, m
 def _cifar_records(where: str, content: bytes, hundred: bool) -> tuple[Array, Array]:
     head = 2 if hundred else 1  # CIFAR-100: coarse label, then fine label
     if not content or len(content) % (head + CIFAR_PIXELS):
-        fault = f"{len(content)} bytes are no whole number of records of {head + CIFAR_PIXELS} bytes"
+        fault = (
+            f"{len(content)} bytes are no whole number of records of {head + CIFAR_PIXELS} bytes"
+        )
         raise DataError(f"{where}: {fault}", public=f"a file of CIFAR is damaged: {fault}")
     records = np.frombuffer(content, np.uint8).reshape(-1, head + CIFAR_PIXELS)
     return records[:, head:].reshape(-1, 3, 32, 32), records[:, head - 1]

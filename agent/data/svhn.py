@@ -33,11 +33,20 @@ def load_svhn(path: Path) -> Dataset:
 def _digits(path: Path) -> tuple[Array, Array]:
     content = _read(path)
     x, y = content.get("X"), content.get("y")
-    if not isinstance(x, np.ndarray) or x.ndim != 4 or x.shape[:3] != (32, 32, 3) or x.dtype != np.uint8:
+    if (
+        not isinstance(x, np.ndarray)
+        or x.ndim != 4
+        or x.shape[:3] != (32, 32, 3)
+        or x.dtype != np.uint8
+    ):
         seen = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else "missing"
         fault = f"X is {seen}; bytes (32, 32, 3, n) are expected: the cropped digits, format 2"
         raise DataError(f"{path}: {fault}", public=fault)
-    if not isinstance(y, np.ndarray) or y.shape not in {(x.shape[3], 1), (1, x.shape[3]), (x.shape[3],)}:
+    if not isinstance(y, np.ndarray) or y.shape not in {
+        (x.shape[3], 1),
+        (1, x.shape[3]),
+        (x.shape[3],),
+    }:
         seen = f"of shape {y.shape}" if isinstance(y, np.ndarray) else "missing"
         fault = f"y is {seen}; one digit for each of {x.shape[3]} images is expected"
         raise DataError(f"{path}: {fault}", public=fault)
@@ -57,4 +66,6 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(read_arrays(path.read_bytes(), ("X", "y"), limit))
     except MatlabError as error:
-        raise DataError(f"{path}: {error}; copy it again", public=f"a file of SVHN cannot be read: {error}") from None
+        raise DataError(
+            f"{path}: {error}; copy it again", public=f"a file of SVHN cannot be read: {error}"
+        ) from None

@@ -59,7 +59,13 @@ def load_table(path: Path, label: str | None = None, test: Path | None = None) -
             public="the columns of the test table differ from those of the training table",
         )
     targets, test_targets, labels = encode(train_table.spelled, test_table.spelled)
-    return dataset(train_table.features, targets, (test_table.features, test_targets), source=source, labels=labels)
+    return dataset(
+        train_table.features,
+        targets,
+        (test_table.features, test_targets),
+        source=source,
+        labels=labels,
+    )
 
 
 def label_column(columns: Sequence[str], wanted: str | None, where: str) -> int:
@@ -90,7 +96,9 @@ def _read_csv(path: Path, label: str | None) -> Table:
             return _collect(path, columns, at, rows)
     except UnicodeDecodeError as error:
         fault = "not UTF-8 text; save the table as UTF-8"
-        raise DataError(f"{path}: {fault} ({error.reason})", public=f"the table is {fault}") from None
+        raise DataError(
+            f"{path}: {fault} ({error.reason})", public=f"the table is {fault}"
+        ) from None
     except csv.Error as error:
         raise DataError(f"{path}: {error}", public="the table is no CSV text") from None
 
@@ -114,7 +122,9 @@ def _header(path: Path, cells: list[str], label: str | None) -> tuple[str, ...]:
         raise DataError(f"{path}: {fault}", public=fault)
     if len(set(columns)) < len(columns):
         twice = sorted({column for column in columns if columns.count(column) > 1})
-        raise DataError(f"{path}: columns occur twice: {_few(twice)}", public="two columns have one name")
+        raise DataError(
+            f"{path}: columns occur twice: {_few(twice)}", public="two columns have one name"
+        )
     return columns
 
 
@@ -130,7 +140,10 @@ def _collect(path: Path, columns: tuple[str, ...], at: int, rows: Iterator[list[
         spelled.append(_label(cells[at], where, columns[at]))
         blocks.append(_numbers(cells, columns, at, where))
     if not blocks:
-        raise DataError(f"{path}: no samples below the header", public="the table has no samples below its header")
+        raise DataError(
+            f"{path}: no samples below the header",
+            public="the table has no samples below its header",
+        )
     return Table(columns[:at] + columns[at + 1 :], columns[at], np.stack(blocks), spelled)
 
 
@@ -144,7 +157,9 @@ def _label(cell: str, where: Row, column: str) -> str:
     return text
 
 
-def _numbers(cells: list[str], columns: Sequence[str], label: int, where: Row) -> npt.NDArray[np.float32]:
+def _numbers(
+    cells: list[str], columns: Sequence[str], label: int, where: Row
+) -> npt.NDArray[np.float32]:
     """The features of one row: all its cells but the label."""
     features = cells[:label] + cells[label + 1 :]
     try:
@@ -154,7 +169,9 @@ def _numbers(cells: list[str], columns: Sequence[str], label: int, where: Row) -
         text = cells[bad].strip()
         seen = f"{text!r} is not a number" if text else "the cell is empty"
         kind = "is not a number" if text else "is empty"
-        raise _bad_cell(where, columns, bad, f"{seen}; every feature must be numeric", kind) from None
+        raise _bad_cell(
+            where, columns, bad, f"{seen}; every feature must be numeric", kind
+        ) from None
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
     if not np.isfinite(single).all():
@@ -190,12 +207,16 @@ def _read_parquet(path: Path, label: str | None) -> Table:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(
-            f"{path}: not a Parquet file, or cut short ({error})", public="not a Parquet file, or cut short"
+            f"{path}: not a Parquet file, or cut short ({error})",
+            public="not a Parquet file, or cut short",
         ) from None
     names = columns[:at] + columns[at + 1 :]
     found = [_parquet_column(path, columns, name, table.column(name)) for name in names]
     if any(len(values) != len(spelled) for values in found):
-        raise DataError(f"{path}: its columns differ in length", public="the columns of a table differ in length")
+        raise DataError(
+            f"{path}: its columns differ in length",
+            public="the columns of a table differ in length",
+        )
     return Table(names, columns[at], np.stack(found, axis=1), spelled)
 
 
@@ -240,7 +261,9 @@ def _text_of(cell: object) -> str:
     return cell if isinstance(cell, str) else str(cell)
 
 
-def _parquet_column(path: Path, columns: tuple[str, ...], name: str, cells: Any) -> npt.NDArray[np.float32]:
+def _parquet_column(
+    path: Path, columns: tuple[str, ...], name: str, cells: Any
+) -> npt.NDArray[np.float32]:
     found: list[float] = []
     for block in cells.chunks:
         for cell in block.to_pylist():
@@ -248,7 +271,9 @@ def _parquet_column(path: Path, columns: tuple[str, ...], name: str, cells: Any)
                 seen = "the cell is empty" if cell is None else repr(cell)
                 kind = "is empty" if cell is None else "is not a finite number"
                 row = Row(path, len(found) + 1)
-                raise _bad_cell(row, columns, columns.index(name), f"{seen}; a finite number is expected", kind)
+                raise _bad_cell(
+                    row, columns, columns.index(name), f"{seen}; a finite number is expected", kind
+                )
             found.append(cell)
     return np.array(found, np.float32)
 

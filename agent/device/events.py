@@ -280,6 +280,8 @@ class Outboxed:
     run: str = ""
     accepted: int = 0  # newest step of the run that is known to be accepted
     step: int = 0  # step of the report that waits, 0: none
-    kept: int = 0  # step of the report that was accepted and is kept until its step is closed, 0: none
+    kept: int = (
+        0  # step of the report that was accepted and is kept until its step is closed, 0: none
+    )
     confirmed: int = 0  # `again` of the order that said `accepted`
     aside: Outboxed | None = None  # of the run before

@@ -24,7 +24,9 @@ class ModelStore:
     is fetched again. What is `durable` survives a power cut.
     """
 
-    def __init__(self, folder: Path, largest_bytes: int = LARGEST_MODEL, *, durable: bool = True) -> None:
+    def __init__(
+        self, folder: Path, largest_bytes: int = LARGEST_MODEL, *, durable: bool = True
+    ) -> None:
         self._folder = folder
         self._durable = durable
         self.damaged: list[str] = []
@@ -34,7 +36,9 @@ class ModelStore:
         for path in sorted(folder.glob("*.model")):
             if not _holds_what_its_name_says(path):
                 path.unlink()
-                self.damaged.append(f"{path}: the model is damaged; it is fetched again if it is still needed")
+                self.damaged.append(
+                    f"{path}: the model is damaged; it is fetched again if it is still needed"
+                )
         self._numbers = itertools.count()
         self._parts = Assembler(
             self._sink,

@@ -111,7 +111,9 @@ class Outbox:
             )
         )
         self.state, self._aside = self._read()
-        self.unwritten = False  # the disk was full; `flush` writes the state as soon as there is room
+        self.unwritten = (
+            False  # the disk was full; `flush` writes the state as soon as there is room
+        )
         self._sweep()
 
     def close(self) -> None:
@@ -145,7 +147,14 @@ class Outbox:
         return self._folder / f"report-{name}", self._folder / f"memory-{name}"
 
     def put(
-        self, step: int, digest: bytes, size: int, *, part_bytes: int, with_memory: bool, memory_digest: bytes = b""
+        self,
+        step: int,
+        digest: bytes,
+        size: int,
+        *,
+        part_bytes: int,
+        with_memory: bool,
+        memory_digest: bytes = b"",
     ) -> None:
         """The report of `step` is written, and its memory too, if it comes with one."""
         report, memory = self.places(step)
@@ -197,7 +206,11 @@ class Outbox:
         state = self.state
         if not state.kept:
             self._become(
-                replace(self.state.without_report, accepted=accepted, lost=AHEAD if state.memory else state.lost)
+                replace(
+                    self.state.without_report,
+                    accepted=accepted,
+                    lost=AHEAD if state.memory else state.lost,
+                )
             )
             return
         rewound = replace(
@@ -216,7 +229,9 @@ class Outbox:
 
     def lose(self, accepted: int, confirmed: int) -> None:
         """The coordinator knows of accepted work that this folder does not: the memory is older, or gone."""
-        self._become(replace(self.state.without_report, accepted=accepted, confirmed=confirmed, lost=LOST))
+        self._become(
+            replace(self.state.without_report, accepted=accepted, confirmed=confirmed, lost=LOST)
+        )
 
     def switch(self, run: str) -> None:
         """Belong to another run: to the one aside, or to a new one, with nothing in hand. This one is kept aside."""
@@ -227,14 +242,21 @@ class Outbox:
     def set_memory_aside(self) -> str:
         """The memory is damaged: keep the file for a person, start with an empty one. Returns what happened."""
         name = self.state.memory
-        said = self._put_away(name, "the memory of this agent's earlier work is damaged; it starts with an empty one")
+        said = self._put_away(
+            name, "the memory of this agent's earlier work is damaged; it starts with an empty one"
+        )
         self._become(replace(self.state, memory="", memory_digest="", lost=LOST))
         return said
 
     def set_report_aside(self) -> str:
         """The report is damaged: keep the file for a person, forget it. Returns what happened."""
-        said = self._put_away(self.state.report, "the report that waited to be sent is damaged; the work is done again")
-        self._become(replace(self.state, report="") if self.state.kept else self.state.without_report)
+        said = self._put_away(
+            self.state.report,
+            "the report that waited to be sent is damaged; the work is done again",
+        )
+        self._become(
+            replace(self.state, report="") if self.state.kept else self.state.without_report
+        )
         return said
 
     def report_is_whole(self) -> bool:
@@ -254,7 +276,9 @@ class Outbox:
         if self._aside is not None:
             tree["aside"] = asdict(self._aside)
         try:
-            write_atomically(self._folder / "state.json", json.dumps(tree).encode(), durable=self._durable)
+            write_atomically(
+                self._folder / "state.json", json.dumps(tree).encode(), durable=self._durable
+            )
         except OSError as error:
             if not is_full(error):
                 raise
@@ -271,9 +295,15 @@ class Outbox:
             states = (_state(tree), None if aside is None else _state(aside))
         except FileNotFoundError:
             return State(), None
-        except (ValueError, TypeError, AttributeError):  # a broken disk; what it said is known to the coordinator
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+        ):  # a broken disk; what it said is known to the coordinator
             path.replace(path.with_suffix(".broken"))
-            self.damaged.append(f"{path}: the file is damaged; it is kept as {path.with_suffix('.broken').name}")
+            self.damaged.append(
+                f"{path}: the file is damaged; it is kept as {path.with_suffix('.broken').name}"
+            )
             return State(), None
         return self._found(states[0]), None if states[1] is None else self._found(states[1])
 

@@ -27,7 +27,14 @@ from covey.shared.files import is_full, write_atomically
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.link_subscriptions import Subscriptions
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, digest
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    OrderMessage,
+    Part,
+    ReportContent,
+    digest,
+)
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
@@ -81,7 +88,9 @@ class Agent:
         self.topics = Topics(identity.federation)
         self.outbox = Outbox(identity.state, durable=identity.durable)
         largest = rules.policy.largest_model_bytes
-        self.store = ModelStore(identity.state / "models", largest or LARGEST_MODEL, durable=identity.durable)
+        self.store = ModelStore(
+            identity.state / "models", largest or LARGEST_MODEL, durable=identity.durable
+        )
         self.session = Session(
             identity.agent,
             self.topics,
@@ -94,7 +103,9 @@ class Agent:
         self.vanished = False
         self._fault: BaseException | None = None  # what ended a task that must not end
         self._link: Link | None = None
-        self._inspection: dict[str, Any] = {}  # the last job of that kind: its answer weighs later ones
+        self._inspection: dict[
+            str, Any
+        ] = {}  # the last job of that kind: its answer weighs later ones
         self._weight = 0.0
         self._full_told = -FULL_TOLD_S  # when it was last said that the disk is full
         self._flushing: asyncio.Task[None] | None = None
@@ -169,13 +180,17 @@ class Agent:
         if isinstance(incoming, Up) and self._subscriptions is not None:
             self._subscriptions.connected()
         if not isinstance(incoming, Message):
-            self.tell({"event": type(incoming).__name__.lower(), "why": getattr(incoming, "why", "")})
+            self.tell(
+                {"event": type(incoming).__name__.lower(), "why": getattr(incoming, "why", "")}
+            )
             return incoming
         if not incoming.payload:  # a retained topic was cleared
             return None
         match self.topics.parse(incoming.topic):
             case PlainTopic("coordinator/status"):
-                return e.CoordinatorSeen(CoordinatorStatus.from_bytes(incoming.payload), incoming.retained)
+                return e.CoordinatorSeen(
+                    CoordinatorStatus.from_bytes(incoming.payload), incoming.retained
+                )
             case AgentTopic(agent, "status") if agent == self.identity.agent:
                 return e.OwnStatusSeen(AgentStatus.from_bytes(incoming.payload), incoming.retained)
             case AgentTopic(agent, "order") if agent == self.identity.agent:
@@ -244,7 +259,13 @@ class Agent:
                 _cancel(self._inspecting)
                 self._inspecting = self._spawn(self._inspect(task, task_digest))
             case e.StartWork(order):
-                self.tell({"event": "work", "step": order.step, "phase": order.work.phase if order.work else ""})
+                self.tell(
+                    {
+                        "event": "work",
+                        "step": order.step,
+                        "phase": order.work.phase if order.work else "",
+                    }
+                )
                 self._work = self._spawn(self._perform(order))
             case e.CancelWork():
                 _cancel(self._work)
@@ -296,7 +317,9 @@ class Agent:
                 case e.Unsubscribe(topics):
                     await subscriptions.remove(topics)
                 case e.PublishStatus(status):
-                    await link.publish(self.topics.status(self.identity.agent), status.to_bytes(), retain=True)
+                    await link.publish(
+                        self.topics.status(self.identity.agent), status.to_bytes(), retain=True
+                    )
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         self._feed(e.SubscriptionsRefused(topics))
@@ -304,15 +327,24 @@ class Agent:
     # work
 
     async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
-        job = {"job": "inspect", "source": dict(self.identity.source), "task": task, **self.rules.to_wire()}
-        found = await self._answer(job, float("inf"))  # who takes part must be known before any work
+        job = {
+            "job": "inspect",
+            "source": dict(self.identity.source),
+            "task": task,
+            **self.rules.to_wire(),
+        }
+        found = await self._answer(
+            job, float("inf")
+        )  # who takes part must be known before any work
         problem = found.get("failure") or found.get("problem")
         if problem:
             self._feed(e.Inspected(task_digest, problem=problem, detail=found.get("detail", "")))
             return
         self._weight = float(found["samples"])
         labels = tuple(found["labels"]) if self.rules.policy.labels == "told" else ()
-        self.tell({"event": "data", "samples": found["samples"], "test_samples": found["test_samples"]})
+        self.tell(
+            {"event": "data", "samples": found["samples"], "test_samples": found["test_samples"]}
+        )
         self._feed(e.Inspected(task_digest, found["samples"], found["test_samples"], labels))
 
     async def _perform(self, order: OrderMessage) -> None:
@@ -325,13 +357,21 @@ class Agent:
             async with asyncio.timeout(limit):
                 done = await self._worked(order)
         except TimeoutError:
-            done = {"failure": f"policy of this device: max_seconds: the work took longer than {limit:g} s"}
+            done = {
+                "failure": f"policy of this device: max_seconds: the work took longer than {limit:g} s"
+            }
         if "model_damaged" in done:
             self.tell({"event": "damaged", "why": self.store.remove(done["model_damaged"])})
             self._feed(e.ModelDamaged(done["model_damaged"]))
             return
         if "failure" in done:
-            self.tell({"event": "failed", "step": order.step, "why": done.get("detail") or done["failure"]})
+            self.tell(
+                {
+                    "event": "failed",
+                    "step": order.step,
+                    "why": done.get("detail") or done["failure"],
+                }
+            )
             self._feed(e.WorkFailed(order.step, done["failure"]))
             return
         if done["failed"]:
@@ -379,7 +419,10 @@ class Agent:
             "source": dict(self.identity.source),
             "client": self.identity.agent,
             "order": order.to_bytes(),
-            "models": [str(self.store.path(ref.digest)) for ref in (order.work.models if order.work else [])],
+            "models": [
+                str(self.store.path(ref.digest))
+                for ref in (order.work.models if order.work else [])
+            ],
             "memory": str(self.outbox.memory) if self.outbox.memory else "",
             "memory_digest": state.memory_digest,
             "client_state": state.lost or "whole",
@@ -394,7 +437,13 @@ class Agent:
         try:
             return await self.pool.run(job, weight=weight)
         except WorkerLost as error:
-            self.tell({"event": "worker lost", "job": job["job"], "why": f"{error}; the job is done again"})
+            self.tell(
+                {
+                    "event": "worker lost",
+                    "job": job["job"],
+                    "why": f"{error}; the job is done again",
+                }
+            )
         try:
             return await self.pool.run(job, weight=weight)
         except WorkerLost as error:
@@ -417,11 +466,22 @@ class Agent:
         return True
 
     def _put(
-        self, order: OrderMessage, name: bytes, size: int, *, with_memory: bool, memory_digest: bytes = b""
+        self,
+        order: OrderMessage,
+        name: bytes,
+        size: int,
+        *,
+        with_memory: bool,
+        memory_digest: bytes = b"",
     ) -> None:
         part_bytes = order.work.part_bytes if order.work else PART_BYTES
         self.outbox.put(
-            order.step, name, size, part_bytes=part_bytes, with_memory=with_memory, memory_digest=memory_digest
+            order.step,
+            name,
+            size,
+            part_bytes=part_bytes,
+            with_memory=with_memory,
+            memory_digest=memory_digest,
         )
         self._fresh = order.step
         self._feed(e.WorkDone(order.step))
@@ -451,7 +511,9 @@ class Agent:
             return False
         fingerprint = bytes.fromhex(state.digest)
         with path.open("rb") as file:
-            for part in split(file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step):
+            for part in split(
+                file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step
+            ):
                 topic = self.topics.report(self.identity.agent)
                 if not await self._link.publish(topic, part.to_bytes()):
                     return False

@@ -25,7 +25,13 @@ from covey.agent.device import events as e
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.duplicate_ids import Answer, Namesakes
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelRef, OrderMessage, bounded_labels
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    ModelRef,
+    OrderMessage,
+    bounded_labels,
+)
 from covey.shared.wire.topics import Topics
 
 ROLL_SPREAD_S = 0.5  # answers to a roll call come within this time
@@ -134,7 +140,9 @@ class Session:
     @property
     def will(self) -> AgentStatus:
         """What others should read when this agent is gone."""
-        return AgentStatus(agent=self._agent, session=self._session, version=self._version, online=False)
+        return AgentStatus(
+            agent=self._agent, session=self._session, version=self._version, online=False
+        )
 
     def handle(self, event: e.Event, now: float) -> list[e.Action]:
         return self._react(event, now) + self._settle_subscriptions() + self._settle_status()
@@ -162,7 +170,11 @@ class Session:
             case e.WorkDone(step):
                 return self._work_done(step, now)
             case e.WorkFailed(step, why):
-                return [e.ReportFailure(self._work, why)] if self._work and self._work.step == step else []
+                return (
+                    [e.ReportFailure(self._work, why)]
+                    if self._work and self._work.step == step
+                    else []
+                )
             case e.Sent(step, whole):
                 return self._sent(step, whole, now)
             case e.ReportDamaged(step):
@@ -229,7 +241,9 @@ class Session:
 
     # the coordinator's status
 
-    def _coordinator_seen(self, status: CoordinatorStatus, retained: bool, now: float) -> list[e.Action]:
+    def _coordinator_seen(
+        self, status: CoordinatorStatus, retained: bool, now: float
+    ) -> list[e.Action]:
         if status.online and retained and status.session < self._live_session:
             return []  # the broker has it from before a crash: a coordinator that lives will say so itself
         before, self._coordinator = self._coordinator, status
@@ -245,7 +259,9 @@ class Session:
             return []
         return self._order_arrived(order, now)
 
-    def _roll_called(self, status: CoordinatorStatus, before: CoordinatorStatus | None, now: float) -> list[e.Action]:
+    def _roll_called(
+        self, status: CoordinatorStatus, before: CoordinatorStatus | None, now: float
+    ) -> list[e.Action]:
         if status.epoch != self._epoch:
             self._epoch = status.epoch
             self._roll_at = now + self._random.uniform(0, ROLL_SPREAD_S)
@@ -314,7 +330,9 @@ class Session:
         return knows_less and order.again <= self._confirmed
 
     def _wants(self, order: OrderMessage, step: int) -> bool:
-        return order.work is not None and order.step == step > max(order.accepted, order.closed, self._accepted)
+        return order.work is not None and order.step == step > max(
+            order.accepted, order.closed, self._accepted
+        )
 
     def _switch_run(self, order: OrderMessage, now: float) -> list[e.Action]:
         if order.run == self._run:
@@ -325,7 +343,11 @@ class Session:
         left = self._aside
         if self._run:
             left = e.Outboxed(self._run, self._accepted, self._outbox, self._kept, self._confirmed)
-        back = self._aside if self._aside is not None and self._aside.run == order.run else e.Outboxed(order.run)
+        back = (
+            self._aside
+            if self._aside is not None and self._aside.run == order.run
+            else e.Outboxed(order.run)
+        )
         self._aside = left
         self._run, self._accepted, self._outbox = back.run, back.accepted, back.step
         self._kept, self._confirmed = back.kept, back.confirmed
@@ -354,7 +376,11 @@ class Session:
         if order.accepted == step:
             self._accepted, self._confirmed = step, order.again
             self._outbox, self._kept = 0, step
-            return [*self._stop_sending(), e.CommitMemory(step, order.again), *self._settle_kept(order)]
+            return [
+                *self._stop_sending(),
+                e.CommitMemory(step, order.again),
+                *self._settle_kept(order),
+            ]
         if step <= max(order.accepted, order.closed) or order.step > step:
             self._outbox = 0
             return [*self._stop_sending(), e.DropReport(step)]
@@ -450,7 +476,9 @@ class Session:
         return self._topics_of(refs)
 
     def _topics_of(self, refs: Sequence[ModelRef]) -> tuple[str, ...]:
-        topics = (f"{self._topics.model(ref.key)}/{part}" for ref in refs for part in range(ref.parts))
+        topics = (
+            f"{self._topics.model(ref.key)}/{part}" for ref in refs for part in range(ref.parts)
+        )
         return tuple(dict.fromkeys(topics))
 
     def _watch_for_stall(self, now: float) -> list[e.Action]:
@@ -516,7 +544,9 @@ class Session:
         if self._stall_at is not None and now >= self._stall_at:
             self._stalls = min(self._stalls + 1, 16)
             self._watch_for_stall(now)
-            actions.append(e.Subscribe(self._topics_of(self._missing())))  # the broker sends retained parts again
+            actions.append(
+                e.Subscribe(self._topics_of(self._missing()))
+            )  # the broker sends retained parts again
         return actions
 
 

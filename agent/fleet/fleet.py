@@ -66,14 +66,20 @@ class FleetRun:
         allowed: AllowedCode = NO_CODE,
     ) -> None:
         if scenario.fleet is None:
-            raise UserError(f"scenario {scenario.name} has no section 'fleet': there is nothing to simulate")
+            raise UserError(
+                f"scenario {scenario.name} has no section 'fleet': there is nothing to simulate"
+            )
         self._fleet: Fleet = scenario.fleet
         self._scenario, self._source, self._folder = scenario, source, folder
         self._open_link, self._pool, self._tell = open_link, pool, tell
-        self._rules = Rules(UNLIMITED, allowed)  # whoever starts a simulation may ask of it what she likes
+        self._rules = Rules(
+            UNLIMITED, allowed
+        )  # whoever starts a simulation may ask of it what she likes
         self._weather = Weather(self._fleet, scenario.seed)
         self._rounds = Rounds()
-        self._died: set[tuple[int, str, int]] = set()  # (agent, run, step): nobody dies twice of the same
+        self._died: set[tuple[int, str, int]] = (
+            set()
+        )  # (agent, run, step): nobody dies twice of the same
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -85,12 +91,16 @@ class FleetRun:
 
     async def _watch_rounds(self) -> None:
         topic = Topics(self._scenario.federation).coordinator_status
-        async with self._open_link(f"covey-{self._scenario.federation}-fleet-{os.getpid()}", None) as link:
+        async with self._open_link(
+            f"covey-{self._scenario.federation}-fleet-{os.getpid()}", None
+        ) as link:
             async for incoming in link.incoming():
                 if isinstance(incoming, Up):
                     self._tell({"event": "fleet up"})
                     await link.subscribe([topic])
-                elif isinstance(incoming, Down):  # said once for all agents, whose links go to the same broker
+                elif isinstance(
+                    incoming, Down
+                ):  # said once for all agents, whose links go to the same broker
                     self._tell({"event": "fleet down", "why": incoming.why})
                 elif isinstance(incoming, Message) and incoming.payload:
                     with contextlib.suppress(DecodeError):
@@ -147,7 +157,12 @@ class FleetRun:
 
 
 async def host(
-    path: Path, url: BrokerUrl, folder: Path, data_root: Path | None, tell: Tell, allowed: AllowedCode = NO_CODE
+    path: Path,
+    url: BrokerUrl,
+    folder: Path,
+    data_root: Path | None,
+    tell: Tell,
+    allowed: AllowedCode = NO_CODE,
 ) -> None:
     """Run the fleet of a scenario file, with the code of its own that is allowed, until SIGTERM, SIGINT or the end of the parent process."""
     parent = os.getppid()  # asked first: it may be gone before we are ready
@@ -161,9 +176,22 @@ async def host(
     async with Pool(workers, keep_warm_s=600.0, command=(*COMMAND, "--warm")) as pool:
         await check_device(pool, scenario.training.device, Rules(UNLIMITED, allowed))
         await write_partition(pool, source, folder / "partition.npz")
-        tell({"event": "fleet", "agents": scenario.fleet.agents, "workers": workers, "broker": str(url)})
+        tell(
+            {
+                "event": "fleet",
+                "agents": scenario.fleet.agents,
+                "workers": workers,
+                "broker": str(url),
+            }
+        )
         fleet = FleetRun(
-            scenario, source, folder, lambda name, will: MqttLink(url, client_id=name, will=will), pool, tell, allowed
+            scenario,
+            source,
+            folder,
+            lambda name, will: MqttLink(url, client_id=name, will=will),
+            pool,
+            tell,
+            allowed,
         )
         async with _until_told_to_end(parent) as told:
             running = asyncio.create_task(fleet.run())

@@ -44,7 +44,9 @@ def natural(images: Tensor, draw: torch.Generator) -> Tensor:
     """Crop and resize (scale 0.2 to 1), flip in half of the cases, jitter colours, greyscale now and then."""
     at = images.device
     cropped = _crop(images, draw)
-    jittered = torch.where(_chance(len(images), JITTER_CHANCE, draw).to(at), _jitter(cropped, draw), cropped)
+    jittered = torch.where(
+        _chance(len(images), JITTER_CHANCE, draw).to(at), _jitter(cropped, draw), cropped
+    )
     return torch.where(_chance(len(images), GREY_CHANCE, draw).to(at), _grey(jittered), jittered)
 
 
@@ -84,7 +86,9 @@ def _brightness(images: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def _contrast(images: Tensor, draw: torch.Generator) -> Tensor:
-    return torch.lerp(_grey(images).mean(dim=(1, 2, 3), keepdim=True), images, _factor(images, draw))
+    return torch.lerp(
+        _grey(images).mean(dim=(1, 2, 3), keepdim=True), images, _factor(images, draw)
+    )
 
 
 def _saturation(images: Tensor, draw: torch.Generator) -> Tensor:

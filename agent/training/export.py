@@ -61,10 +61,14 @@ def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
     example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
     try:
         program = torch.export.export(
-            Deployed(module, task).eval(), (example,), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},)
+            Deployed(module, task).eval(),
+            (example,),
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
         )
     except Exception as error:  # the user's own module may do what no program can
-        raise UserError(f"{task.model.name} cannot be exported: {str(error).splitlines()[0]}") from error
+        raise UserError(
+            f"{task.model.name} cannot be exported: {str(error).splitlines()[0]}"
+        ) from error
     content = _pt2(program, task) if kind == "pt2" else _onnx(program, task)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(out, content)
@@ -83,7 +87,9 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
         ) from None
     module = build(task, 0, allowed)
     if not layout_of(module).fits(named):
-        raise UserError(f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version")
+        raise UserError(
+            f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version"
+        )
     own = tensors_of(module)
     with torch.no_grad():
         for name, array in named.items():
@@ -92,7 +98,9 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
 
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:
-    torch.export.save(program, content := io.BytesIO(), extra_files={"task.json": task.model_dump_json()})
+    torch.export.save(
+        program, content := io.BytesIO(), extra_files={"task.json": task.model_dump_json()}
+    )
     return content.getvalue()
 
 
@@ -103,7 +111,12 @@ def _onnx(program: torch.export.ExportedProgram, task: Task) -> bytes:
         raise UserError("ONNX needs onnx and onnxscript: pip install 'covey[onnx]'") from None
     with _quiet():
         made = torch.onnx.export(
-            program, (), dynamo=True, verbose=False, input_names=["features"], output_names=["outputs"]
+            program,
+            (),
+            dynamo=True,
+            verbose=False,
+            input_names=["features"],
+            output_names=["outputs"],
         )
         assert made is not None  # noqa: S101  with dynamo=True it is there
         made.model.metadata_props["task"] = task.model_dump_json()

@@ -81,8 +81,14 @@ class TorchLocal:
             raise DataError(f"{dataset.source}: no training samples")
         self._task, self._training, self._rng = task, training, rng
         self._layout = layout
-        self._inputs = {"train": torch.from_numpy(dataset.features), "test": torch.from_numpy(dataset.test_features)}
-        self._numbers = {"train": _values(dataset.targets, task), "test": _values(dataset.test_targets, task)}
+        self._inputs = {
+            "train": torch.from_numpy(dataset.features),
+            "test": torch.from_numpy(dataset.test_features),
+        }
+        self._numbers = {
+            "train": _values(dataset.targets, task),
+            "test": _values(dataset.test_targets, task),
+        }
         self._wanted = {split: torch.from_numpy(values) for split, values in self._numbers.items()}
         self.device = rules.device(training.device, chosen)
         self._device = opened(self.device)
@@ -97,14 +103,24 @@ class TorchLocal:
         return build(self._task, 0, self._rules.allowed, values=self._layout.size).to(self._device)
 
     def train_privately(
-        self, privacy: LocalPrivacy, rounds: int, noise: Noise, ledger: npt.NDArray[np.float64] | None
+        self,
+        privacy: LocalPrivacy,
+        rounds: int,
+        noise: Noise,
+        ledger: npt.NDArray[np.float64] | None,
     ) -> None:
         """From now on `descend` is DP-SGD, on top of what the ledger says was spent. Raises PublicError."""
         from covey.agent.training.learner_private import PrivateSgd
 
         module = self._built()  # on the device before Opacus, which holds on to its parameters
         self._private = PrivateSgd(
-            privacy, module, self.examples, self._training, rounds=rounds, noise=noise, ledger=ledger
+            privacy,
+            module,
+            self.examples,
+            self._training,
+            rounds=rounds,
+            noise=noise,
+            ledger=ledger,
         )
         self._private_net = _Flat(
             module, self._layout, self._device
@@ -140,16 +156,25 @@ class TorchLocal:
         """Loss of each training sample (n_i,), in data order."""
         wanted = _cut(self._wanted["train"].to(self._device), CHUNK)
         with torch.inference_mode():
-            parts = [self._sample_losses(out, y) for out, y in zip(self._outputs(model, "train"), wanted, strict=True)]
+            parts = [
+                self._sample_losses(out, y)
+                for out, y in zip(self._outputs(model, "train"), wanted, strict=True)
+            ]
         return torch.cat(parts).cpu().numpy()
 
     def predict(self, model: Vector, split: Split) -> Float32:
         """Logits (n, classes), or predicted values (n, 1) for a regression task."""
         with torch.inference_mode():
             parts = list(self._outputs(model, split))
-        return torch.cat(parts).cpu().numpy() if parts else np.empty((0, self._task.outputs), np.float32)
+        return (
+            torch.cat(parts).cpu().numpy()
+            if parts
+            else np.empty((0, self._task.outputs), np.float32)
+        )
 
-    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+    def gradient(
+        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+    ) -> Vector:
         """Gradient of F_i at the model (d,), over all samples, `batch` drawn ones or those at `rows`; 0 in the buffers."""
         net = self._net
         net.load(model)
@@ -157,7 +182,9 @@ class TorchLocal:
         net.gradient.zero_()
         if rows is None:
             drawn = batch is not None and batch < self.examples
-            rows = self._rng.permutation(self.examples)[:batch] if drawn else np.arange(self.examples)
+            rows = (
+                self._rng.permutation(self.examples)[:batch] if drawn else np.arange(self.examples)
+            )
         for chunk in _cut(torch.from_numpy(rows), CHUNK):
             x, y = self._gathered(chunk)
             (self._sample_losses(net.module(x), y).sum() / len(rows)).backward()  # type: ignore[no-untyped-call]
@@ -195,7 +222,9 @@ class TorchLocal:
         self._spend(epochs, steps)
         if self._private is not None:
             if weights is not None or contrast is not None:
-                raise PublicError("privacy.local: this method weighs examples or compares them, which DP-SGD cannot")
+                raise PublicError(
+                    "privacy.local: this method weighs examples or compares them, which DP-SGD cannot"
+                )
             steps = self._private.steps(epochs) if steps is None else steps
             return self._descend_privately(self._private, start, pull, steps, frozen, velocity)
         net = self._net
@@ -229,7 +258,9 @@ class TorchLocal:
     def _spend(self, epochs: int, steps: int | None) -> None:
         """Count the steps of a training that is about to begin. Raises PolicyError where this device allows no more."""
         self._rules.check_epochs(epochs)
-        self._steps += epochs * math.ceil(self.examples / self._training.batch) if steps is None else steps
+        self._steps += (
+            epochs * math.ceil(self.examples / self._training.batch) if steps is None else steps
+        )
         self._rules.check_steps(self._steps)
 
     def _descend_privately(
@@ -281,7 +312,10 @@ class TorchLocal:
             sums.append(values.sum(axis=1))
             squares.append((values**2).sum(axis=1))
         # as exact as can be: the spread of a channel that hardly changes is what these two differ by
-        total, square = (np.array([math.fsum(own) for own in zip(*parts, strict=True)]) for parts in (sums, squares))
+        total, square = (
+            np.array([math.fsum(own) for own in zip(*parts, strict=True)])
+            for parts in (sums, squares)
+        )
         count = self._inputs["train"].numel() / channels
         return Moments(np.full(channels, count), total, square)
 
@@ -292,7 +326,11 @@ class TorchLocal:
         order = torch.from_numpy(self._rng.permutation(self.examples))
         for block in _cut(order, size * GATHERED):
             x, y = (_cut(tensor, size) for tensor in self._gathered(block))
-            each = [None] * len(x) if w is None else _cut(w.index_select(0, block).to(self._device), size)
+            each = (
+                [None] * len(x)
+                if w is None
+                else _cut(w.index_select(0, block).to(self._device), size)
+            )
             for batch in zip(x, y, each, strict=True):
                 if not (self._net.batch_norm and len(batch[1]) == 1):
                     yield batch
@@ -314,7 +352,9 @@ class TorchLocal:
         x = raw.to(self._device).to(torch.float32)  # in this order: bytes travel faster than floats
         if self._factor is None:
             return x
-        return x * self._factor if self._shift is None else torch.addcmul(self._shift, x, self._factor)
+        return (
+            x * self._factor if self._shift is None else torch.addcmul(self._shift, x, self._factor)
+        )
 
     def _objective(self, contrast: Contrast | None) -> Objective:
         """The loss of a batch (inputs, targets, weights): supervised alone, or with that of two views beside it."""
@@ -332,7 +372,9 @@ class TorchLocal:
         def both(x: Tensor, y: Tensor, w: Tensor | None) -> Tensor:
             own, first, second = net.features(torch.cat([x, view(x), view(x)])).chunk(3)
             a, b = (functional.softmax(net.head(one), dim=1) for one in (first, second))
-            return self._batch_loss(net.classify(own), y, w) + contrast.beta * contrastive_loss(a, b, contrast)
+            return self._batch_loss(net.classify(own), y, w) + contrast.beta * contrastive_loss(
+                a, b, contrast
+            )
 
         return both
 
@@ -371,9 +413,13 @@ class _Flat:
         modules = list(module.modules())
         self.batch_norm = any(isinstance(m, BATCH_NORMS) for m in modules)
         # a module of the user's own may draw random numbers: give those a seed too
-        self.random = any("dropout" in type(m).__name__.lower() or not _from_torch(m) for m in modules)
+        self.random = any(
+            "dropout" in type(m).__name__.lower() or not _from_torch(m) for m in modules
+        )
         tensors = tensors_of(module)
-        self.gradients: list[Tensor] = []  # views of `gradient`, one for each parameter in their order
+        self.gradients: list[
+            Tensor
+        ] = []  # views of `gradient`, one for each parameter in their order
         for entry, span in layout.spans():
             tensor = tensors[entry.name]
             tensor.data = self.state[span].view(entry.shape)
@@ -383,7 +429,9 @@ class _Flat:
 
     def load(self, model: Vector) -> None:
         if model.shape != tuple(self.state.shape):
-            raise ValueError(f"model has shape {model.shape}, the layout wants {tuple(self.state.shape)}")
+            raise ValueError(
+                f"model has shape {model.shape}, the layout wants {tuple(self.state.shape)}"
+            )
         if self.state.device.type == "cpu":
             np.copyto(self.state.numpy(), model)
         else:
@@ -400,7 +448,9 @@ class _Sgd:
     The first `frozen` parameters are out of its sight.
     """
 
-    def __init__(self, net: _Flat, training: Training, pull: Pull, frozen: int, velocity: Vector | None) -> None:
+    def __init__(
+        self, net: _Flat, training: Training, pull: Pull, frozen: int, velocity: Vector | None
+    ) -> None:
         part = slice(frozen, len(net.parameters))
         self._w, self._g, self._training = net.parameters[part], net.gradient[part], training
         device = self._w.device
@@ -449,7 +499,9 @@ def _values(targets: npt.NDArray[Any], task: Task) -> npt.NDArray[Any]:
     return np.ascontiguousarray(targets, np.float32 if task.classes is None else np.int64)
 
 
-def affine(task: Task, scaling: Mapping[str, Sequence[float]] | None) -> tuple[Tensor | None, Tensor | None]:
+def affine(
+    task: Task, scaling: Mapping[str, Sequence[float]] | None
+) -> tuple[Tensor | None, Tensor | None]:
     """(shift, factor) so that x * factor + shift is the scaled and standardised input; None leaves a term out."""
     if scaling is None and isinstance(task.standardise, Standardise):
         scaling = {"mean": task.standardise.mean, "std": task.standardise.std}
@@ -465,5 +517,6 @@ def affine(task: Task, scaling: Mapping[str, Sequence[float]] | None) -> tuple[T
     std = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
     shape = (channels, *[1] * (len(task.features) - 1))
     return tuple(  # type: ignore[return-value]
-        torch.from_numpy(values.astype(np.float32).reshape(shape)) for values in (-mean / std, task.scale / std)
+        torch.from_numpy(values.astype(np.float32).reshape(shape))
+        for values in (-mean / std, task.scale / std)
     )

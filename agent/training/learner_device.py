@@ -15,13 +15,19 @@ from covey.shared.errors import PublicError
 from covey.shared.wire.messages import DeviceKind
 
 KINDS: tuple[DeviceKind, ...] = ("cuda", "mps", "cpu")  # fastest first
-CUBLAS = "CUBLAS_WORKSPACE_CONFIG"  # without it sums in cuBLAS may be made in another order each time
+CUBLAS = (
+    "CUBLAS_WORKSPACE_CONFIG"  # without it sums in cuBLAS may be made in another order each time
+)
 CUBLAS_FIXED = ":4096:8"
 
 
 def available() -> Mapping[DeviceKind, bool]:
     """Whether torch can compute on each kind of device on this machine."""
-    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
 
 
 def chosen(wanted: str, where: str) -> DeviceKind:
@@ -45,8 +51,12 @@ def chosen(wanted: str, where: str) -> DeviceKind:
 def opened(kind: DeviceKind) -> torch.device:
     """The device, set so that the same work gives the same bytes, as far as torch offers it."""
     if kind == "cuda":
-        os.environ.setdefault(CUBLAS, CUBLAS_FIXED)  # read when cuBLAS starts, which is at the first product
-        torch.backends.cudnn.benchmark = False  # it would choose algorithms by how fast they were this time
+        os.environ.setdefault(
+            CUBLAS, CUBLAS_FIXED
+        )  # read when cuBLAS starts, which is at the first product
+        torch.backends.cudnn.benchmark = (
+            False  # it would choose algorithms by how fast they were this time
+        )
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.allow_tf32 = False  # products of 10 bits, which only newer GPUs make
         torch.backends.cuda.matmul.allow_tf32 = False

@@ -23,7 +23,9 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.strategies.base import Rows, Training
 
-INSTALL = "privacy.local trains with Opacus, which is not installed here: pip install 'covey[privacy]'"
+INSTALL = (
+    "privacy.local trains with Opacus, which is not installed here: pip install 'covey[privacy]'"
+)
 TOLERANCE = 1.001  # of a target epsilon: finding the noise for it ends within a thousandth
 
 Ledger = npt.NDArray[np.float64]
@@ -54,7 +56,9 @@ class PrivateSgd:
         self._batch = min(training.batch, examples)
         self.rate = self._batch / examples
         self.ledger: Ledger = np.empty((0, 3)) if ledger is None else ledger
-        most_steps = (rounds + 1) * self.steps(training.epochs)  # one more: a phase before the rounds
+        most_steps = (rounds + 1) * self.steps(
+            training.epochs
+        )  # one more: a phase before the rounds
         self.noise_multiplier = privacy.noise_multiplier or _multiplier_for(
             float(privacy.target_epsilon or 0.0), privacy.delta, self.rate, most_steps
         )
@@ -77,7 +81,10 @@ class PrivateSgd:
         row = np.array([[self.noise_multiplier, self.rate, float(steps)]])
         ledger = _merged(np.concatenate([self.ledger, row]))
         target = self._privacy.target_epsilon
-        if target is not None and (after := _epsilon(ledger, self._privacy.delta)) > target * TOLERANCE:
+        if (
+            target is not None
+            and (after := _epsilon(ledger, self._privacy.delta)) > target * TOLERANCE
+        ):
             raise PublicError(
                 f"privacy.local: this training would bring epsilon to {after:.2f}, the target is {target:g}; the "
                 "agent trains no more in this run"
@@ -152,9 +159,13 @@ def _epsilon(ledger: Ledger, delta: float) -> float:
     if not len(ledger):
         return 0.0
     accountant = _opacus().accountants.RDPAccountant()
-    accountant.history = [(multiplier, rate, int(steps)) for multiplier, rate, steps in ledger.tolist()]
+    accountant.history = [
+        (multiplier, rate, int(steps)) for multiplier, rate, steps in ledger.tolist()
+    ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the best order is at the end of its range: epsilon is only less tight
+        warnings.simplefilter(
+            "ignore"
+        )  # that the best order is at the end of its range: epsilon is only less tight
         return float(accountant.get_epsilon(delta))
 
 

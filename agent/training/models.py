@@ -33,7 +33,9 @@ MOST_LAYERS = 64
 Features = tuple[int, ...]
 
 
-def build(task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int | None = None) -> nn.Module:
+def build(
+    task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int | None = None
+) -> nn.Module:
     """The task's model with framework-default weights drawn from `seed`; torch's global generator is left as it was.
 
     A model that is not built in is imported only where `allowed` names it. `values`: how many parameters and buffers it
@@ -48,7 +50,9 @@ def build(task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int 
         torch.manual_seed(entropy(seed, "weights") & (2**63 - 1))
         module = _named(builder, task)
         if not isinstance(module, nn.Module):
-            raise UserError(f"task.model {name!r} returned {type(module).__name__}; a torch.nn.Module is wanted")
+            raise UserError(
+                f"task.model {name!r} returned {type(module).__name__}; a torch.nn.Module is wanted"
+            )
         _try_out(module, task)
     return module
 
@@ -71,7 +75,9 @@ def _check_size(builder: Callable[..., Any], task: Task, values: int) -> None:
     """Build without memory, count, and compare: an order names widths of its own."""
     with torch.device("meta"):
         sketch = _named(builder, task)
-    count = sum(tensor.numel() for tensor in tensors_of(sketch).values() if tensor.is_floating_point())
+    count = sum(
+        tensor.numel() for tensor in tensors_of(sketch).values() if tensor.is_floating_point()
+    )
     if count != values:
         raise PublicError(
             f"task.model: built here it has {count} values, the coordinator's has {values}; bring both to one version"
@@ -85,10 +91,14 @@ def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) 
     clusters = options["head"]
     if clusters is None:
         return builder(
-            task.features, task.outputs, **{name: value for name, value in options.items() if name != "head"}
+            task.features,
+            task.outputs,
+            **{name: value for name, value in options.items() if name != "head"},
         )
     if not isinstance(clusters, int) or clusters < 1:
-        raise PublicError(f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted")
+        raise PublicError(
+            f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted"
+        )
     own = {name: value for name, value in options.items() if name != "head"}
     return Headed(builder(task.features, task.outputs, **own), clusters)
 
@@ -102,7 +112,9 @@ def layout_of(module: nn.Module) -> Layout:
                 f"task.model: {name} averages over all batches it ever saw (momentum=None), but a federated model keeps "
                 "no such count; give it a momentum, 0.1 for example"
             )
-    buffers = [(name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()]
+    buffers = [
+        (name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()
+    ]
     for name, tensor in [*parameters, *buffers]:
         if tensor.dtype != torch.float32:
             raise PublicError(f"task.model: {name} is {tensor.dtype}; float32 is wanted throughout")
@@ -117,7 +129,9 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
     return dict(module.named_parameters()) | dict(module.named_buffers())
 
 
-def initial(task: Task, seed: int, start: int = 0, allowed: AllowedCode = NO_CODE) -> tuple[Vector, Layout]:
+def initial(
+    task: Task, seed: int, start: int = 0, allowed: AllowedCode = NO_CODE
+) -> tuple[Vector, Layout]:
     """Initial vector (d,) number `start` and its layout.
 
     A vector in `task.init` is the first one's parameters, and the others are drawn, since models that start equal never
@@ -126,7 +140,9 @@ def initial(task: Task, seed: int, start: int = 0, allowed: AllowedCode = NO_COD
     module = build(task, seed, allowed)
     layout = layout_of(module)
     own = tensors_of(module)
-    vector = layout.vector({entry.name: own[entry.name].detach().numpy() for entry in layout.tensors})
+    vector = layout.vector(
+        {entry.name: own[entry.name].detach().numpy() for entry in layout.tensors}
+    )
     if task.init is not None:
         stored = _stored(task.init, layout, start)
         if stored is not None:
@@ -196,7 +212,9 @@ def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> n
     """Fully connected layers with ReLU; 784-200-10 has 159 010 parameters."""
     widths = [math.prod(features), *([hidden] if isinstance(hidden, int) else hidden)]
     if len(widths) > MOST_LAYERS:
-        raise PublicError(f"task.model.options.hidden: {len(widths) - 1} layers, at most {MOST_LAYERS} are possible")
+        raise PublicError(
+            f"task.model.options.hidden: {len(widths) - 1} layers, at most {MOST_LAYERS} are possible"
+        )
     layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
     for i, (inside, outside) in enumerate(itertools.pairwise(widths), start=1):
         layers |= {f"fc{i}": nn.Linear(inside, outside), f"relu{i}": nn.ReLU()}
@@ -229,7 +247,9 @@ def cnn1d(features: Features, outputs: int, *, filters: int = 32, hidden: int = 
     On UCI HAR's (9, 128) with 6 classes it has 44 998 parameters.
     """
     if len(features) != 2 or features[1] < 4:
-        raise PublicError(f"task.model cnn1d: features {list(features)}; [channels, length >= 4] is wanted")
+        raise PublicError(
+            f"task.model cnn1d: features {list(features)}; [channels, length >= 4] is wanted"
+        )
     return Net(
         conv1=nn.Conv1d(features[0], filters, 5, padding=2),
         relu1=nn.ReLU(),
@@ -294,14 +314,20 @@ def femnist_cnn(features: Features, outputs: int, *, hidden: int = 2048) -> nn.M
 
 
 def celeba_cnn(
-    features: Features, outputs: int, *, blocks: int = 4, bn_mode: Literal["running", "batch"] = "running"
+    features: Features,
+    outputs: int,
+    *,
+    blocks: int = 4,
+    bn_mode: Literal["running", "batch"] = "running",
 ) -> nn.Module:
     """LEAF's CelebA model, 31 202 parameters for (3, 84, 84). bn_mode "batch" normalises by the batch in tests too."""
     channels, height, width = _image(features, "celeba_cnn", 2)
     if bn_mode not in {"running", "batch"}:
         raise PublicError(f"task.model.options.bn_mode is {bn_mode!r}; running or batch is wanted")
     if blocks > MOST_LAYERS:
-        raise PublicError(f"task.model.options.blocks is {blocks}, at most {MOST_LAYERS} are possible")
+        raise PublicError(
+            f"task.model.options.blocks is {blocks}, at most {MOST_LAYERS} are possible"
+        )
     layers: dict[str, nn.Module] = {}
     for i in range(1, blocks + 1):
         layers |= {
@@ -319,10 +345,15 @@ def vgg16(features: Features, outputs: int, *, dropout: float = 0.0) -> nn.Modul
     channels, height, width = _image(features, "vgg16", 32)
     layers: dict[str, nn.Module] = {}
     conv = 0
-    for group, (filters, repeats) in enumerate([(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1):
+    for group, (filters, repeats) in enumerate(
+        [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1
+    ):
         for _ in range(repeats):
             conv += 1
-            layers |= {f"conv{conv}": nn.Conv2d(channels, filters, 3, padding=1), f"relu{conv}": nn.ReLU()}
+            layers |= {
+                f"conv{conv}": nn.Conv2d(channels, filters, 3, padding=1),
+                f"relu{conv}": nn.ReLU(),
+            }
             channels = filters
         layers[f"pool{group}"] = nn.MaxPool2d(2)
     inside = 512 * (height // 32) * (width // 32)
@@ -336,7 +367,8 @@ def vgg16(features: Features, outputs: int, *, dropout: float = 0.0) -> nn.Modul
 
 
 BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
-    builder.__name__: builder for builder in (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16)
+    builder.__name__: builder
+    for builder in (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16)
 }
 assert tuple(BUILT_IN) == BUILT_IN_MODELS  # noqa: S101 - the names are known where torch is not
 
@@ -394,7 +426,9 @@ def _stored(path: str, layout: Layout, start: int) -> Vector | None:
         with np.load(path, allow_pickle=False) as file:
             name = "starts" if "starts" in file.files else "theta0"
             if name not in file.files:
-                raise UserError(f"task.init {path}: no array theta0; it holds {', '.join(file.files)}")
+                raise UserError(
+                    f"task.init {path}: no array theta0; it holds {', '.join(file.files)}"
+                )
             theta = file[name]
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise UserError(f"task.init {path}: {error}; an .npz file with theta0 is wanted") from error
@@ -409,5 +443,7 @@ def _stored(path: str, layout: Layout, start: int) -> Vector | None:
     if theta.ndim == 1:
         return cast(Vector, theta) if start == 0 else None
     if start >= len(theta):
-        raise UserError(f"task.init {path}: {name} has {len(theta)} rows, this method wants one more for start {start}")
+        raise UserError(
+            f"task.init {path}: {name} has {len(theta)} rows, this method wants one more for start {start}"
+        )
     return cast(Vector, theta[start])

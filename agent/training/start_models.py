@@ -22,7 +22,9 @@ def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -
     task, strategy = scenario.task, scenario.strategy
     if strategy.head:
         headed(build(task, scenario.seed, allowed), strategy.head)
-    drawn = [initial(task, entropy(scenario.seed, "init", j), j, allowed) for j in range(strategy.starts)]
+    drawn = [
+        initial(task, entropy(scenario.seed, "init", j), j, allowed) for j in range(strategy.starts)
+    ]
     starts = np.stack([vector for vector, _ in drawn])
     layout = json_text.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)

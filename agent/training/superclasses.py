@@ -39,12 +39,18 @@ def accuracies(
     """
     rule = scenario.fleet.partition if scenario.fleet is not None else None
     if not isinstance(rule, SuperclassMixture):
-        raise UserError("fleet.partition: super-classes are known to the rule superclass_mixture alone")
+        raise UserError(
+            "fleet.partition: super-classes are known to the rule superclass_mixture alone"
+        )
     if scenario.task.standardise == "federated" and scaling is None:
-        raise UserError("task.standardise is federated: --scaling with the run's mean and std is wanted")
+        raise UserError(
+            "task.standardise is federated: --scaling with the run's mean and std is wanted"
+        )
     found = model_files(models)
     if not found:
-        raise UserError(f"{models}: no cluster-0.safetensors is here; the models folder of a finished run is wanted")
+        raise UserError(
+            f"{models}: no cluster-0.safetensors is here; the models folder of a finished run is wanted"
+        )
     pooled = _pooled(*fleet_data(scenario, data_root))
     of_sample = superclass(rule, pooled.test_targets)  # before fit() renames classes
     if not {0, 1} <= set(of_sample.tolist()):
@@ -53,7 +59,13 @@ def accuracies(
     layout = layout_of(build(task, 0, allowed))
     rng = generator(scenario.seed, "superclasses")  # nothing is drawn: there are only predictions
     local = TorchLocal(
-        fit(pooled, task), task, layout, scenario.training, rng, scaling, rules=replace(NO_CODE_RULES, allowed=allowed)
+        fit(pooled, task),
+        task,
+        layout,
+        scenario.training,
+        rng,
+        scaling,
+        rules=replace(NO_CODE_RULES, allowed=allowed),
     )
     return [_tested(local, _vector(path, layout), of_sample) for path in found]
 
@@ -75,4 +87,6 @@ def _vector(path: Path, layout: Layout) -> Vector:
     try:
         return layout.vector(load_file(path))
     except ValueError:
-        raise UserError(f"{path}: the tensors are not those of task.model; was it made by this scenario?") from None
+        raise UserError(
+            f"{path}: the tensors are not those of task.model; was it made by this scenario?"
+        ) from None

@@ -74,7 +74,10 @@ class Pool:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for task in self._farewells:
             task.cancel()
@@ -96,7 +99,9 @@ class Pool:
             raise
         self._done(worker, alive=result is not None)
         if result is None:
-            raise WorkerLost(f"the worker ended in mid-job (exit code {await worker.end()}): was it out of memory?")
+            raise WorkerLost(
+                f"the worker ended in mid-job (exit code {await worker.end()}): was it out of memory?"
+            )
         return result
 
     async def _worker(self, weight: float) -> _Worker:
@@ -218,7 +223,9 @@ class _Worker:
     async def end(self) -> int:
         self.keep()
         if self._process.stdout is not None and self._process.stdout.at_eof():
-            with suppress(TimeoutError):  # it ends by itself, and a signal now would hide its exit code
+            with suppress(
+                TimeoutError
+            ):  # it ends by itself, and a signal now would hide its exit code
                 return await asyncio.wait_for(self._process.wait(), 1.0)
         with suppress(ProcessLookupError):
             self._process.kill()

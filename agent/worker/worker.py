@@ -44,7 +44,9 @@ def main() -> None:
     os.dup2(2, 1)
     end_with_parent()
     verbose = "--verbose" in sys.argv
-    if "--warm" in sys.argv:  # a simulated fleet will train for sure: let no round wait for the import
+    if (
+        "--warm" in sys.argv
+    ):  # a simulated fleet will train for sure: let no round wait for the import
         _quiet_torch()
     while (job := frames.read(sys.stdin.buffer)) is not None:
         try:
@@ -172,7 +174,14 @@ class MemoryDamaged(Exception):  # noqa: N818 - what becomes of it is the servic
 def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bytes]:
     """The report, and the digest of the new memory's file; empty where the memory stays what it is."""
     from covey.agent.worker.sources import is_simulated, source_of
-    from covey.shared.client import LEDGER, decode_model, perform, settings_of, shuffle, simulated_noise
+    from covey.shared.client import (
+        LEDGER,
+        decode_model,
+        perform,
+        settings_of,
+        shuffle,
+        simulated_noise,
+    )
     from covey.shared.numerics.vectors import Layout
     from covey.shared.privacy.noise import Noise
     from covey.shared.privacy.settings import AgentPrivacy
@@ -192,10 +201,14 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
     noise = simulated_noise(work, job["client"]) if simulated else Noise.secret()
     local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]), rules)
     privacy = AgentPrivacy.from_wire(work.privacy)
-    if privacy.local is not None and work.phase != "evaluate":  # a model that is tuned for a test stays here
+    if (
+        privacy.local is not None and work.phase != "evaluate"
+    ):  # a model that is tuned for a test stays here
         local.train_privately(privacy.local, privacy.rounds, noise, memory.get(LEDGER))
     content, new = perform(order, models, local, memory, client=job["client"], noise=noise)
-    content = content.model_copy(update={"client_state": job.get("client_state", "whole"), "device": local.device})
+    content = content.model_copy(
+        update={"client_state": job.get("client_state", "whole"), "device": local.device}
+    )
     if new is memory:
         return content, b""
     return content, save_memory(memory_out, new, durable=job["durable"])
@@ -236,7 +249,9 @@ def _memory_limited(most_mb: int | None) -> Iterator[None]:
 def _is_out_of_memory(error: BaseException | None) -> bool:
     """Is this error, or what led to it, a lack of memory? Torch has no type of its own for it."""
     while error is not None:
-        if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
+        if isinstance(error, MemoryError) or (
+            isinstance(error, RuntimeError) and "memory" in str(error)
+        ):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -307,7 +322,9 @@ def load_memory(path: Path, digest: str = "") -> Memory:
                 return {name: arrays[name] for name in arrays.files}
     except (MemoryDamaged, MemoryError):
         raise
-    except Exception as error:  # numpy and zipfile raise a dozen types for a file that is not what it was
+    except (
+        Exception
+    ) as error:  # numpy and zipfile raise a dozen types for a file that is not what it was
         raise MemoryDamaged(path) from error
 
 

@@ -116,7 +116,9 @@ def render(members: Members | None = None) -> str:
         return "\n".join(_user_lines(user, member) for user, member in sorted(members.items()))
     sharing = Member("agent", largest)
     others = {user: member for user, member in sorted(members.items()) if member != sharing}
-    lines = [_user_lines(user, member, _denied(user, member, largest)) for user, member in others.items()]
+    lines = [
+        _user_lines(user, member, _denied(user, member, largest)) for user, member in others.items()
+    ]
     return "\n".join([*lines, _pattern_lines(largest)])
 
 
@@ -143,7 +145,9 @@ def _pattern_lines(federation: str) -> str:
 
 def _user_lines(user: str, member: Member, denied: Sequence[str] = ()) -> str:
     lines = [f"user {user}", *(f"topic deny {pattern}" for pattern in denied)]
-    lines += [f"topic {rule.action} {rule.of(user, member.federation)}" for rule in RULES[member.role]]
+    lines += [
+        f"topic {rule.action} {rule.of(user, member.federation)}" for rule in RULES[member.role]
+    ]
     return "\n".join([*lines, ""])
 
 

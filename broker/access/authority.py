@@ -20,7 +20,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CLOCK_SLACK = datetime.timedelta(days=1)  # a device without a clock of its own may be behind when it boots
+CLOCK_SLACK = datetime.timedelta(
+    days=1
+)  # a device without a clock of its own may be behind when it boots
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,10 @@ class Authority:
         """The authority of these PEM texts. Raises ValueError where they are not one, or do not belong together."""
         read = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, password=None)
-        if not isinstance(secret, ec.EllipticCurvePrivateKey) or secret.public_key() != read.public_key():
+        if (
+            not isinstance(secret, ec.EllipticCurvePrivateKey)
+            or secret.public_key() != read.public_key()
+        ):
             raise ValueError("the certificate and the key do not belong together")
         return cls(read, secret)
 

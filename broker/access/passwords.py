@@ -55,7 +55,9 @@ def read(path: Path) -> dict[str, str]:
             continue
         user, colon, made = line.strip().partition(":")
         if not colon or made.count("$") != 4 or not made.startswith("$7$"):
-            raise UserError(f"{path}, line {number}: user:$7$... is wanted, as mosquitto_passwd writes it")
+            raise UserError(
+                f"{path}, line {number}: user:$7$... is wanted, as mosquitto_passwd writes it"
+            )
         users[user] = made
     return users
 
@@ -64,7 +66,9 @@ def fits(made: str, password: str) -> bool:
     """Is it the password behind the hash?"""
     try:
         _, _, iterations, salt, wanted = made.split("$")
-        found = hashlib.pbkdf2_hmac("sha512", password.encode(), base64.b64decode(salt), int(iterations))
+        found = hashlib.pbkdf2_hmac(
+            "sha512", password.encode(), base64.b64decode(salt), int(iterations)
+        )
         return hmac.compare_digest(found, base64.b64decode(wanted))
     except (ValueError, binascii.Error):
         return False

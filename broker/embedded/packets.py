@@ -140,14 +140,18 @@ def count_filters(body: bytes, *, after: int) -> int:
 def decode_publish(flags: int, body: bytes) -> Publish:
     """A PUBLISH; its payload is copied once. Raises ProtocolError for what makes none."""
     reader = _Body(body)
-    head = _now(PublishVariableHeader.from_stream(reader, MQTTFixedHeader(PUBLISH, flags, len(body))))
+    head = _now(
+        PublishVariableHeader.from_stream(reader, MQTTFixedHeader(PUBLISH, flags, len(body)))
+    )
     qos = (flags >> 1) & 3
     if qos == 3 or head.packet_id == 0 or not head.topic_name:
         raise ProtocolError("a PUBLISH with QoS 3, packet id 0 or no topic")
     return Publish(head.topic_name, body[reader.position :], qos, bool(flags & 1), head.packet_id)
 
 
-def publish_head(topic: str, size: int, *, qos: int, retain: bool, packet_id: int | None, again: bool) -> bytes:
+def publish_head(
+    topic: str, size: int, *, qos: int, retain: bool, packet_id: int | None, again: bool
+) -> bytes:
     """The bytes of a PUBLISH before its payload of `size` bytes: the payload itself is never copied."""
     head = bytes(PublishVariableHeader(topic, packet_id).to_bytes())
     flags = again << 3 | qos << 1 | retain
@@ -162,4 +166,6 @@ def answer(kind: int, packet_id: int, flags: int = 0) -> bytes:
 
 def packet_id_of(body: bytes) -> int:
     """The id in a PUBACK, PUBREC, PUBREL or PUBCOMP. Raises ProtocolError without one."""
-    return _now(PacketIdVariableHeader.from_stream(_Body(body), MQTTFixedHeader(PUBACK, 0, len(body)))).packet_id  # type: ignore[no-any-return]
+    return _now(
+        PacketIdVariableHeader.from_stream(_Body(body), MQTTFixedHeader(PUBACK, 0, len(body)))
+    ).packet_id  # type: ignore[no-any-return]

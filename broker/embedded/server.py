@@ -38,8 +38,12 @@ CONNECT_S = 10.0
 CONNECT_BYTES = 140 << 10  # of a CONNECT: two texts and a last will of 64 KiB at most, and names
 STALL_S = 2.0
 WRITE_BUFFER_BYTES = 1 << 20
-MOST_FILTERS = 20_000  # subscriptions of one session; an agent holds one for each part of its models
-MOST_WILDCARDS = 8  # of these, for everybody but a coordinator: each costs a walk over all retained messages
+MOST_FILTERS = (
+    20_000  # subscriptions of one session; an agent holds one for each part of its models
+)
+MOST_WILDCARDS = (
+    8  # of these, for everybody but a coordinator: each costs a walk over all retained messages
+)
 MOST_REMEMBERED = 1 << 16  # answers of the rules that are kept
 REFUSED = 0x80  # return code of a SUBACK
 PONG = bytes([packet.PINGRESP << 4, 0])
@@ -81,7 +85,9 @@ class Hub:
     connections: dict[str, Connection] = field(default_factory=dict)
     subscriptions: Subscriptions[str] = field(default_factory=Subscriptions)
     sockets: int = 0  # open ones, before and after their CONNECT
-    _away: dict[str, float] = field(default_factory=dict)  # persistent sessions without a client: since when, in order
+    _away: dict[str, float] = field(
+        default_factory=dict
+    )  # persistent sessions without a client: since when, in order
     _allowed: dict[tuple[str, acl.Action, str], bool] = field(default_factory=dict)
 
     @property
@@ -101,8 +107,14 @@ class Hub:
         self._allowed.clear()
         for client_id, connection in list(self.connections.items()):
             user = self.sessions[client_id].user
-            if known is None or not known.same(user, users) or acl.member_of(user, users.members) is None:
-                connection.expel(f"user {user!r} is no longer known, or has another password or role")
+            if (
+                known is None
+                or not known.same(user, users)
+                or acl.member_of(user, users.members) is None
+            ):
+                connection.expel(
+                    f"user {user!r} is no longer known, or has another password or role"
+                )
 
     def may(self, user: str, action: acl.Action, topic: str) -> bool:
         """May the user write to the topic, or be sent a message of it? The answer is remembered."""
@@ -117,7 +129,9 @@ class Hub:
             self._allowed[question] = acl.allows(user, action, topic, self.users.members)
         return self._allowed[question]
 
-    def open(self, connection: Connection, client_id: str, user: str, *, clean: bool) -> tuple[Session, bool]:
+    def open(
+        self, connection: Connection, client_id: str, user: str, *, clean: bool
+    ) -> tuple[Session, bool]:
         """The client's session, and whether it was there before. An older connection of the same id ends.
 
         A session belongs to its user: to another one it is as if it were not there.
@@ -137,8 +151,14 @@ class Hub:
         return session, known
 
     def _new_session(self, client_id: str, user: str, *, clean: bool) -> Session:
-        most_bytes = self.limits.queued_bytes if self._is_coordinator(user) else self.limits.queued_bytes // 4
-        session = Session(client_id, clean=clean, most_bytes=most_bytes, most_messages=self.limits.queued_messages)
+        most_bytes = (
+            self.limits.queued_bytes
+            if self._is_coordinator(user)
+            else self.limits.queued_bytes // 4
+        )
+        session = Session(
+            client_id, clean=clean, most_bytes=most_bytes, most_messages=self.limits.queued_messages
+        )
         session.user = user
         return session
 
@@ -155,7 +175,11 @@ class Hub:
             del self.connections[session.client_id]
         session.online = False
         if session.dropped:
-            log.warning("%s did not read: its %d oldest messages were dropped", session.client_id, session.dropped)
+            log.warning(
+                "%s did not read: its %d oldest messages were dropped",
+                session.client_id,
+                session.dropped,
+            )
             session.dropped = 0
         if session.clean:
             self._discard(session)
@@ -228,7 +252,9 @@ class Hub:
             session = self.sessions[client_id]
             if not self.may(session.user, "read", message.topic):
                 continue
-            session.add(Waiting(message.topic, message.payload, min(qos, message.qos, 1), retain=False))
+            session.add(
+                Waiting(message.topic, message.payload, min(qos, message.qos, 1), retain=False)
+            )
             if connection := self.connections.get(client_id):
                 connection.pump()
                 if session.plenty:
@@ -237,8 +263,13 @@ class Hub:
 
     def _keep(self, message: Publish) -> bool:
         """Retain a message, unless all of them together would take more than half of the memory."""
-        if message.payload and self.retained.size_bytes + len(message.payload) > self.limits.memory_bytes // 2:
-            log.warning("%s is not retained: retained messages fill their share of --memory", message.topic)
+        if (
+            message.payload
+            and self.retained.size_bytes + len(message.payload) > self.limits.memory_bytes // 2
+        ):
+            log.warning(
+                "%s is not retained: retained messages fill their share of --memory", message.topic
+            )
             return False
         self.retained.keep(message.topic, message.payload)
         return True
@@ -263,7 +294,9 @@ class Connection(asyncio.Protocol):
         self._stall: asyncio.TimerHandle | None = None
         self._senders: set[Connection] = set()  # who waits until we have read more
         self._blocked = False  # the transport's buffer is full
-        self._unfinished: set[int] = set()  # ids of QoS 2 messages that were routed and not released
+        self._unfinished: set[int] = (
+            set()
+        )  # ids of QoS 2 messages that were routed and not released
         self._over = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -271,7 +304,9 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         self._hub.sockets += 1
         if self._hub.sockets > self._hub.limits.connections:
-            log.warning("a connection is refused: %d are open (--agents)", self._hub.limits.connections)
+            log.warning(
+                "a connection is refused: %d are open (--agents)", self._hub.limits.connections
+            )
             self._over = True
             transport.abort()
             return
@@ -301,7 +336,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def _name(self) -> str:
-        return self._session.client_id if self._session else str(self._transport.get_extra_info("peername"))
+        return (
+            self._session.client_id
+            if self._session
+            else str(self._transport.get_extra_info("peername"))
+        )
 
     def end(self, why: str) -> None:
         """End the connection and publish its last will, unless the client said goodbye before."""
@@ -406,16 +445,26 @@ class Connection(asyncio.Protocol):
             log.warning("user %r is refused: no such user, or another password", user[:64])
             return self._refuse(connack.NOT_AUTHORIZED)
         if connect.will_flag:
-            if not is_topic(connect.will_topic or "") or connect.will_message is None or connect.will_qos > 2:
+            if (
+                not is_topic(connect.will_topic or "")
+                or connect.will_message is None
+                or connect.will_qos > 2
+            ):
                 raise ProtocolError("a last will without a topic or a message")
             will = bytes(connect.will_message)
-            self._will = Publish(connect.will_topic, will, connect.will_qos, connect.will_retain_flag, None)
+            self._will = Publish(
+                connect.will_topic, will, connect.will_qos, connect.will_retain_flag, None
+            )
         client_id = uuid.uuid4().hex if nameless else connect.client_id
-        self._session, known = self._hub.open(self, client_id, user, clean=bool(connect.clean_session_flag))
+        self._session, known = self._hub.open(
+            self, client_id, user, clean=bool(connect.clean_session_flag)
+        )
         self._reader.largest_bytes = self._hub.limits.packet_bytes
         self._keepalive_s = connect.keep_alive
         self._watch_keepalive()
-        self._transport.write(connack.ConnackPacket.build(int(known), connack.CONNECTION_ACCEPTED).to_bytes())
+        self._transport.write(
+            connack.ConnackPacket.build(int(known), connack.CONNECTION_ACCEPTED).to_bytes()
+        )
         self._session.resume()
         return self.pump()
 
@@ -452,7 +501,9 @@ class Connection(asyncio.Protocol):
         if not wanted or flags != 2:
             raise ProtocolError("a SUBSCRIBE without topics or with wrong flags")
         codes = [self._hub.subscribe(self._session, pattern, qos) for pattern, qos in wanted]
-        self._transport.write(suback.SubackPacket.build(request.variable_header.packet_id, codes).to_bytes())
+        self._transport.write(
+            suback.SubackPacket.build(request.variable_header.packet_id, codes).to_bytes()
+        )
         for (pattern, _), code in zip(wanted, codes, strict=True):
             if code < 0x80:
                 self._hub.resend(self._session, pattern, code)

@@ -43,7 +43,12 @@ class Session:
     """Outlives its connection where the client asked for that (`clean` False)."""
 
     def __init__(
-        self, client_id: str, *, clean: bool, most_bytes: int = MOST_BYTES, most_messages: int = MOST_MESSAGES
+        self,
+        client_id: str,
+        *,
+        clean: bool,
+        most_bytes: int = MOST_BYTES,
+        most_messages: int = MOST_MESSAGES,
     ) -> None:
         self.client_id = client_id
         self.most_bytes = most_bytes

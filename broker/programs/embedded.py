@@ -77,7 +77,9 @@ class EmbeddedBroker(Child):
         if not line:
             await self.stop()
             place = f"in {self.options.log}" if self.options.log else "above"
-            raise UserError(f"the embedded broker did not start on {self.options.host}; its messages are {place}")
+            raise UserError(
+                f"the embedded broker did not start on {self.options.host}; its messages are {place}"
+            )
 
 
 def _amqtt_version() -> str:

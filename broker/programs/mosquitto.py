@@ -24,17 +24,23 @@ from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 
 READY_S = 15.0
-HELLO = bytes.fromhex("100c00044d5154540402000a0000")  # CONNECT: MQTT 3.1.1, clean session, no name, 10 s
+HELLO = bytes.fromhex(
+    "100c00044d5154540402000a0000"
+)  # CONNECT: MQTT 3.1.1, clean session, no name, 10 s
 
 
 def find() -> str | None:
     """The program, also where a user's PATH leaves out the system's own folders."""
-    return shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin")
+    return shutil.which("mosquitto") or shutil.which(
+        "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
+    )
 
 
 def version(program: str) -> str:
     """For example "2.0.11"."""
-    said = subprocess.run([program, "-h"], capture_output=True, text=True, timeout=10).stdout.split("\n")[0]
+    said = subprocess.run([program, "-h"], capture_output=True, text=True, timeout=10).stdout.split(
+        "\n"
+    )[0]
     return said.removeprefix("mosquitto version ").strip() or "unknown"
 
 
@@ -54,7 +60,11 @@ def render(options: Options, port: int, *, rules: Path | None = None) -> str:
     if options.log:
         lines += [f"log_dest file {options.log.resolve()}"]
     if options.data:
-        lines += ["persistence true", f"persistence_location {options.data.resolve()}/", "autosave_interval 60"]
+        lines += [
+            "persistence true",
+            f"persistence_location {options.data.resolve()}/",
+            "autosave_interval 60",
+        ]
     if options.passwords:
         lines += [f"password_file {options.passwords.resolve()}"]
     if rules:
@@ -62,7 +72,11 @@ def render(options: Options, port: int, *, rules: Path | None = None) -> str:
     if options.tls_cert and options.tls_key:
         lines += [f"certfile {options.tls_cert.resolve()}", f"keyfile {options.tls_key.resolve()}"]
     if options.tls_ca:
-        lines += [f"cafile {options.tls_ca.resolve()}", "require_certificate true", "use_identity_as_username true"]
+        lines += [
+            f"cafile {options.tls_ca.resolve()}",
+            "require_certificate true",
+            "use_identity_as_username true",
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +106,9 @@ class Mosquitto(Child):
         self.options = options or Options()
         program = find()
         if program is None:
-            raise UserError("mosquitto is not installed; install it (apt install mosquitto) or use --embedded")
+            raise UserError(
+                "mosquitto is not installed; install it (apt install mosquitto) or use --embedded"
+            )
         self._program = program
         self._config = config
         self.name = f"mosquitto {version(program)}"
@@ -128,9 +144,15 @@ class Mosquitto(Child):
             try:
                 private_folder(self.options.data)
             except OSError as error:
-                raise UserError(f"--data {self.options.data}: {error.strerror}; a folder is wanted") from None
+                raise UserError(
+                    f"--data {self.options.data}: {error.strerror}; a folder is wanted"
+                ) from None
         config = folder / "mosquitto.conf"
-        config.write_text(self._config.format(port=port) if self._config else render(self.options, port, rules=rules))
+        config.write_text(
+            self._config.format(port=port)
+            if self._config
+            else render(self.options, port, rules=rules)
+        )
         return config
 
     def _write_rules(self) -> Path | None:
@@ -154,11 +176,18 @@ class Mosquitto(Child):
             if await answers(host, port, tls=self.options.tls_cert is not None):
                 return
             await asyncio.sleep(0.02)
-        raise UserError(f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self.last_words()}")
+        raise UserError(
+            f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self.last_words()}"
+        )
 
     def last_words(self) -> str:
         files = [Path(self._folder.name) / "output.txt", self.options.log]
-        lines = [line for file in files if file and file.exists() for line in file.read_text().splitlines()]
+        lines = [
+            line
+            for file in files
+            if file and file.exists()
+            for line in file.read_text().splitlines()
+        ]
         return "\n".join(f"  {line}" for line in lines[-8:])
 
     async def stop(self) -> None:

@@ -44,9 +44,13 @@ class Options:
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise UserError("TLS needs both a certificate and its key: give --tls-cert and --tls-key")
+            raise UserError(
+                "TLS needs both a certificate and its key: give --tls-cert and --tls-key"
+            )
         if self.tls_ca and not self.tls_cert:
-            raise UserError("--tls-ca asks clients for certificates, which needs --tls-cert and --tls-key too")
+            raise UserError(
+                "--tls-ca asks clients for certificates, which needs --tls-cert and --tls-key too"
+            )
         if self.tls_ca and self.passwords:
             raise UserError(
                 "--tls-ca and passwords: a client certificate would let its owner pass by the passwords; give either "
@@ -59,7 +63,9 @@ class Options:
             passwords.read(self.passwords)
         self.roles()
         if self.log and not _may_be_written(self.log):
-            raise UserError(f"--log {self.log}: a file is wanted that this user may write, in a folder that is there")
+            raise UserError(
+                f"--log {self.log}: a file is wanted that this user may write, in a folder that is there"
+            )
         self.tls_context()
 
     def tls_context(self) -> ssl.SSLContext | None:
@@ -80,7 +86,9 @@ class Options:
             try:
                 context.load_verify_locations(self.tls_ca)
             except (OSError, ssl.SSLError) as error:
-                raise UserError(f"--tls-ca {self.tls_ca}: {error}; certificates as a PEM file are wanted") from None
+                raise UserError(
+                    f"--tls-ca {self.tls_ca}: {error}; certificates as a PEM file are wanted"
+                ) from None
         return context
 
     def url(self, port: int) -> BrokerUrl:

@@ -13,13 +13,18 @@ class Child:
     """What brokers that run as a process of ours have in common. `pid` is 0 before the process was started."""
 
     keeps: ClassVar[bool]  # can it keep retained messages over restarts?
-    stop_s: ClassVar[float] = 5.0  # a process that is asked to end and is still there after this is killed
+    stop_s: ClassVar[float] = (
+        5.0  # a process that is asked to end and is still there after this is killed
+    )
 
     pid = 0
     _process: asyncio.subprocess.Process
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self.stop()
 

@@ -30,7 +30,12 @@ class MemoryBroker:
     """
 
     def __init__(
-        self, seed: int = 0, *, duplicate: float = 0.0, reorder: float = 0.0, drop_session: float = 0.0
+        self,
+        seed: int = 0,
+        *,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        drop_session: float = 0.0,
     ) -> None:
         self.duplicate = duplicate
         self.reorder = reorder
@@ -129,7 +134,10 @@ class MemoryLink:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._close(will=False)
 
@@ -149,7 +157,9 @@ class MemoryLink:
         if not await self._travel():
             return False
         self._broker._route(topic, bytes(payload), retain)
-        return await self._travel()  # lost here, the message has arrived and its acknowledgement has not
+        return (
+            await self._travel()
+        )  # lost here, the message has arrived and its acknowledgement has not
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
         if wrong := [topic for topic in topics if not is_filter(topic)]:
@@ -200,7 +210,9 @@ class MemoryLink:
         if not self._told_down:
             self._inbox.put(Down(why))
             self._told_down = True
-        self._comeback = asyncio.get_running_loop().call_later(self._backoff.delay(lasted_s), self._connect)
+        self._comeback = asyncio.get_running_loop().call_later(
+            self._backoff.delay(lasted_s), self._connect
+        )
 
     def _leave(self, *, will: bool) -> None:
         self.up = False

@@ -73,7 +73,9 @@ def compare(scenario: Scenario, options: Options, wanted: Wanted, console: Conso
     """
     known = known_rows(scenario, wanted.known)
     if wanted.known and console is not None:
-        console.print(f"{len(known)} cells are known: those with this scenario and target", highlight=False)
+        console.print(
+            f"{len(known)} cells are known: those with this scenario and target", highlight=False
+        )
     watching = _watching(scenario, options.folder, console)
     if wanted.run and not run_cells(
         scenario, options, wanted.cells, watching, in_process=wanted.in_process, known=known
@@ -105,7 +107,9 @@ def _show(scenario: Scenario, rows: Sequence[Row], console: Console | None) -> N
         display.json_line({"event": "compare", "methods": found})
         return
     for words in tables(scenario, found):
-        console.print(display.words_table(words), width=max(console.width, 160), crop=False)  # no column is lost
+        console.print(
+            display.words_table(words), width=max(console.width, 160), crop=False
+        )  # no column is lost
     for remark in no_better(scenario, found):
         console.print(remark, style="yellow", highlight=False, markup=False)
 
@@ -188,7 +192,9 @@ def _run(cell: Cell, options: Options, crew: Crew | None, watch: Watch) -> dict[
     folder = options.folder / cell.folder
     resume = Checkpoint(folder / "checkpoint").exists()
     if not resume and folder.exists():
-        shutil.rmtree(folder)  # ours, and stopped before its first checkpoint: nothing in it took any time
+        shutil.rmtree(
+            folder
+        )  # ours, and stopped before its first checkpoint: nothing in it took any time
     own = replace(options, folder=folder, resume=resume)
     if crew is not None:
         return simulate(cell.scenario, own, crew, watch)
@@ -231,7 +237,12 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
 
     private_folder(out)
     found = summaries(scenario, rows)
-    document = {"name": scenario.name, "scenario": scenario.model_dump(mode="json"), "methods": found, "cells": rows}
+    document = {
+        "name": scenario.name,
+        "scenario": scenario.model_dump(mode="json"),
+        "methods": found,
+        "cells": rows,
+    }
     write_atomically(out / "compare.json", json.dumps(document, indent=1, allow_nan=False).encode())
     write_atomically(out / "compare.csv", _csv(rows).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())

@@ -26,28 +26,39 @@ async def release(broker: str | None, federation: str, tls: Tls, agent: str) -> 
     topics = Topics(federation)
     asked = False
     try:
-        async with asyncio.timeout(WITHIN_S), MqttLink(url, client_id=f"covey-release-{uuid.uuid4().hex[:8]}") as link:
+        async with (
+            asyncio.timeout(WITHIN_S),
+            MqttLink(url, client_id=f"covey-release-{uuid.uuid4().hex[:8]}") as link,
+        ):
             async for incoming in link.incoming():
                 match incoming:
                     case Up():
                         await link.subscribe([topics.roster])
                     case Down(why):
-                        raise UserError(f"{url}: {why}; check its address with `broker doctor {url}`")
+                        raise UserError(
+                            f"{url}: {why}; check its address with `broker doctor {url}`"
+                        )
                     case Message(topics.roster, payload):
                         held = _is_held(RosterMessage.from_bytes(payload), agent)
                         if asked and not held:
                             return
                         if not held:
-                            raise UserError(f"{agent} is not in quarantine; `coordinator status` lists who is")
+                            raise UserError(
+                                f"{agent} is not in quarantine; `coordinator status` lists who is"
+                            )
                         if not asked:
                             asked = True
-                            await link.publish(topics.control, Control(command="release", agent=agent).to_bytes())
+                            await link.publish(
+                                topics.control, Control(command="release", agent=agent).to_bytes()
+                            )
     except TimeoutError:
         pass
     except DecodeError as error:
         raise UserError(f"{url}: what is retained there is not Covey's ({error})") from None
     if asked:
-        raise UserError(f"no coordinator released {agent} within {WITHIN_S:g} s; check that one runs and reads {url}")
+        raise UserError(
+            f"no coordinator released {agent} within {WITHIN_S:g} s; check that one runs and reads {url}"
+        )
     raise UserError(f"{url}: no roster of federation {federation!r} came within {WITHIN_S:g} s")
 
 

@@ -36,7 +36,9 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
             return None
 
 
-async def _run(scenario: Scenario, options: Options, watch: Watch, signals: StopSignals) -> dict[str, Any] | None:
+async def _run(
+    scenario: Scenario, options: Options, watch: Watch, signals: StopSignals
+) -> dict[str, Any] | None:
     options.allowed.check_scenario(scenario)
     folder, url = options.folder, address(scenario, options)
     key = read_key(options.audit_key) if options.audit_key is not None else None
@@ -45,8 +47,17 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
     async with AsyncExitStack() as stack:
         resume = stack.enter_context(prepared(scenario, options))
         if url is None:
-            started = await stack.enter_async_context(launch.broker(folder, scenario, embedded=options.embedded))
-            watch({"event": "broker", "broker": started.name, "url": str(started.url), "note": started.note})
+            started = await stack.enter_async_context(
+                launch.broker(folder, scenario, embedded=options.embedded)
+            )
+            watch(
+                {
+                    "event": "broker",
+                    "broker": started.name,
+                    "url": str(started.url),
+                    "note": started.note,
+                }
+            )
             url, fleet_url = started.url, started.fleet_url
         else:
             fleet_url = url
@@ -59,14 +70,20 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
         setup, rules = await launch.initial(folder, scenario, options.allowed), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
         if resume:
-            this, first = await asyncio.to_thread(Run.resume, folder, scenario, setup, rules, now, key)
+            this, first = await asyncio.to_thread(
+                Run.resume, folder, scenario, setup, rules, now, key
+            )
         else:
             name = uuid.uuid4().hex[:12]
-            this = await asyncio.to_thread(Run.start, folder, scenario, setup, rules, name, now, key)
+            this = await asyncio.to_thread(
+                Run.start, folder, scenario, setup, rules, name, now, key
+            )
         topics = Topics(scenario.federation)
         link = await stack.enter_async_context(
             MqttLink(
-                url, client_id=f"covey-{scenario.federation}-coordinator-{uuid.uuid4().hex[:8]}", will=last_will(topics)
+                url,
+                client_id=f"covey-{scenario.federation}-coordinator-{uuid.uuid4().hex[:8]}",
+                will=last_will(topics),
             )
         )
         service = Service(this, link, watch=watch)
@@ -86,7 +103,11 @@ async def _run(scenario: Scenario, options: Options, watch: Watch, signals: Stop
 
 def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
     """The broker that the user names; None where the run is to have one of its own. UserError before anything starts."""
-    text = options.broker or scenario.broker or (None if scenario.fleet is not None else DEFAULT_BROKER)
+    text = (
+        options.broker
+        or scenario.broker
+        or (None if scenario.fleet is not None else DEFAULT_BROKER)
+    )
     if options.embedded or text is None:
         return None
     url = BrokerUrl.parse(text, options.tls)
@@ -106,6 +127,8 @@ async def _serve(
     if not serving.done():
         service.stop()
         await serving
-        raise UserError(f"the simulated fleet ended by itself:\n{launch.tail(folder / 'fleet.log')}")
+        raise UserError(
+            f"the simulated fleet ended by itself:\n{launch.tail(folder / 'fleet.log')}"
+        )
     died.cancel()
     return serving.result()

@@ -56,15 +56,22 @@ async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str
     account: dict[str, Any] | None = None
     up = False
     try:
-        async with asyncio.timeout(WITHIN_S), MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link:
+        async with (
+            asyncio.timeout(WITHIN_S),
+            MqttLink(url, client_id=f"covey-status-{uuid.uuid4().hex[:8]}") as link,
+        ):
             async for incoming in link.incoming():
                 match incoming:
                     case Up():
                         up = True
-                        await link.subscribe([topics.metrics])  # first: it need not exist, and is not waited for
+                        await link.subscribe(
+                            [topics.metrics]
+                        )  # first: it need not exist, and is not waited for
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
-                        raise UserError(f"{url}: {why}; is a broker there? `broker doctor {url}` tells more")
+                        raise UserError(
+                            f"{url}: {why}; is a broker there? `broker doctor {url}` tells more"
+                        )
                     case Message(topic, payload) if topic == topics.metrics:
                         account = _account(payload)
                     case Message(topic, payload):
@@ -80,7 +87,11 @@ async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str
         raise UserError(f"{url}: no answer within {WITHIN_S:g} s; `broker doctor {url}` tells more")
     if topics.roster not in found:
         raise UserError(f"{url}: no run of federation {federation!r} has been seen there")
-    return {"status": found.get(topics.coordinator_status), "roster": found[topics.roster], "privacy": account}
+    return {
+        "status": found.get(topics.coordinator_status),
+        "roster": found[topics.roster],
+        "privacy": account,
+    }
 
 
 def _account(payload: bytes) -> dict[str, Any] | None:

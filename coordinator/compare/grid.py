@@ -14,7 +14,15 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Compare, Method, Metric, Scenario, Split
 
 Row = dict[str, Any]
-MODES = ("last", "last_of_undrawn", "server", "tuned", "best", "newcomers_server", "newcomers_tuned")
+MODES = (
+    "last",
+    "last_of_undrawn",
+    "server",
+    "tuned",
+    "best",
+    "newcomers_server",
+    "newcomers_tuned",
+)
 METRICS: Mapping[Metric, tuple[str, str]] = {
     "last": ("last", "macro"),
     "server": ("server", "macro"),
@@ -22,7 +30,13 @@ METRICS: Mapping[Metric, tuple[str, str]] = {
     "global": ("server", "micro"),
     "newcomers": ("newcomers_tuned", "macro"),
 }
-TUNING = ("tune_epochs", "tune_batch", "tune_lr", "tune_momentum", "tune_weight_decay")  # what E-tuned was made with
+TUNING = (
+    "tune_epochs",
+    "tune_batch",
+    "tune_lr",
+    "tune_momentum",
+    "tune_weight_decay",
+)  # what E-tuned was made with
 SPREAD = (
     "J",
     "ari",
@@ -73,7 +87,9 @@ def section(scenario: Scenario) -> Compare:
 def splits(scenario: Scenario) -> list[Split]:
     """The partitions that are compared on; one without a label where it is the scenario's own."""
     compare = section(scenario)
-    own = Split.model_construct(label="", partition="", published=compare.published, target=compare.target)
+    own = Split.model_construct(
+        label="", partition="", published=compare.published, target=compare.target
+    )
     return list(compare.partitions) or [own]
 
 
@@ -117,7 +133,9 @@ def _names(name: str, cell: Cell) -> bool:
 # -- figures -----------------------------------------------------------------------------------------------------------
 
 
-def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> Row:
+def row_of(
+    cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]
+) -> Row:
     """The figures of a finished cell: accuracies as shares, traffic in Mbit per agent and in MB on the wire."""
     modes = _modes(result)
     target = target_of(compare, cell)
@@ -136,16 +154,23 @@ def row_of(cell: Cell, compare: Compare, result: Mapping[str, Any], lines: Itera
     row["undrawn"] = modes.get("last_of_undrawn", {}).get("agents")
     row |= tuning_of(cell.scenario)
     row = judged(row, compare)
-    row |= {key: result[key] for key in ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")}
+    row |= {
+        key: result[key]
+        for key in ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")
+    }
     wire = result["bytes"]
-    row["mb_wire"] = (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None  # none without a broker
+    row["mb_wire"] = (
+        (wire["wire_down"] + wire["wire_up"]) / 1e6 if wire["wire_up"] else None
+    )  # none without a broker
     row["seconds"] = result["seconds"]
     row |= mixtures.row_of(result)
     if "J" in result["notes"]:  # FeSEM's mean distance to the own centre
         row["J"] = result["notes"]["J"]
     if target is not None:
         phases = [line for line in lines if line["event"] == "phase"]
-        row |= _reached(_curve(phases, row["metric"], result["agents"], cell.scenario.task.outputs), target)
+        row |= _reached(
+            _curve(phases, row["metric"], result["agents"], cell.scenario.task.outputs), target
+        )
         row["rounds_to_target_participants"] = _participants_reach(phases, target)
     return row
 
@@ -158,7 +183,9 @@ def tuning_of(scenario: Scenario) -> Row:
 
 def target_of(compare: Compare, cell: Cell) -> float | None:
     """The accuracy that the cell's rounds and traffic are counted to."""
-    return next((split.target for split in compare.partitions if split.label == cell.split), compare.target)
+    return next(
+        (split.target for split in compare.partitions if split.label == cell.split), compare.target
+    )
 
 
 def judged(row: Row, compare: Compare) -> Row:
@@ -171,7 +198,10 @@ def judged(row: Row, compare: Compare) -> Row:
 def _modes(result: Mapping[str, Any]) -> dict[str, Any]:
     """Figures by mode, those of the newcomers beside the others'."""
     newcomers = (result.get("newcomers") or {}).get("accuracy", {})
-    return {**result["accuracy"], **{f"newcomers_{mode}": figures for mode, figures in newcomers.items()}}
+    return {
+        **result["accuracy"],
+        **{f"newcomers_{mode}": figures for mode, figures in newcomers.items()},
+    }
 
 
 def _metric(compare: Compare, label: str) -> Metric:
@@ -196,7 +226,9 @@ class Point:
     mb_wire: float | None  # of all agents; models that were sent out for evaluation are left out
 
 
-def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, classes: int) -> list[Point]:
+def _curve(
+    phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, classes: int
+) -> list[Point]:
     """The metric over the rounds.
 
     E-last where it was tracked: the mean over all agents of what each reached right after its newest training, in
@@ -207,7 +239,11 @@ def _curve(phases: Sequence[Mapping[str, Any]], metric: Metric, agents: int, cla
     newest: dict[str, float | None] = {}  # None: it has nothing to test on
     points = []
     for line in phases:
-        on, value, rounds = str(metric), _accuracy(line.get("evaluation", {}), metric), line["round"]
+        on, value, rounds = (
+            str(metric),
+            _accuracy(line.get("evaluation", {}), metric),
+            line["round"],
+        )
         if metric == "last" and any("tracked" in other for other in phases):
             newest |= line.get("tracked", {}).get("by_agent", {})
             on, rounds = "last, tracked", line["round"] + 1
@@ -226,15 +262,25 @@ def _with_guesses(reached: Collection[float | None], agents: int, classes: int) 
 
 def _participants_reach(phases: Iterable[Mapping[str, Any]], target: float) -> int | None:
     """The first round (from 1) whose participants alone have the target on the mean, right after their training."""
-    rounds = [line for line in phases if line["phase"] == "train"]  # a phase of all agents before them is no round
-    means = ((line["round"] + 1, _accuracy({"last": line.get("tracked", {})}, "last")) for line in rounds)
+    rounds = [
+        line for line in phases if line["phase"] == "train"
+    ]  # a phase of all agents before them is no round
+    means = (
+        (line["round"] + 1, _accuracy({"last": line.get("tracked", {})}, "last")) for line in rounds
+    )
     return next((rounds for rounds, mean in means if mean is not None and mean >= target), None)
 
 
 def _point(on: str, rounds: int, accuracy: float, traffic: Mapping[str, int], agents: int) -> Point:
     wire = sum(traffic.get(key, 0) for key in ("wire_down", "down_models", "wire_up"))
     wire -= traffic.get("evaluation_models", 0)
-    return Point(on, rounds, accuracy, mbit_per_agent(traffic, agents), wire / 1e6 if traffic.get("wire_up") else None)
+    return Point(
+        on,
+        rounds,
+        accuracy,
+        mbit_per_agent(traffic, agents),
+        wire / 1e6 if traffic.get("wire_up") else None,
+    )
 
 
 def _reached(curve: Sequence[Point], target: float) -> Row:
@@ -255,7 +301,13 @@ def summaries(scenario: Scenario, rows: Sequence[Row]) -> list[Row]:
         _summary(split, mine)
         for split in splits(scenario)
         for method in section(scenario).methods
-        if (mine := [row for row in rows if (row["partition"], row["method"]) == (split.label, method.label)])
+        if (
+            mine := [
+                row
+                for row in rows
+                if (row["partition"], row["method"]) == (split.label, method.label)
+            ]
+        )
     ]
 
 
@@ -265,30 +317,48 @@ def no_better(scenario: Scenario, found: Sequence[Row]) -> list[str]:
     single = {method.label for method in methods if method.strategy.name == "fedavg"}
     said = []
     for one in found:
-        baselines = [row for row in found if row["method"] in single and row["partition"] == one["partition"]]
+        baselines = [
+            row for row in found if row["method"] in single and row["partition"] == one["partition"]
+        ]
         clusters = [number for number in one["clusters"] if number is not None]
         if not baselines or one["method"] in single or max(clusters, default=0) < 2:
             continue
-        ahead = [_ahead(one, baselines[0], f"{mode}_accuracy_macro") for mode in ("server", "tuned")]
-        if any(points is not None for points in ahead) and not any(points and points > 0 for points in ahead):
+        ahead = [
+            _ahead(one, baselines[0], f"{mode}_accuracy_macro") for mode in ("server", "tuned")
+        ]
+        if any(points is not None for points in ahead) and not any(
+            points and points > 0 for points in ahead
+        ):
             where = f" on {one['partition']}" if one["partition"] else ""
-            said.append(f"{one['method']}{where}: its clusters are no better than {baselines[0]['method']}'s one model")
+            said.append(
+                f"{one['method']}{where}: its clusters are no better than {baselines[0]['method']}'s one model"
+            )
     return said
 
 
 def _ahead(one: Row, other: Row, figure: str) -> float | None:
     """By how much a mean figure is larger; None where one of them has none."""
-    return one[figure]["mean"] - other[figure]["mean"] if figure in one and figure in other else None
+    return (
+        one[figure]["mean"] - other[figure]["mean"] if figure in one and figure in other else None
+    )
 
 
 def _summary(split: Split, mine: Sequence[Row]) -> Row:
     first = mine[0]
-    summary: Row = {"partition": split.label, "method": first["method"], "seeds": [row["seed"] for row in mine]}
+    summary: Row = {
+        "partition": split.label,
+        "method": first["method"],
+        "seeds": [row["seed"] for row in mine],
+    }
     summary |= {"metric": first["metric"], "published": split.published.get(first["method"])}
     for key in dict.fromkeys(key for row in mine for key in row):
         values = [row[key] for row in mine if row.get(key) is not None]
         if values and (key in SPREAD or _is_figure(key)):
-            summary[key] = {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "n": len(values)}
+            summary[key] = {
+                "mean": statistics.fmean(values),
+                "std": statistics.pstdev(values),
+                "n": len(values),
+            }
     summary |= {key: [row.get(key) for row in mine] for key in ("clusters", "rounds", *TUNING)}
     if split.target is not None:
         summary["reached"] = [row["rounds_to_target"] for row in mine]

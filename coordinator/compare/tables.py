@@ -39,20 +39,30 @@ class Table:
 
 def tables(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> list[Table]:
     """One per partition with methods side by side; `average` of accuracies: macro (mean over agents), micro (by samples)."""
-    there = [(split, [one for one in found if one["partition"] == split.label]) for split in splits(scenario)]
+    there = [
+        (split, [one for one in found if one["partition"] == split.label])
+        for split in splits(scenario)
+    ]
     return [_table(scenario, split, mine, average) for split, mine in there if mine]
 
 
 def markdown(scenario: Scenario, found: Sequence[Row]) -> str:
     """Every partition's table, one with each average where the layout shows one at a time."""
     averages = ("macro", "micro") if section(scenario).layout == "modes" else ("macro",)
-    return "\n".join(one.markdown() for average in averages for one in tables(scenario, found, average))
+    return "\n".join(
+        one.markdown() for average in averages for one in tables(scenario, found, average)
+    )
 
 
 def _table(scenario: Scenario, split: Split, found: Sequence[Row], average: str) -> Table:
     compare = section(scenario)
-    title, columns = _both_averages(compare.metric) if compare.layout == "averages" else _modes(found, average)
-    before: Columns = {"method": lambda one: str(one["method"]), "seeds": lambda one: str(len(one["seeds"]))}
+    title, columns = (
+        _both_averages(compare.metric) if compare.layout == "averages" else _modes(found, average)
+    )
+    before: Columns = {
+        "method": lambda one: str(one["method"]),
+        "seeds": lambda one: str(len(one["seeds"])),
+    }
     shown = before | columns | _tuning(found, _shows_tuned(compare, columns)) | _rest(split, found)
     place = f"{scenario.name}, {split.label}" if split.label else scenario.name
     words = f"{place}: {title}; mean ± population deviation over seeds"
@@ -66,14 +76,18 @@ def _modes(found: Sequence[Row], average: str) -> tuple[str, Columns]:
     keys = {title: f"{mode}_{figure}_{average}" for mode, title in TITLES.items()}
     there = {title: key for title, key in keys.items() if any(key in one for one in found)}
     unit = "accuracy in %" if accuracies else "mean squared error"
-    return f"{unit}, {average} average", {title: _spread(key, digits, scale) for title, key in there.items()}
+    return f"{unit}, {average} average", {
+        title: _spread(key, digits, scale) for title, key in there.items()
+    }
 
 
 def _both_averages(metric: Metric) -> tuple[str, Columns]:
     """FeSEM's four columns, in one mode of evaluation."""
     mode = METRICS[metric][0]
     names = {
-        f"{a}-{short}": f"{mode}_{figure}_{a.lower()}" for a in ("Micro", "Macro") for short, figure in SHORT.items()
+        f"{a}-{short}": f"{mode}_{figure}_{a.lower()}"
+        for a in ("Micro", "Macro")
+        for short, figure in SHORT.items()
     }
     return f"{TITLES[mode]} in %", {title: _spread(key, 2, 100.0) for title, key in names.items()}
 
@@ -138,7 +152,9 @@ def _mean(key: str, digits: int) -> Callable[[Row], str]:
         if key not in one:
             return NONE
         few = one[key]["n"] < len(one["seeds"])
-        return f"{one[key]['mean']:.{digits}f}" + (f" ({one[key]['n']} of {len(one['seeds'])})" if few else "")
+        return f"{one[key]['mean']:.{digits}f}" + (
+            f" ({one[key]['n']} of {len(one['seeds'])})" if few else ""
+        )
 
     return words
 

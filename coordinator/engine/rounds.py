@@ -136,17 +136,25 @@ class RoundEngine:
         self.known: set[ClientId] = set()  # everybody ever seen; present is a subset
         self.present: set[ClientId] = set()
         self.leaving: dict[ClientId, float] = {}  # present, but gone for good at this time
-        self.unconfirmed: set[ClientId] = set()  # present before the lights went out, not yet seen again
-        self.refused: dict[ClientId, tuple[int, int]] = {}  # steps with a refused report, and the last of these
+        self.unconfirmed: set[ClientId] = (
+            set()
+        )  # present before the lights went out, not yet seen again
+        self.refused: dict[
+            ClientId, tuple[int, int]
+        ] = {}  # steps with a refused report, and the last of these
         self.quarantined: dict[ClientId, str] = {}  # why each of these is not invited any more
         self.paused = False
         self.started = False
         self._link_lost_at: float | None = None
         self._voids = 0  # of these attempts, those since the start of this process
         self._waited = False  # the time to wait for a full start is over
-        self._gather_until: float | None = None if rules.start_wait_s is None else now + rules.start_wait_s
+        self._gather_until: float | None = (
+            None if rules.start_wait_s is None else now + rules.start_wait_s
+        )
         self._rollcall_until: float | None = None
-        self._not_before: float | None = None  # back-off after a void step, or a plan for which too few were there
+        self._not_before: float | None = (
+            None  # back-off after a void step, or a plan for which too few were there
+        )
 
     @property
     def wake_at(self) -> float | None:
@@ -218,7 +226,9 @@ class RoundEngine:
 
     def _link(self, lost: bool, now: float) -> list[Action]:
         if lost:
-            self._link_lost_at = now  # the first loss: later ones are handled at the time of the first
+            self._link_lost_at = (
+                now  # the first loss: later ones are handled at the time of the first
+            )
             return []
         if self._link_lost_at is not None:
             self._postpone(now - self._link_lost_at)
@@ -236,7 +246,9 @@ class RoundEngine:
         if self.step is not None:
             self.step.opened += away
             self.step.deadline += away
-            self.step.quorum_at = None if self.step.quorum_at is None else self.step.quorum_at + away
+            self.step.quorum_at = (
+                None if self.step.quorum_at is None else self.step.quorum_at + away
+            )
             self.step.latest = None if self.step.latest is None else self.step.latest + away
 
     def _tick(self, now: float) -> list[Action]:
@@ -267,7 +279,9 @@ class RoundEngine:
         return [Plan(self._view())]
 
     def _view(self) -> View:
-        return View(self.round, self.rules.rounds, self.attempt, tuple(sorted(self._admitted(self.present))))
+        return View(
+            self.round, self.rules.rounds, self.attempt, tuple(sorted(self._admitted(self.present)))
+        )
 
     def end_rounds(self) -> View:
         """No round comes after those that were folded: from now on newcomers of the rules are agents like others."""
@@ -293,7 +307,11 @@ class RoundEngine:
         if not self._enough_to_start():
             return f"{there} of {rules.start_agents} agents are there{others}"
         # a plan found too few of them, or an attempt was void
-        return "agents that the next phase needs are away or do not report" if self._not_before is not None else None
+        return (
+            "agents that the next phase needs are away or do not report"
+            if self._not_before is not None
+            else None
+        )
 
     def _admitted(self, clients: set[ClientId]) -> set[ClientId]:
         """Those of them who may be invited yet."""
@@ -310,7 +328,9 @@ class RoundEngine:
             self.stage = Stage.DONE
             return [Finished()]
         step = None if self.paused else self._draw(phase)
-        if step is None:  # those whom it needs are away, or the operator was quicker: ask again later
+        if (
+            step is None
+        ):  # those whom it needs are away, or the operator was quicker: ask again later
             self.stage = Stage.GATHERING
             self._not_before = now + 1.0
             return []
@@ -490,7 +510,9 @@ class RoundEngine:
         return [client for client in step.spare if client in free and client not in step.cohort]
 
     def _refill(self, step: Step, now: float) -> list[Action]:
-        alive = [client for client in step.cohort if client in self.present or client in step.reported]
+        alive = [
+            client for client in step.cohort if client in self.present or client in step.reported
+        ]
         useful = len(alive) - len(step.failed.intersection(alive))
         wanted = math.ceil(step.target * self.rules.over_select - 1e-9) - useful
         invited = self._candidates(step, now)[: max(wanted, 0)]
@@ -549,7 +571,14 @@ class RoundEngine:
         people: dict[str, Any] = {"known": sorted(self.known), "present": sorted(self.present)}
         flags = {"started": self.started, "paused": self.paused}
         people |= {"refused": dict(self.refused), "quarantined": dict(self.quarantined)}
-        return {"round": self.round, "number": self.number, "attempt": self.attempt, "step": step, **people, **flags}
+        return {
+            "round": self.round,
+            "number": self.number,
+            "attempt": self.attempt,
+            "step": step,
+            **people,
+            **flags,
+        }
 
     @classmethod
     def restore(
@@ -557,9 +586,15 @@ class RoundEngine:
     ) -> tuple[RoundEngine, list[Action]]:
         """The engine as it was, and what follows at once. The deadline of an open step starts again."""
         engine = cls(rules, now)
-        engine.round, engine.number, engine.attempt = snapshot["round"], snapshot["number"], snapshot["attempt"]
+        engine.round, engine.number, engine.attempt = (
+            snapshot["round"],
+            snapshot["number"],
+            snapshot["attempt"],
+        )
         engine.known, engine.present = set(snapshot["known"]), set(snapshot["present"])
-        engine.refused = {client: (count, last) for client, (count, last) in snapshot.get("refused", {}).items()}
+        engine.refused = {
+            client: (count, last) for client, (count, last) in snapshot.get("refused", {}).items()
+        }
         engine.quarantined = dict(snapshot.get("quarantined", {}))
         engine.started, engine.paused = snapshot["started"], snapshot["paused"]
         if snapshot["step"] is not None:
@@ -569,7 +604,9 @@ class RoundEngine:
         return engine, engine.handle(LinkBack(), now)
 
 
-def _restored_step(saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float) -> Step:
+def _restored_step(
+    saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float
+) -> Step:
     cohort: Sequence[ClientId] = saved["cohort"]
     phase = dict(saved["phase"])
     phase["numbers"] = {name: Expected(**one) for name, one in phase["numbers"].items()}

@@ -22,7 +22,9 @@ def cohort_size(known: int, participation: float, agents: int | None) -> int:
     return agents if agents is not None else max(math.floor(participation * known + 1e-9), 1)
 
 
-def walk(known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str) -> tuple[ClientId, ...]:
+def walk(
+    known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str
+) -> tuple[ClientId, ...]:
     """Everybody known in the order in which this attempt at this round would invite them."""
     ids = sorted(known)
     order = generator(seed, "cohort", purpose, round_, attempt).permutation(len(ids))
@@ -41,4 +43,8 @@ def expected_share(scenario: Scenario, listed: Listed | None) -> float:
         known = max(rounds.start_agents or 0, rounds.agents)  # more may come at any time
         return min(rounds.agents / known, math.nextafter(1.0, 0.0))
     invited = sum(map(len, listed)) / len(listed) if listed else rounds.agents
-    return rounds.participation if invited is None else min(invited / (fleet.agents - fleet.newcomers), 1.0)
+    return (
+        rounds.participation
+        if invited is None
+        else min(invited / (fleet.agents - fleet.newcomers), 1.0)
+    )

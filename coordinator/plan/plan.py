@@ -99,7 +99,11 @@ class Plan:
     @property
     def mbit_per_agent(self) -> float:
         """Megabits of float32 values per registered agent, no overhead, evaluation left out (as papers count it)."""
-        values = sum(p.times * p.invited * (p.down_values + p.up_values) for p in self.phases if p.name != "evaluate")
+        values = sum(
+            p.times * p.invited * (p.down_values + p.up_values)
+            for p in self.phases
+            if p.name != "evaluate"
+        )
         return values * 32 / 1e6 / self.agents
 
     def rows(self) -> list[tuple[str, str]]:
@@ -115,11 +119,17 @@ class Plan:
             ("agents, rounds", f"{self.agents}, {self.rounds}"),
             ("model", f"{self.values} values, {_size(4 * self.values)}; {self.models} kept"),
             *phases,
-            ("a round, all agents", f"{_size(self.round_down_bytes)} down, {_size(self.round_up_bytes)} up"),
+            (
+                "a round, all agents",
+                f"{_size(self.round_down_bytes)} down, {_size(self.round_up_bytes)} up",
+            ),
             ("the run, all agents", f"{_size(self.down_bytes)} down, {_size(self.up_bytes)} up"),
             ("the run, per agent", f"{_size((self.down_bytes + self.up_bytes) / self.agents)}"),
             ("as papers count it", f"{self.mbit_per_agent:.2f} Mbit of float32 values per agent"),
-            ("coordinator's memory", f"{_size(self.memory_bytes)} for models, besides the program itself"),
+            (
+                "coordinator's memory",
+                f"{_size(self.memory_bytes)} for models, besides the program itself",
+            ),
             ("coordinator's disk", f"{_size(self.disk_bytes)} at most at a time"),
         ]
 
@@ -177,7 +187,9 @@ class _DryRun:
             if number >= 3 and worked > DRY_VALUES:
                 return
             phases = list(self._round(View(number, rounds, 0, self.clients)))
-            worked += sum(min(phase.invited, DRY_AGENTS) * self.setup.layout.size for phase in phases)
+            worked += sum(
+                min(phase.invited, DRY_AGENTS) * self.setup.layout.size for phase in phases
+            )
             yield phases
 
     def preparation(self) -> list[PhaseCost]:
@@ -193,33 +205,45 @@ class _DryRun:
         times = 1 + (len(range(every, rounds, every)) if every else 0)
         orders = [self.strategy.serve(self.state, client) for client in self.clients]
         empty = [Report({}, EXAMPLES)] * len(orders)
-        return [self._cost(Phase("evaluate", "all", ends_round=False), times, self.known, orders, empty)]
+        return [
+            self._cost(Phase("evaluate", "all", ends_round=False), times, self.known, orders, empty)
+        ]
 
     def disk_bytes(self, phases: Sequence[PhaseCost]) -> int:
         """Reports of the largest phase, arriving and accepted; two checkpoints; models sent out and exported."""
         spool = max(phase.invited * (phase.up_bytes + 4 * phase.up_values) for phase in phases)
         outgoing = max(phase.published_bytes for phase in phases)
-        state = _state_bytes(self.state, frozenset(self.clients), self.known / len(self.clients), set())
+        state = _state_bytes(
+            self.state, frozenset(self.clients), self.known / len(self.clients), set()
+        )
         exported = sum(model.nbytes for model in self.strategy.clusters(self.state))
         return spool + outgoing + 2 * state + exported
 
     def _cohort(self) -> int:
-        return cohort_size(self.known, self.scenario.rounds.participation, self.scenario.rounds.agents)
+        return cohort_size(
+            self.known, self.scenario.rounds.participation, self.scenario.rounds.agents
+        )
 
     def _round(self, view: View) -> Iterator[PhaseCost]:
         drawn: dict[tuple[ClientId, ...], int] = {}
         for _ in range(DRY_PHASES):
             phase = self.strategy.plan(self.state, view)
             names, invited = self._invited(phase, view)
-            invited = drawn.get(names, invited)  # those whom this round drew before stand for as many
+            invited = drawn.get(
+                names, invited
+            )  # those whom this round drew before stand for as many
             if phase.cohort == "sample":
                 drawn[names] = invited
             orders = [self.strategy.order(self.state, phase, client) for client in names]
             reports = [self._work(phase, view, *pair) for pair in zip(names, orders, strict=True)]
             if names:
                 yield self._cost(phase, 1, invited, orders, reports)
-            done = Phase(phase.name, names, phase.sizes, phase.ends_round, phase.quorum, phase.may_be_empty)
-            self.state = self.strategy.fold(self.state, done, list(zip(names, reports, strict=True)))
+            done = Phase(
+                phase.name, names, phase.sizes, phase.ends_round, phase.quorum, phase.may_be_empty
+            )
+            self.state = self.strategy.fold(
+                self.state, done, list(zip(names, reports, strict=True))
+            )
             if phase.ends_round:
                 return
         raise RuntimeError(f"{self.scenario.strategy.name}: no phase ends the round")
@@ -232,7 +256,9 @@ class _DryRun:
             case "sample":
                 count = min(self.sample, len(self.clients))
                 start = view.round * count
-                chosen = {self.clients[(start + offset) % len(self.clients)] for offset in range(count)}
+                chosen = {
+                    self.clients[(start + offset) % len(self.clients)] for offset in range(count)
+                }
                 return tuple(sorted(chosen)), self.sample
             case names:
                 return tuple(sorted(names)), round(len(names) * self.known / len(self.clients))
@@ -261,16 +287,31 @@ class _DryRun:
         return report
 
     def _cost(
-        self, phase: Phase, times: int, invited: int, orders: Sequence[Order], reports: Sequence[Report]
+        self,
+        phase: Phase,
+        times: int,
+        invited: int,
+        orders: Sequence[Order],
+        reports: Sequence[Report],
     ) -> PhaseCost:
-        lengths = {key: self.strategy.model(self.state, key).size for order in orders for key in order.models}
+        lengths = {
+            key: self.strategy.model(self.state, key).size
+            for order in orders
+            for key in order.models
+        }
         price = {key: self.prices.model(key, length) for key, length in lengths.items()}
         down = [sum(price[key] for key in order.models) for order in orders]
         up = [self.prices.report(report, self.scenario.wire) for report in reports]
         shared = sum(price[key] for key in price if not key.startswith("@"))
         single = sum(price[key] for key in price if key.startswith("@"))
-        idle = self.known - invited if self.scenario.wire.delivery == "all" and phase.name != "evaluate" else 0
-        held = self.prices.model("0", self.setup.layout.size) if shared else 0  # their own cluster's model
+        idle = (
+            self.known - invited
+            if self.scenario.wire.delivery == "all" and phase.name != "evaluate"
+            else 0
+        )
+        held = (
+            self.prices.model("0", self.setup.layout.size) if shared else 0
+        )  # their own cluster's model
         return PhaseCost(
             name=phase.name,
             times=times,
@@ -278,7 +319,9 @@ class _DryRun:
             down_bytes=_average(down),
             up_bytes=_average(up),
             down_values=_average([sum(lengths[key] for key in order.models) for order in orders]),
-            up_values=_average([sum(vector.size for vector in report.vectors.values()) for report in reports]),
+            up_values=_average(
+                [sum(vector.size for vector in report.vectors.values()) for report in reports]
+            ),
             published_bytes=shared + round(single * invited / len(orders)),
             idle_bytes=idle * held,
             ends_round=phase.ends_round,
@@ -301,7 +344,9 @@ class _Constant:
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         return np.full(EXAMPLES, self.loss(model), np.float32)
 
-    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+    def gradient(
+        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+    ) -> Vector:
         return np.broadcast_to(np.float32(self._value), (self._size,))
 
     def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
@@ -348,7 +393,9 @@ class _Prices:
         """One model, or a part of one, on its way to one agent."""
         empty = Encoded(codec=self._down.name, length=length, data=b"")
         plain = len(ModelContent(layout=self._setup.layout.digest, vector=empty).to_bytes())
-        return self._packets(self._topics.model(key), plain + _growth(self._down.payload_bytes(length, based=False)))
+        return self._packets(
+            self._topics.model(key), plain + _growth(self._down.payload_bytes(length, based=False))
+        )
 
     def report(self, report: Report, wire: Wire | None) -> int:
         """One report on its way to the coordinator."""
@@ -371,7 +418,9 @@ class _Prices:
             seconds=1.0,
             vectors=vectors,
         )
-        return self._packets(f"{self._topics.base}/agents/{AGENT}/report", len(content.to_bytes()) + growth)
+        return self._packets(
+            f"{self._topics.base}/agents/{AGENT}/report", len(content.to_bytes()) + growth
+        )
 
     def _packets(self, topic: str, size: int) -> int:
         return _packets(len(topic), size, self._wire.part_bytes)
@@ -381,10 +430,14 @@ class _Prices:
 def _packets(topic: int, size: int, part_bytes: int) -> int:
     """All parts; the largest part index stands for all, which is at most 4 bytes too many per part."""
     count = count_of(size, part_bytes)
-    part = Part(digest=bytes(DIGEST_BYTES), index=count - 1, count=count, size=size, about=1000, data=b"")
+    part = Part(
+        digest=bytes(DIGEST_BYTES), index=count - 1, count=count, size=size, about=1000, data=b""
+    )
     around, length = len(part.to_bytes()), length_of(size, count)
     return sum(
-        _packet(topic + 1 + len(str(index)), around + _growth((min(length, size - index * length),)))
+        _packet(
+            topic + 1 + len(str(index)), around + _growth((min(length, size - index * length),))
+        )
         for index in range(count)
     )
 
@@ -426,7 +479,10 @@ def _state_bytes(value: Any, clients: frozenset[ClientId], scale: float, seen: s
         case tuple() | list():
             return sum(_state_bytes(item, clients, scale, seen) for item in value)
     if is_dataclass(value):
-        return sum(_state_bytes(getattr(value, field.name), clients, scale, seen) for field in fields(value))
+        return sum(
+            _state_bytes(getattr(value, field.name), clients, scale, seen)
+            for field in fields(value)
+        )
     return 0
 
 

@@ -14,7 +14,9 @@ from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.scenario import Scenario, SuperclassMixture
 
 
-async def finish(this: Run, data_root: Path | None, allowed: AllowedCode = NO_CODE) -> dict[str, Any]:
+async def finish(
+    this: Run, data_root: Path | None, allowed: AllowedCode = NO_CODE
+) -> dict[str, Any]:
     """Leave models, records and the result of a run that is over in its folder; returns the result. UserError."""
     scenario, folder = this.scenario, this.folder
     write_models(this)
@@ -23,7 +25,9 @@ async def finish(this: Run, data_root: Path | None, allowed: AllowedCode = NO_CO
         tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling, allowed)
     memberships = this.strategy.memberships(this.state)
     mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
-    return write_all(this, truth_of(scenario, folder), {**mixed, "partition": partition_digest(folder)})
+    return write_all(
+        this, truth_of(scenario, folder), {**mixed, "partition": partition_digest(folder)}
+    )
 
 
 def _has_superclasses(scenario: Scenario) -> bool:

@@ -55,14 +55,25 @@ class StartedBroker:
 
 
 @asynccontextmanager
-async def broker(folder: Path, scenario: Scenario, *, embedded: bool) -> AsyncIterator[StartedBroker]:
+async def broker(
+    folder: Path, scenario: Scenario, *, embedded: bool
+) -> AsyncIterator[StartedBroker]:
     """A broker of our own on a free port of this machine, for as long as the block lasts.
 
     Every user of the machine reaches that port, so the broker lets in nobody without a password. They are new for each
     run and travel through the environment, where only the same user reads them.
     """
     password, fleet_password = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
-    command = ["covey.broker.cli", "up", "--port", "0", "--json", "--until-stdin-closes", "--user", COORDINATOR]
+    command = [
+        "covey.broker.cli",
+        "up",
+        "--port",
+        "0",
+        "--json",
+        "--until-stdin-closes",
+        "--user",
+        COORDINATOR,
+    ]
     command += [*_limits(scenario), *(["--embedded"] if embedded else [])]
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
@@ -93,18 +104,28 @@ async def fleet(
     command = ["covey.agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
-    async with _child(command, folder / "fleet.log", talks=False, settings=url.environment()) as child:
+    async with _child(
+        command, folder / "fleet.log", talks=False, settings=url.environment()
+    ) as child:
         yield child
 
 
 async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
     """The initial models, built once per run by a child process and kept in `start.npz`."""
     if wants_start(folder, scenario):
-        command = ["covey.agent.cli", "model", str(folder / "scenario.yaml"), "--out", str(folder / START)]
+        command = [
+            "covey.agent.cli",
+            "model",
+            str(folder / "scenario.yaml"),
+            "--out",
+            str(folder / START),
+        ]
         command += allowed.options()
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.wait() != 0:
-                raise UserError(f"the initial model could not be built:\n{tail(folder / 'model.log')}")
+                raise UserError(
+                    f"the initial model could not be built:\n{tail(folder / 'model.log')}"
+                )
     return started(folder, scenario)
 
 
@@ -117,7 +138,9 @@ def wants_start(folder: Path, scenario: Scenario) -> bool:
 def started(folder: Path, scenario: Scenario) -> Setup:
     """The setup of a run whose `start.npz` lies in the folder. Raises UserError where it is damaged."""
     starts, layout = _read_start(folder / START)
-    return setup_of(scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout)
+    return setup_of(
+        scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout
+    )
 
 
 def _read_start(path: Path) -> tuple[np.ndarray, Layout]:
@@ -125,7 +148,9 @@ def _read_start(path: Path) -> tuple[np.ndarray, Layout]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
-    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for a file that is not what it was
+    except (
+        Exception
+    ) as error:  # numpy, zipfile and zlib raise a dozen types for a file that is not what it was
         raise UserError(
             f"{path}: the initial models are missing or damaged ({type(error).__name__}: {error}). "
             "Remove the file and run the same command again: it is built again from the scenario"
@@ -142,7 +167,13 @@ async def superclass_accuracies(
 
     Measured by a child process. Empty where a super-class has no test data.
     """
-    command = ["covey.agent.cli", "superclasses", str(folder / "scenario.yaml"), "--models", str(folder / "models")]
+    command = [
+        "covey.agent.cli",
+        "superclasses",
+        str(folder / "scenario.yaml"),
+        "--models",
+        str(folder / "models"),
+    ]
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += ["--scaling", json.dumps(scaling)] if scaling is not None else []
     command += allowed.options()
@@ -196,7 +227,9 @@ def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -
 
 def tail(path: Path, lines: int = 12) -> str:
     """The end of a child's log, for an error message."""
-    return "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+    return (
+        "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
+    )
 
 
 @asynccontextmanager

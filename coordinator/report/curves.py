@@ -63,7 +63,9 @@ class Curves:
     cut: Cut | None = None
 
     def over_rounds(self, mode: str) -> Points:
-        return [(float(one.rounds), one.figures[mode]) for one in self.evaluated if mode in one.figures]
+        return [
+            (float(one.rounds), one.figures[mode]) for one in self.evaluated if mode in one.figures
+        ]
 
     def over_traffic(self, mode: str) -> Points:
         return [(one.mbit, one.figures[mode]) for one in self.evaluated if mode in one.figures]
@@ -71,7 +73,9 @@ class Curves:
     def by_truth(self) -> Mapping[tuple[int, int], int]:
         """How many agents of each planted group are in each cluster: {(cluster, group): agents}."""
         return Counter(
-            (cluster, truth) for cluster, truth, _ in self.agents if cluster is not None and truth is not None
+            (cluster, truth)
+            for cluster, truth, _ in self.agents
+            if cluster is not None and truth is not None
         )
 
 
@@ -86,7 +90,9 @@ def curves(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> lis
 def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
     phases = [line for line in lines(folder) if line["event"] == "phase"]
     figure = "accuracy" if "accuracy" in result["accuracy"].get("server", {}) else "mse"
-    table = _table(folder / "agents.parquet", "agent", "samples", "cluster", "truth", f"server_{figure}")
+    table = _table(
+        folder / "agents.parquet", "agent", "samples", "cluster", "truth", f"server_{figure}"
+    )
     clusters = {agent: cluster for agent, _, cluster, _, _ in table if cluster is not None}
     samples: Counter[int] = Counter()
     for _, amount, cluster, _, _ in table:
@@ -97,7 +103,11 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
         label,
         result,
         figure,
-        [(rounds_done(line), line["loss"]) for line in phases if "loss" in line and line["ends_round"]],
+        [
+            (rounds_done(line), line["loss"])
+            for line in phases
+            if "loss" in line and line["ends_round"]
+        ],
         list(_evaluated(phases, figure, result["agents"])),
         [(rounds_done(line), line["cluster_sizes"]) for line in phases if line["cluster_sizes"]],
         [(cluster, truth, value) for _, _, cluster, truth, value in table],
@@ -125,14 +135,20 @@ def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> Cut | No
     if not isinstance(strategy, FedClust) or strategy.lambda_quantile is None:
         return None
     modes = result["accuracy"]
-    figures = {mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})}
+    figures = {
+        mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})
+    }
     return Cut(strategy.lambda_quantile, result["clusters"], figures)
 
 
-def _evaluated(phases: Iterable[Mapping[str, Any]], figure: str, agents: int) -> Iterable[Evaluated]:
+def _evaluated(
+    phases: Iterable[Mapping[str, Any]], figure: str, agents: int
+) -> Iterable[Evaluated]:
     for line in phases:
         modes = line.get("evaluation", {})
-        figures = {mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})}
+        figures = {
+            mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})
+        }
         if figures:
             yield Evaluated(rounds_done(line), mbit_per_agent(line["traffic"], agents), figures)
 

@@ -68,7 +68,9 @@ class Progressing:
             case "refused":
                 self._warn(f"a report of {row['agent']} was refused: {row['why']}")
             case "set_aside":
-                self._warn(f"a report of {row['agent']} was set aside, the round is folded without it: {row['why']}")
+                self._warn(
+                    f"a report of {row['agent']} was set aside, the round is folded without it: {row['why']}"
+                )
             case "quarantined":
                 self._warn(
                     f"{row['agent']} is in quarantine after {row['refused']} refused reports: {row['why']}. "
@@ -82,12 +84,16 @@ class Progressing:
             case "waiting":
                 self._warn(f"waiting: {row['why']}")
             case "control" if row["command"] == "pause":
-                self._warn(f'paused: it goes on when {{"command": "resume"}} is published on {row["topic"]}')
+                self._warn(
+                    f'paused: it goes on when {{"command": "resume"}} is published on {row["topic"]}'
+                )
             case "control":
                 self._say("goes on after the pause")
             case "subscriptions" if row["refused"]:
                 topics = ", ".join(row["refused"])
-                self._warn(f"the broker refuses the subscription to {topics}; trying again. Check its access rules")
+                self._warn(
+                    f"the broker refuses the subscription to {topics}; trying again. Check its access rules"
+                )
             case "subscriptions":
                 self._say("the broker refuses no subscription any more")
             case "link" if not row["up"]:
@@ -129,7 +135,8 @@ def labels(folders: Sequence[Path], found: Sequence[Mapping[str, Any]]) -> list[
         return names
     parts = [folder.resolve().parts for folder in folders]
     common = next(
-        (i for i, level in enumerate(zip(*parts, strict=False)) if len(set(level)) > 1), min(map(len, parts)) - 1
+        (i for i, level in enumerate(zip(*parts, strict=False)) if len(set(level)) > 1),
+        min(map(len, parts)) - 1,
     )
     return ["/".join(path[common:]) for path in parts]
 
@@ -139,7 +146,9 @@ def results(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Wor
 
     `runs` are names for the results, as `labels` gives them; they are shown where the methods' names do not do.
     """
-    modes = [mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in found)]
+    modes = [
+        mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in found)
+    ]
     names = list(runs) if list(runs) != [one["method"] for one in found] else []
     headers = [*(["run"] if names else []), "method", *(MODES[mode] for mode in modes)]
     private = any(one.get("privacy") for one in found)
@@ -183,11 +192,18 @@ def _epsilon(words: str, account: Any) -> str:
 
 def _title(found: Sequence[Mapping[str, Any]], modes: Sequence[str]) -> str:
     """What all results have in common: the scenario's name, how many agents; and what their figures are."""
-    shared = (_shared(str(one["name"]) for one in found), _shared(f"{one['agents']} agents" for one in found))
+    shared = (
+        _shared(str(one["name"]) for one in found),
+        _shared(f"{one['agents']} agents" for one in found),
+    )
     shown = [one["accuracy"].get(mode, {}) for one in found for mode in modes]
     units = {"accuracy": "accuracy in %", "mse": "mean squared error"}
-    figures = " or ".join(unit for figure, unit in units.items() if any(figure in one for one in shown))
-    return "; ".join(filter(None, (", ".join(filter(None, shared)), figures and f"{figures}, micro / macro")))
+    figures = " or ".join(
+        unit for figure, unit in units.items() if any(figure in one for one in shown)
+    )
+    return "; ".join(
+        filter(None, (", ".join(filter(None, shared)), figures and f"{figures}, micro / macro"))
+    )
 
 
 def _shared(words: Iterable[str]) -> str:
@@ -212,7 +228,9 @@ def _filled(table: Table, words: Words, *, titles_wrap: bool) -> Table:
     """With a column for each header; what stands below is never cut or wrapped."""
     for i, (title, *column) in enumerate(zip(words.headers, *words.lines, strict=True)):
         width = max(map(len, column if titles_wrap else (title, *column)))
-        table.add_column(title, justify="right" if i else "left", no_wrap=not titles_wrap, min_width=width)
+        table.add_column(
+            title, justify="right" if i else "left", no_wrap=not titles_wrap, min_width=width
+        )
     for line in words.lines:
         table.add_row(*line)
     return table
@@ -247,7 +265,10 @@ def participation(result: Mapping[str, Any]) -> str:
         return ""
     shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     accuracy = result["accuracy"]
-    figure, others = _figure(accuracy["last_of_participants"]), _figure(accuracy.get("last_of_undrawn", {}))
+    figure, others = (
+        _figure(accuracy["last_of_participants"]),
+        _figure(accuracy.get("last_of_undrawn", {})),
+    )
     return (
         f"E-last over the {len(result['took_part'])} agents that took part: {figure}\n"
         f"{len(names)} of {result['agents']} agents were drawn for no round: E-last {others} (the model of a phase before "
@@ -261,7 +282,9 @@ def newcomers(result: Mapping[str, Any]) -> str:
     if late is None:
         return ""
     figures = ", ".join(
-        f"{MODES[mode]} {_figure(late['accuracy'][mode])}" for mode in MODES if mode in late["accuracy"]
+        f"{MODES[mode]} {_figure(late['accuracy'][mode])}"
+        for mode in MODES
+        if mode in late["accuracy"]
     )
     return f"{len(late['agents'])} newcomers after the last round: {figures}"
 
@@ -296,10 +319,20 @@ def standing(seen: Mapping[str, Any]) -> list[str]:
     if status is None:
         ended = "the run is finished; " if seen["finished"] else ""
         account = filter(None, [epsilons(seen.get("privacy"))])
-        return [f"{ended}this is what its coordinator wrote last, at {_moment(seen['written'])}", *account]
+        return [
+            f"{ended}this is what its coordinator wrote last, at {_moment(seen['written'])}",
+            *account,
+        ]
     spent = epsilons(seen.get("privacy"))
-    told = [status["state"], f"round {status['round']} of {status['rounds']}", status["phase"], spent]
-    first = [f"{status['name']}: {', '.join(filter(None, told))}"] if status["name"] else []  # a last will has no name
+    told = [
+        status["state"],
+        f"round {status['round']} of {status['rounds']}",
+        status["phase"],
+        spent,
+    ]
+    first = (
+        [f"{status['name']}: {', '.join(filter(None, told))}"] if status["name"] else []
+    )  # a last will has no name
     if status["online"] and status["state"] not in ("finished", "stopped"):
         return first
     return [*first, "no coordinator is at work here: this is what the last one left when it ended"]
@@ -308,7 +341,16 @@ def standing(seen: Mapping[str, Any]) -> list[str]:
 def roster_table(roster: Mapping[str, Any]) -> Table:
     """Everybody the coordinator knows: `RosterMessage` as a table."""
     table = Table(title=f"run {roster['run']}: {len(roster['agents'])} agents")
-    for column in ("agent", "state", "cluster", "last seen", "train / test", "classes", "refusals", "why it stays out"):
+    for column in (
+        "agent",
+        "state",
+        "cluster",
+        "last seen",
+        "train / test",
+        "classes",
+        "refusals",
+        "why it stays out",
+    ):
         table.add_column(column)
     for agent, row in roster["agents"].items():
         state = _state(row)
@@ -316,7 +358,9 @@ def roster_table(roster: Mapping[str, Any]) -> Table:
         refusals = ", ".join(f"{reason} {count}" for reason, count in row["refusals"].items())
         cluster = NONE if row["cluster"] is None else str(row["cluster"])
         counts = f"{row['samples']} / {row['test_samples']}"
-        table.add_row(agent, state, cluster, seen, counts, str(row["labels"]), refusals, _why_out(row))
+        table.add_row(
+            agent, state, cluster, seen, counts, str(row["labels"]), refusals, _why_out(row)
+        )
     return table
 
 
@@ -328,9 +372,13 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
         verdict = f"the audit log is broken at line {found['broken_line']}: {found['why']}"
     lines = [verdict, *found["notes"]]
     if found["whole"] and not found["anchored"]:
-        lines.append("no checkpoint and no --head: lines that were cut off at the end would not be missed")
+        lines.append(
+            "no checkpoint and no --head: lines that were cut off at the end would not be missed"
+        )
     if found["head"]:
-        lines.append(f"newest line: {found['head']} (keep it elsewhere and compare later with --head)")
+        lines.append(
+            f"newest line: {found['head']} (keep it elsewhere and compare later with --head)"
+        )
     return lines
 
 

@@ -46,7 +46,9 @@ class Picture:
 def page(runs: Sequence[Curves]) -> str:
     """HTML of these runs, with the table that the terminal shows."""
     pages = Environment(
-        loader=PackageLoader("covey.coordinator.report", "."), autoescape=True, undefined=StrictUndefined
+        loader=PackageLoader("covey.coordinator.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
     )
     table = results([run.result for run in runs], [run.label for run in runs])
     return pages.get_template("report.html").render(runs=runs, table=table, plots=drawn(runs))
@@ -66,7 +68,9 @@ def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
         if not equals or not file:
             raise UserError(f"--svg {text}: expected NAME=FILE, such as accuracy=accuracy.svg")
         if name not in found:
-            raise UserError(f"--svg {text}: these runs have no picture {name!r}; they have {', '.join(found)}")
+            raise UserError(
+                f"--svg {text}: these runs have no picture {name!r}; they have {', '.join(found)}"
+            )
         svg = found[name].svg
         write_atomically(Path(file), f'<?xml version="1.0" encoding="utf-8"?>\n{svg}'.encode())
 
@@ -76,12 +80,24 @@ def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, str, Figure]]:
     figure = runs[0].figure
     modes = [mode for mode in MODES if any(run.over_rounds(mode) for run in runs)]
     if modes:
-        over_rounds = [(MODES[mode], [(run.label, run.over_rounds(mode)) for run in runs]) for mode in modes]
-        yield figure, f"{figure.capitalize()} over rounds, mean over agents", _lines(over_rounds, "rounds")
-        traffic = [(MODES[mode], [(run.label, run.over_traffic(mode)) for run in runs]) for mode in modes]
+        over_rounds = [
+            (MODES[mode], [(run.label, run.over_rounds(mode)) for run in runs]) for mode in modes
+        ]
+        yield (
+            figure,
+            f"{figure.capitalize()} over rounds, mean over agents",
+            _lines(over_rounds, "rounds"),
+        )
+        traffic = [
+            (MODES[mode], [(run.label, run.over_traffic(mode)) for run in runs]) for mode in modes
+        ]
         yield "traffic", f"{figure.capitalize()} for traffic", _lines(traffic, "Mbit per agent")
     if len({run.cut.quantile for run in runs if run.cut is not None}) >= FEWEST_CUTS:
-        yield "cut", f"{figure.capitalize()} and clusters over the cut", pictures.curve_of_the_cut(runs)
+        yield (
+            "cut",
+            f"{figure.capitalize()} and clusters over the cut",
+            pictures.curve_of_the_cut(runs),
+        )
     if any(run.loss for run in runs):
         loss = _lines([("", [(run.label, run.loss) for run in runs])], "rounds")
         yield "loss", "Training loss, mean over a round's agents", loss
@@ -91,15 +107,23 @@ def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, str, Figure]]:
         yield "clusters", "Agents per cluster over rounds", _sizes(clustered)
         yield "samples", "Training samples per cluster", pictures.samples_per_cluster(clustered)
     if known := [run for run in runs if run.by_truth()]:
-        yield "groups", "Agents by cluster found (rows) and group planted (columns)", _matrices(known)
+        yield (
+            "groups",
+            "Agents by cluster found (rows) and group planted (columns)",
+            _matrices(known),
+        )
     sketched = [run for run in runs if run.models]
     for run in sketched:
-        name, title = _of_one("models", "Agents' models over rounds (principal components)", run, len(sketched))
+        name, title = _of_one(
+            "models", "Agents' models over rounds (principal components)", run, len(sketched)
+        )
         yield name, title, pictures.models_over_rounds(run)
     mapped = [(run, run.proximity) for run in runs if run.proximity is not None]
     mapped = [(run, near) for run, near in mapped if 2 <= len(near.clients) <= pictures.MOST_ROWS]
     for run, near in mapped:
-        name, title = _of_one("proximity", "Distances between agents, and their merge tree", run, len(mapped))
+        name, title = _of_one(
+            "proximity", "Distances between agents, and their merge tree", run, len(mapped)
+        )
         yield name, title, pictures.proximity_map(run, near)
 
 
@@ -113,7 +137,9 @@ def _axes(count: int, height: float = 3.2, *, share: bool = False) -> tuple[Figu
     return figure, list(figure.subplots(1, count, sharey=share, squeeze=False)[0])
 
 
-def _lines(plots: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]], below: str) -> Figure:
+def _lines(
+    plots: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]], below: str
+) -> Figure:
     figure, axes = _axes(len(plots), share=True)
     for ax, (title, lines) in zip(axes, plots, strict=True):
         ax.set_title(title)
@@ -127,7 +153,9 @@ def _lines(plots: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, 
 def _boxes(runs: Sequence[Curves]) -> Figure:
     figure, (ax,) = _axes(1, 1 + 0.35 * len(runs))
     values = [[value for *_, value in run.agents if value is not None] for run in runs]
-    ax.boxplot(values, orientation="horizontal", tick_labels=[run.label for run in runs], widths=0.6)
+    ax.boxplot(
+        values, orientation="horizontal", tick_labels=[run.label for run in runs], widths=0.6
+    )
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
     return figure
@@ -138,7 +166,11 @@ def _sizes(runs: Sequence[Curves]) -> Figure:
     for ax, run in zip(axes, runs, strict=True):
         rounds = [done for done, _ in run.sizes]
         names = sorted({name for _, sizes in run.sizes for name in sizes}, key=int)
-        ax.stackplot(rounds, *([sizes.get(name, 0) for _, sizes in run.sizes] for name in names), labels=names)
+        ax.stackplot(
+            rounds,
+            *([sizes.get(name, 0) for _, sizes in run.sizes] for name in names),
+            labels=names,
+        )
         ax.set_title(run.label)
         ax.set_xlabel("rounds")
         ax.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -48,7 +48,9 @@ def models_over_rounds(run: Curves) -> Figure:
             ax.plot(*centre, marker="x", color=colour(cluster), markersize=7, markeredgewidth=2)
         ax.set_xlabel(f"PC 1 ({plane.shares[0]:.0%})")
     axes[0].set_ylabel(f"PC 2 ({plane.shares[1]:.0%})")
-    limits = [max(abs(points[:, axis]).max() for points, _ in drawn) * 1.1 or 1.0 for axis in (0, 1)]
+    limits = [
+        max(abs(points[:, axis]).max() for points, _ in drawn) * 1.1 or 1.0 for axis in (0, 1)
+    ]
     for ax in axes[: len(chosen)]:
         ax.set_xlim(-limits[0], limits[0])
         ax.set_ylim(-limits[1], limits[1])
@@ -58,7 +60,9 @@ def models_over_rounds(run: Curves) -> Figure:
     for ax in axes:
         ax.set_xticks([])
         ax.set_yticks([])
-    figure.legend(handles=_legend(chosen, run.truth), loc="outside lower center", ncols=8, frameon=False)
+    figure.legend(
+        handles=_legend(chosen, run.truth), loc="outside lower center", ncols=8, frameon=False
+    )
     return figure
 
 
@@ -72,19 +76,35 @@ def _when(models: ModelSketches) -> str:
     return f"round {models.rounds}" if models.phase == "train" else models.phase
 
 
-def _scatter(ax: Axes, models: ModelSketches, points: Matrix, truth: Mapping[ClientId, int]) -> None:
+def _scatter(
+    ax: Axes, models: ModelSketches, points: Matrix, truth: Mapping[ClientId, int]
+) -> None:
     """One mark per agent: its cluster is the colour, its planted group the shape."""
-    kinds = [(cluster, truth.get(agent)) for agent, cluster in zip(models.agents, models.clusters, strict=True)]
+    kinds = [
+        (cluster, truth.get(agent))
+        for agent, cluster in zip(models.agents, models.clusters, strict=True)
+    ]
     for cluster, group in dict.fromkeys(kinds):
         own = points[[kind == (cluster, group) for kind in kinds]]
         marker = MARKERS[(group or 0) % len(MARKERS)]
-        ax.scatter(own[:, 0], own[:, 1], s=14, marker=marker, color=colour(cluster), alpha=0.7, linewidths=0)
+        ax.scatter(
+            own[:, 0],
+            own[:, 1],
+            s=14,
+            marker=marker,
+            color=colour(cluster),
+            alpha=0.7,
+            linewidths=0,
+        )
 
 
 def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> list[Line2D]:
-    clusters = sorted({cluster for one in rounds for cluster in one.clusters if cluster is not None})
+    clusters = sorted(
+        {cluster for one in rounds for cluster in one.clusters if cluster is not None}
+    )
     found = [
-        Line2D([], [], marker="o", ls="", color=colour(cluster), label=f"cluster {cluster}") for cluster in clusters
+        Line2D([], [], marker="o", ls="", color=colour(cluster), label=f"cluster {cluster}")
+        for cluster in clusters
     ]
     for group in sorted(set(truth.values())):
         marker = MARKERS[group % len(MARKERS)]
@@ -139,7 +159,11 @@ def samples_per_cluster(runs: Sequence[Curves]) -> Figure:
     for ax, run in zip(figure.subplots(1, len(runs), squeeze=False)[0], runs, strict=True):
         clusters = sorted(run.samples)
         amounts = [run.samples[cluster] for cluster in clusters]
-        bars = ax.bar([str(cluster) for cluster in clusters], amounts, color=[colour(cluster) for cluster in clusters])
+        bars = ax.bar(
+            [str(cluster) for cluster in clusters],
+            amounts,
+            color=[colour(cluster) for cluster in clusters],
+        )
         agents = [sum(own == cluster for own in run.clusters.values()) for cluster in clusters]
         ax.bar_label(bars, [f"{count} agents" for count in agents], fontsize="small")
         ax.set_title(run.label)
@@ -155,7 +179,10 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
     Runs without such a cut are drawn as lines across, in E-server: what no clusters, or nobody else, would give.
     """
     cuts = sorted({run.cut.quantile for run in runs if run.cut is not None})
-    at = {quantile: [run.cut for run in runs if run.cut and run.cut.quantile == quantile] for quantile in cuts}
+    at = {
+        quantile: [run.cut for run in runs if run.cut and run.cut.quantile == quantile]
+        for quantile in cuts
+    }
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     ax = figure.subplots()
     for mode, title in MODES.items():
@@ -163,13 +190,25 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
         known = [(quantile, value) for quantile, value in points if value is not None]
         if known:
             ax.plot(*zip(*known, strict=True), marker=".", label=title)
-    for place, run in enumerate(run for run in runs if run.cut is None and run.over_rounds("server")):
+    for place, run in enumerate(
+        run for run in runs if run.cut is None and run.over_rounds("server")
+    ):
         _, value = run.over_rounds("server")[-1]
-        ax.axhline(value, color=GREY, linestyle=("--", ":", "-.")[place % 3], label=f"{run.label}, E-server")
+        ax.axhline(
+            value,
+            color=GREY,
+            linestyle=("--", ":", "-.")[place % 3],
+            label=f"{run.label}, E-server",
+        )
     ax.set_xlabel("cut, as a quantile of all distances")
     ax.set_ylabel(runs[0].figure)
     other = ax.twinx()
-    other.plot(cuts, [fmean(cut.clusters for cut in at[one]) for one in cuts], color="black", drawstyle="steps-mid")
+    other.plot(
+        cuts,
+        [fmean(cut.clusters for cut in at[one]) for one in cuts],
+        color="black",
+        drawstyle="steps-mid",
+    )
     other.set_ylabel("clusters (black)")
     other.set_ylim(bottom=0)
     other.yaxis.set_major_locator(MaxNLocator(integer=True))

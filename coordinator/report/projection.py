@@ -34,7 +34,9 @@ class Plane:
 def principal_plane(points: npt.NDArray[np.floating]) -> Plane:
     """PCA of points (n, d) that are centred already, d at least 2. An axis points to where its largest entry is positive."""
     _, values, axes = np.linalg.svd(np.asarray(points, np.float64), full_matrices=False)
-    axes = np.vstack([axes, np.zeros((2, points.shape[1]))])[:2]  # fewer than two points span fewer than two axes
+    axes = np.vstack([axes, np.zeros((2, points.shape[1]))])[
+        :2
+    ]  # fewer than two points span fewer than two axes
     largest = axes[np.arange(2), np.abs(axes).argmax(axis=1)]
     axes = axes * np.where(largest < 0, -1.0, 1.0)[:, None]
     variances = np.append(values**2, [0.0, 0.0])
@@ -66,7 +68,9 @@ def tsne(points: npt.NDArray[np.floating]) -> Matrix | None:
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(points) - 1) / 3)
-    fitted = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(np.asarray(points, np.float64))
+    fitted = TSNE(2, perplexity=perplexity, init="pca", random_state=0).fit_transform(
+        np.asarray(points, np.float64)
+    )
     return np.asarray(fitted, np.float64)
 
 

@@ -12,9 +12,7 @@ from collections.abc import Iterable
 
 from covey.shared.errors import UserError
 
-INSTALL = (
-    "the privacy account needs the package dp-accounting: pip install 'covey[accounting]', or leave out the section"
-)
+INSTALL = "the privacy account needs the package dp-accounting: pip install 'covey[accounting]', or leave out the section"
 
 
 def require_accountant() -> None:

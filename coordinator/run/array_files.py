@@ -38,7 +38,12 @@ _DTYPES = {
 
 
 def save_arrays(
-    path: Path, arrays: Mapping[str, Array], facts: Any = None, *, durable: bool = True, sealed: bool = False
+    path: Path,
+    arrays: Mapping[str, Array],
+    facts: Any = None,
+    *,
+    durable: bool = True,
+    sealed: bool = False,
 ) -> None:
     """Named arrays of any numeric dtype, and JSON-able `facts`, in one safetensors file, atomically.
 

@@ -134,5 +134,7 @@ def parse_head(text: str) -> Head:
     """`NUMBER:HASH`, as `coordinator audit` prints it. Raises UserError for anything else."""
     number, _, hash_ = text.partition(":")
     if not number.isdecimal() or int(number) < 1 or not hash_:
-        raise UserError(f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator audit` printed it")
+        raise UserError(
+            f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator audit` printed it"
+        )
     return Head(int(number), hash_)

@@ -39,7 +39,9 @@ class Checkpoint:
         self._arrays = folder / "arrays"
         self._manifest = folder / "manifest.json"
         self._mapped: dict[str, Array] = {}  # arrays handed out, by name: these need no writing
-        self._sound: set[str] = set()  # names of files that this process has written, or compared with their names
+        self._sound: set[str] = (
+            set()
+        )  # names of files that this process has written, or compared with their names
 
     def exists(self) -> bool:
         return self._manifest.exists()
@@ -48,7 +50,10 @@ class Checkpoint:
         """Write `facts` (JSON-able) and the state; return the state with mapped arrays."""
         self._room.write(lambda: make_folder(self._arrays))
         names = {id(array): name for name, array in self._mapped.items()}
-        tree = {field.name: self._pack(getattr(state, field.name), names) for field in fields(_dataclass(state))}
+        tree = {
+            field.name: self._pack(getattr(state, field.name), names)
+            for field in fields(_dataclass(state))
+        }
         body = json_text.dumps(_without_infinity({"facts": facts, "state": tree}))
         digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
         self._room.write(lambda: write_atomically(self._manifest, f"{digest}\n{body}\n".encode()))
@@ -70,7 +75,9 @@ class Checkpoint:
         try:
             digest, body = self._manifest.read_text().split("\n", 1)
         except FileNotFoundError:
-            raise UserError(f"{self.folder}: no checkpoint is here; start the run without --resume") from None
+            raise UserError(
+                f"{self.folder}: no checkpoint is here; start the run without --resume"
+            ) from None
         except ValueError:
             digest, body = "", ""
         if hashlib.blake2b(body.removesuffix("\n").encode(), digest_size=16).hexdigest() != digest:

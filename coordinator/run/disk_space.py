@@ -27,7 +27,9 @@ class Room:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.tell: Callable[[str], None] | None = None  # called with a sentence for a person, from any thread
+        self.tell: Callable[[str], None] | None = (
+            None  # called with a sentence for a person, from any thread
+        )
         self._closed = threading.Event()
 
     def write(self, action: Callable[[], T]) -> T:
@@ -43,7 +45,9 @@ class Room:
                 if self.tell is None or not is_full(error):
                     raise
                 if not waited:
-                    self.tell(f"no room is left on the disk of {self.folder}; free some: the run waits for it")
+                    self.tell(
+                        f"no room is left on the disk of {self.folder}; free some: the run waits for it"
+                    )
                 waited = True
                 if self._closed.wait(PAUSE_S):
                     raise self._given_up() from None
@@ -57,4 +61,6 @@ class Room:
         self._closed.set()
 
     def _given_up(self) -> DiskFullError:
-        return DiskFullError(f"{self.folder}: no room is left on this disk; free some, then continue with --resume")
+        return DiskFullError(
+            f"{self.folder}: no room is left on this disk; free some, then continue with --resume"
+        )

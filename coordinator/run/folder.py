@@ -33,7 +33,8 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Hold a folder, made where it is not there, against other coordinators: UserError where one is at work in it."""
     private_folder(folder)
     with held(
-        folder, f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out"
+        folder,
+        f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out",
     ):
         yield
 
@@ -48,16 +49,26 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
     if options.resume and (checkpoint.exists() or not begun.exists()):
         saved = checkpoint.facts()
         _must_be(saved["scenario"], scenario, folder)
-        if (saved["run"]["run"] == IN_PROCESS) != in_process:  # agents remember elsewhere, and in another form
-            began, way = ("over a broker", "without") if in_process else ("without a broker", "with")
-            raise UserError(f"{folder}: this run began {began}; go on {way} --in-process, or choose another --out")
+        if (
+            saved["run"]["run"] == IN_PROCESS
+        ) != in_process:  # agents remember elsewhere, and in another form
+            began, way = (
+                ("over a broker", "without") if in_process else ("without a broker", "with")
+            )
+            raise UserError(
+                f"{folder}: this run began {began}; go on {way} --in-process, or choose another --out"
+            )
         return True
     if options.resume:
         _must_be(records.scenario_digest(load(begun)), scenario, folder)
     elif folder.exists() and any(folder.iterdir()) and not _never_began(folder):
         is_run = checkpoint.exists() or (folder / "result.json").exists()
-        what = "a run folder is already there" if is_run else "there are files in it that are no run's"
-        can = "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
+        what = (
+            "a run folder is already there" if is_run else "there are files in it that are no run's"
+        )
+        can = (
+            "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
+        )
         raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
     private_folder(folder)
     (folder / START).unlink(missing_ok=True)  # perhaps only a part of it was written
@@ -68,7 +79,11 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
 def _never_began(folder: Path) -> bool:
     """Is what is there an attempt that ended before its first checkpoint? Its scenario is as we write it, not a user's."""
     file = folder / "scenario.yaml"
-    if Checkpoint(folder / "checkpoint").exists() or (folder / "result.json").exists() or not file.is_file():
+    if (
+        Checkpoint(folder / "checkpoint").exists()
+        or (folder / "result.json").exists()
+        or not file.is_file()
+    ):
         return False
     try:
         return dump(load(file)) == file.read_text()

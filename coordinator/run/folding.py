@@ -43,7 +43,9 @@ class Step:
 def capped(reports: Reports, settings: Aggregation) -> list[tuple[ClientId, Report]]:
     """The reports with claims of examples and steps no larger than the cohort's cap."""
     cap = settings.max_samples
-    examples = most_samples([report.examples for _, report in reports], cap.absolute, cap.times_median)
+    examples = most_samples(
+        [report.examples for _, report in reports], cap.absolute, cap.times_median
+    )
     steps = most_samples([report.steps for _, report in reports], None, cap.times_median)
     result: list[tuple[ClientId, Report]] = []
     for client, report in reports:
@@ -107,7 +109,11 @@ def too_far(
 
 
 def clip(
-    strategy: Strategy[Any], state: Any, reports: Reports, steps: Sequence[Step], settings: Aggregation
+    strategy: Strategy[Any],
+    state: Any,
+    reports: Reports,
+    steps: Sequence[Step],
+    settings: Aggregation,
 ) -> Reports:
     """The reports with every averaged vector's step at most as long as the scenario allows."""
     if not settings.clips:
@@ -117,7 +123,10 @@ def clip(
         if settings.clip.norm is not None:
             limits[step.client, step.name] = (step, settings.clip.norm)
         elif settings.clip.times_median is not None:
-            limits[step.client, step.name] = (step, settings.clip.times_median * _usual(step, steps))
+            limits[step.client, step.name] = (
+                step,
+                settings.clip.times_median * _usual(step, steps),
+            )
     result: list[tuple[ClientId, Report]] = []
     for client, report in reports:
         vectors: dict[str, Vector] = {}
@@ -208,7 +217,9 @@ def _check_numbers(value: Any, where: str) -> None:
                 _check_numbers(getattr(value, one.name), one.name)
 
 
-def pooled(moments: Sequence[Mapping[str, Any]], settings: Aggregation | None = None) -> dict[str, list[float]]:
+def pooled(
+    moments: Sequence[Mapping[str, Any]], settings: Aggregation | None = None
+) -> dict[str, list[float]]:
     """Means and deviations per channel from counts, sums and sums of squares (each a list per channel).
 
     Counts are capped like examples. A rule other than the mean takes medians over the agents instead of sums. A
@@ -220,7 +231,9 @@ def pooled(moments: Sequence[Mapping[str, Any]], settings: Aggregation | None = 
     table = np.array([_capped_moments(rows, place, settings) for place in range(len(rows))])
     if average.rule != "mean":
         return _median_moments(table)
-    count, total, square = (np.array([math.fsum(values) for values in table[:, part].T]) for part in range(3))
+    count, total, square = (
+        np.array([math.fsum(values) for values in table[:, part].T]) for part in range(3)
+    )
     mean, size = total / count, square / count
     return _scaling(mean, size - mean**2, size)
 
@@ -264,7 +277,9 @@ def fair_figures(
 ) -> dict[ClientId, dict[str, Any]]:
     """Test figures by agent and mode, with numbers of samples capped like examples: they weigh the averages."""
     cap = settings.max_samples
-    result: dict[ClientId, dict[str, Any]] = {client: dict(modes) for client, modes in evaluation.items()}
+    result: dict[ClientId, dict[str, Any]] = {
+        client: dict(modes) for client, modes in evaluation.items()
+    }
     for mode in dict.fromkeys(mode for modes in result.values() for mode in modes):
         claims = [modes[mode]["n"] for modes in result.values() if mode in modes]
         most = most_samples(claims, cap.absolute, cap.times_median)

@@ -21,7 +21,10 @@ ERROR, ERROR_MEAN, SUPERCLASS = "membership_mse", "membership_mse_mean", "superc
 
 def figures(estimated: Shares, truth: Shares, tested: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Both entries, from memberships by agent and accuracies (clusters, super-classes)."""
-    return {"membership": membership(estimated, truth), "cluster_accuracy": cluster_accuracy(tested)}
+    return {
+        "membership": membership(estimated, truth),
+        "cluster_accuracy": cluster_accuracy(tested),
+    }
 
 
 def membership(estimated: Shares, truth: Shares) -> dict[str, Any] | None:
@@ -34,9 +37,13 @@ def membership(estimated: Shares, truth: Shares) -> dict[str, Any] | None:
     both = sorted(set(estimated) & set(truth))
     if not both or any(len(estimated[client]) != len(truth[client]) for client in both):
         return None
-    error = metrics.membership_mse([estimated[client] for client in both], [truth[client] for client in both])
+    error = metrics.membership_mse(
+        [estimated[client] for client in both], [truth[client] for client in both]
+    )
     separation = [
-        _slope([truth[client][k] for client in both], [estimated[client][cluster] for client in both])
+        _slope(
+            [truth[client][k] for client in both], [estimated[client][cluster] for client in both]
+        )
         for k, cluster in enumerate(error.permutation)
     ]
     return {
@@ -69,7 +76,10 @@ def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     if accuracies.size == 0 or accuracies.shape[0] < accuracies.shape[1]:
         return None
     order = metrics.matching(-accuracies)
-    return {"by_superclass": [float(accuracies[j, k]) for k, j in enumerate(order)], "permutation": list(order)}
+    return {
+        "by_superclass": [float(accuracies[j, k]) for k, j in enumerate(order)],
+        "permutation": list(order),
+    }
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -81,7 +91,9 @@ def row_of(result: Mapping[str, Any]) -> dict[str, float]:
     if error := result.get("membership"):
         row |= {ERROR: error["mse_sum"], ERROR_MEAN: error["mse_mean"]}
     if tested := result.get("cluster_accuracy"):
-        row |= {f"{SUPERCLASS}{k}_accuracy": value for k, value in enumerate(tested["by_superclass"])}
+        row |= {
+            f"{SUPERCLASS}{k}_accuracy": value for k, value in enumerate(tested["by_superclass"])
+        }
     return row
 
 

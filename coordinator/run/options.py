@@ -26,4 +26,6 @@ class Options:
     tls: Tls = SYSTEM_TLS
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
     audit_key: Path | None = None  # file with the key of the audit log
-    allowed: AllowedCode = NO_CODE  # never kept in the run's folder: --resume asks the command line again
+    allowed: AllowedCode = (
+        NO_CODE  # never kept in the run's folder: --resume asks the command line again
+    )

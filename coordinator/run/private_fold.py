@@ -22,7 +22,14 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise, new_key
-from covey.shared.privacy.settings import LOCAL, ClientPrivacy, Privacy, clipped_sum, combined_multiplier, noised_count
+from covey.shared.privacy.settings import (
+    LOCAL,
+    ClientPrivacy,
+    Privacy,
+    clipped_sum,
+    combined_multiplier,
+    noised_count,
+)
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
@@ -40,7 +47,9 @@ class Ledger:
     sums: dict[ClientId, int] = field(default_factory=dict)
     signatures: dict[ClientId, int] = field(default_factory=dict)
     local: dict[ClientId, float] = field(default_factory=dict)
-    entered: dict[ClientId, int] = field(default_factory=dict)  # step of each agent's newest report in the account
+    entered: dict[ClientId, int] = field(
+        default_factory=dict
+    )  # step of each agent's newest report in the account
 
 
 def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
@@ -53,7 +62,9 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
     path = folder / KEY_FILE
     if resumed:
         if not path.is_file():
-            raise UserError(f"{path}: the key of the run's noise is gone; restore it, or start a new run with --out")
+            raise UserError(
+                f"{path}: the key of the run's noise is gone; restore it, or start a new run with --out"
+            )
         return path.read_bytes()
     key = new_key()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -120,20 +131,35 @@ class PrivateFold:
 
     def spent(self) -> dict[str, Any]:
         """The account so far, for the record: what `privacy` holds in rounds.jsonl and result.json."""
-        client, signatures, local = self._privacy.client, self._privacy.signatures, self._privacy.local
+        client, signatures, local = (
+            self._privacy.client,
+            self._privacy.signatures,
+            self._privacy.local,
+        )
         found: dict[str, Any] = {"randomness": "scenario seed" if self._simulated else "secret"}
         if client is not None:
             found["client"] = {"epsilon": self._epsilon(client.delta), "delta": client.delta}
         elif signatures is not None:
-            found["signatures"] = {"epsilon": self._epsilon(signatures.delta), "delta": signatures.delta}
+            found["signatures"] = {
+                "epsilon": self._epsilon(signatures.delta),
+                "delta": signatures.delta,
+            }
         if local is not None:
             known = self.ledger.local.values()
-            found["local"] = {"epsilon": max(known, default=0.0), "delta": local.delta, "agents": len(known)}
+            found["local"] = {
+                "epsilon": max(known, default=0.0),
+                "delta": local.delta,
+                "agents": len(known),
+            }
         return found
 
     def _epsilon(self, delta: float) -> float | None:
         """Of the agent that has taken part most often, as its releases compose."""
-        signature = self._privacy.signatures.noise_multiplier if self._privacy.signatures is not None else 0.0
+        signature = (
+            self._privacy.signatures.noise_multiplier
+            if self._privacy.signatures is not None
+            else 0.0
+        )
         client = self._privacy.client
         multiplier = client.noise_multiplier if client is not None else 0.0
         if client is not None and self._strategy.private_routes() == "chosen":
@@ -195,7 +221,9 @@ class PrivateFold:
         return Noise(name.digest())
 
 
-def _moved(base: Vector, total: Float64, noise: Noise, settings: ClientPrivacy, count: float) -> Vector:
+def _moved(
+    base: Vector, total: Float64, noise: Noise, settings: ClientPrivacy, count: float
+) -> Vector:
     """The model after a noised sum: one addition of noise, whatever the number of reports."""
     spread = settings.clip * settings.noise_multiplier
     noised = total + spread * noise.normal(total.size) if spread else total

@@ -21,9 +21,22 @@ from covey.shared.strategies.base import ClientId, Reports
 
 MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
 FIGURES = ("accuracy", "f1", "loss", "mse")
-RESULT = ("name", "method", "agents", "clusters", "accuracy", "ari", "rounds", "bytes", "seconds")  # what tables show
+RESULT = (
+    "name",
+    "method",
+    "agents",
+    "clusters",
+    "accuracy",
+    "ari",
+    "rounds",
+    "bytes",
+    "seconds",
+)  # what tables show
 MIXED = "mixed"  # in place of a kind of device: there were several
-NOTHING_MIXED: Mapping[str, Any] = {"membership": None, "cluster_accuracy": None}  # agents hold no known mixtures
+NOTHING_MIXED: Mapping[str, Any] = {
+    "membership": None,
+    "cluster_accuracy": None,
+}  # agents hold no known mixtures
 
 
 class Lines:
@@ -125,16 +138,26 @@ def means(
     amount = sum(report.examples for _, report in reports if report.steps)
     if not amount:
         return {}
-    row = {"loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount}
-    tracked = {client: {"trained": report.numbers["track"]} for client, report in reports if "track" in report.numbers}
+    row = {
+        "loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount
+    }
+    tracked = {
+        client: {"trained": report.numbers["track"]}
+        for client, report in reports
+        if "track" in report.numbers
+    }
     if tracked:
         row["tracked"] = averages(tracked, train, weight)["trained"]
-        row["tracked"]["by_agent"] = {client: one["trained"].get("accuracy") for client, one in tracked.items()}
+        row["tracked"]["by_agent"] = {
+            client: one["trained"].get("accuracy") for client, one in tracked.items()
+        }
     return row
 
 
 def averages(
-    evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
+    evaluation: Mapping[ClientId, Mapping[str, Any]],
+    train_samples: Mapping[ClientId, int],
+    weight: str,
 ) -> dict[str, Any]:
     """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
     modes = dict.fromkeys(mode for one in evaluation.values() for mode in one)
@@ -158,9 +181,16 @@ def last_of_undrawn(
 
 
 def _average(
-    mode: str, evaluation: Mapping[ClientId, Mapping[str, Any]], train_samples: Mapping[ClientId, int], weight: str
+    mode: str,
+    evaluation: Mapping[ClientId, Mapping[str, Any]],
+    train_samples: Mapping[ClientId, int],
+    weight: str,
 ) -> dict[str, Any]:
-    having = {client: one[mode] for client, one in evaluation.items() if one.get(mode) and one[mode]["n"] > 0}
+    having = {
+        client: one[mode]
+        for client, one in evaluation.items()
+        if one.get(mode) and one[mode]["n"] > 0
+    }
     row: dict[str, Any] = {"agents": len(having)}
     extra = train_samples if weight == "total" else {}
     amounts = [float(one["n"] + extra.get(client, 0)) for client, one in having.items()]
@@ -173,7 +203,11 @@ def _average(
 
 def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
     """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
-    values = traffic.get("down_vectors", 0) + traffic.get("up_vectors", 0) - traffic.get("evaluation_vectors", 0)
+    values = (
+        traffic.get("down_vectors", 0)
+        + traffic.get("up_vectors", 0)
+        - traffic.get("evaluation_vectors", 0)
+    )
     return 32 * values / 1e6 / max(agents, 1)
 
 
@@ -185,7 +219,10 @@ def rounds_done(line: Mapping[str, Any]) -> int:
 def lines(folder: Path) -> list[dict[str, Any]]:
     """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
     path = folder / "rounds.jsonl"
-    return [_row(text, f"{path}, line {i}", "event") for i, text in enumerate(path.read_bytes().splitlines(), 1)]
+    return [
+        _row(text, f"{path}, line {i}", "event")
+        for i, text in enumerate(path.read_bytes().splitlines(), 1)
+    ]
 
 
 def newest_privacy(folder: Path) -> dict[str, Any] | None:
@@ -219,4 +256,6 @@ def _row(text: bytes, where: str, *keys: str) -> dict[str, Any]:
 
 
 def _damaged(where: str, why: str) -> UserError:
-    return UserError(f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again")
+    return UserError(
+        f"{where}: {why}; the file was cut short or changed: restore it, or run the scenario again"
+    )

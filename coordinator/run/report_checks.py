@@ -23,7 +23,9 @@ from covey.shared.wire.messages import ReportContent
 EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
 TRACK = "track"  # test figures right after training, in any report
 MODES = ("server", "tuned", "last")  # of an evaluation
-LARGEST_VALUE = 1e18  # of a vector: its square is still a float32, so training on it need not end in infinity
+LARGEST_VALUE = (
+    1e18  # of a vector: its square is still a float32, so training on it need not end in infinity
+)
 MOST_STEPS = 10_000_000  # of local SGD in one phase
 MOST_SECONDS = 1e9
 
@@ -37,7 +39,9 @@ def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> 
     if phase.name == MOMENTS:
         kept = {name: numbers[name] for name in ("count", "sum", "square")}
     elif phase.name == EVALUATE:
-        kept = {mode: _kept_figures(numbers[mode], task) for mode in _modes(scenario) if mode in numbers}
+        kept = {
+            mode: _kept_figures(numbers[mode], task) for mode in _modes(scenario) if mode in numbers
+        }
     else:
         kept = {name: numbers[name] for name in phase.numbers if name in numbers}
         if _has_epsilon(scenario) and LOCAL in numbers:
@@ -52,7 +56,10 @@ def check_vector(name: str, vector: Vector) -> None:
     for span in blocks(vector.size):
         largest = float(np.max(np.abs(vector[span]), initial=0.0))
         if largest > LARGEST_VALUE:
-            raise DecodeError("absurd values", f"{name} holds {largest:.3g}; at most {LARGEST_VALUE:g} is expected")
+            raise DecodeError(
+                "absurd values",
+                f"{name} holds {largest:.3g}; at most {LARGEST_VALUE:g} is expected",
+            )
 
 
 def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
@@ -90,7 +97,9 @@ def _wrong_facts(report: ReportContent) -> str:
     return ""
 
 
-def _wrong_number(name: str, numbers: Mapping[str, Any], expected: Expected, examples: float) -> str:
+def _wrong_number(
+    name: str, numbers: Mapping[str, Any], expected: Expected, examples: float
+) -> str:
     if name not in numbers and not expected.required:
         return ""
     told = numbers.get(name)
@@ -100,8 +109,16 @@ def _wrong_number(name: str, numbers: Mapping[str, Any], expected: Expected, exa
         what = "a number"
     else:
         right = _list(told, expected.length, expected.least, most, whole=expected.whole)
-        what = f"{expected.length} numbers" if expected.length >= 0 else f"1 to {-expected.length} numbers"
-    return "" if right else f"{name} is {told!r:.60}; expected {what} from {expected.least:g} to {most:g}"
+        what = (
+            f"{expected.length} numbers"
+            if expected.length >= 0
+            else f"1 to {-expected.length} numbers"
+        )
+    return (
+        ""
+        if right
+        else f"{name} is {told!r:.60}; expected {what} from {expected.least:g} to {most:g}"
+    )
 
 
 def _wrong_evaluation(numbers: Mapping[str, Any], scenario: Scenario) -> str:
@@ -124,7 +141,11 @@ def _wrong_figures(mode: str, told: Any, task: Task) -> str:
         return f"{mode} is {told!r:.120}; expected {' and '.join(shares)} from 0 to 1"
     if not all(_number(told.get(name), 0, LARGEST) for name in amounts):
         return f"{mode} is {told!r:.120}; expected {' and '.join(amounts)} from 0 to {LARGEST:g}"
-    if "correct" in told and task.classes is not None and not _number(told["correct"], 0, told["n"], whole=True):
+    if (
+        "correct" in told
+        and task.classes is not None
+        and not _number(told["correct"], 0, told["n"], whole=True)
+    ):
         return f"{mode} is {told!r:.120}; expected correct from 0 to n"
     return ""
 
@@ -161,7 +182,9 @@ def _wrong_moments(numbers: Mapping[str, Any], channels: int) -> str:
         if not math.sqrt(size) <= LARGEST_VALUE:
             return f"square is {square!r:.60} over {count!r:.60} values; expected values up to {LARGEST_VALUE:g}"
         if mean * mean > size * (1 + 1e-6) + 1e-300:
-            return f"sum is {total!r:.60} and square {square!r:.60}; no {count!r:.60} values have both"
+            return (
+                f"sum is {total!r:.60} and square {square!r:.60}; no {count!r:.60} values have both"
+            )
     return ""
 
 

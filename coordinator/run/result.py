@@ -51,12 +51,17 @@ def result_of(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
     weight = scenario.evaluation.weight
     accuracy = averages(agents, train, weight)
     accuracy["last_of_participants"] = averages(
-        {client: one for client, one in agents.items() if client in run.facts.trained}, train, weight
+        {client: one for client, one in agents.items() if client in run.facts.trained},
+        train,
+        weight,
     ).get("last", {"agents": 0})
     accuracy["last_of_undrawn"] = last_of_undrawn(agents, run.facts.trained, train, weight)
     assignment = dict(sorted(strategy.assignment(run.state).items()))
     known = [client for client in assignment if truth and client in truth]
-    found, wanted = [assignment[client] for client in known], [truth[client] for client in known] if truth else []
+    found, wanted = (
+        [assignment[client] for client in known],
+        [truth[client] for client in known] if truth else [],
+    )
     return {
         "name": scenario.name,
         "method": strategy.name,
@@ -69,7 +74,9 @@ def result_of(run: Run, truth: Mapping[ClientId, int] | None) -> dict[str, Any]:
         "assignment": assignment,
         "accuracy": accuracy,
         "fine_tuning": scenario.fine_tuning,
-        "newcomers": {"agents": sorted(newcomers), "accuracy": averages(newcomers, train, weight)} if late else None,
+        "newcomers": {"agents": sorted(newcomers), "accuracy": averages(newcomers, train, weight)}
+        if late
+        else None,
         "took_part": took_part,
         "never_trained": sorted(set(run.engine.known) - set(took_part) - late),
         "ari": metrics.adjusted_rand(found, wanted) if known else None,
@@ -126,7 +133,9 @@ def write_all(
     """
     summary = {**result_of(run, truth), **mixed}
     _write_table(run.folder / "agents.parquet", run, truth)
-    write_atomically(run.folder / "result.json", json.dumps(summary, indent=1, allow_nan=False).encode())
+    write_atomically(
+        run.folder / "result.json", json.dumps(summary, indent=1, allow_nan=False).encode()
+    )
     return summary
 
 

@@ -53,7 +53,9 @@ def listed_participants(scenario: Scenario) -> Listed | None:
         first = error.errors(include_url=False)[0]
         at = f"{first['msg']}, at {list(first['loc'])}"
         raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({at})") from None
-    strangers = sorted({i for row in rows for i in row if not 0 <= i < fleet.agents - fleet.newcomers})
+    strangers = sorted(
+        {i for row in rows for i in row if not 0 <= i < fleet.agents - fleet.newcomers}
+    )
     if strangers:
         raise UserError(
             f"{path}: agents {strangers} do not exist or are newcomers; 0 to {fleet.agents - fleet.newcomers - 1} may be named"
@@ -63,5 +65,7 @@ def listed_participants(scenario: Scenario) -> Listed | None:
         raise UserError(f"{path}: round {twice[0]} names an agent twice")
     listed = tuple(tuple(agent_name(i, fleet.agents) for i in row) for row in rows)
     if len(listed) < scenario.rounds.count or not all(listed):
-        raise UserError(f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted")
+        raise UserError(
+            f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted"
+        )
     return listed

@@ -57,7 +57,16 @@ from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Order, Phase, Report, Reports, Setup, Training, View
+from covey.shared.strategies.base import (
+    ClientId,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Setup,
+    Training,
+    View,
+)
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work, digest
 from covey.shared.wire.parts import count_of
@@ -120,15 +129,25 @@ class Facts:
     seconds: float = 0.0  # of earlier sessions
     scaling: dict[str, list[float]] | None = None
     accepted: dict[ClientId, int] = field(default_factory=dict)
-    trained: dict[ClientId, int] = field(default_factory=dict)  # by those drawn for one: the last training round
+    trained: dict[ClientId, int] = field(
+        default_factory=dict
+    )  # by those drawn for one: the last training round
     evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
     tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
     traffic: dict[str, int] = field(default_factory=dict)
-    usual: dict[str, float] = field(default_factory=dict)  # median norm of the newest steps, by name of the vector
-    devices: dict[ClientId, str] = field(default_factory=dict)  # what each has computed on so far, or MIXED
+    usual: dict[str, float] = field(
+        default_factory=dict
+    )  # median norm of the newest steps, by name of the vector
+    devices: dict[ClientId, str] = field(
+        default_factory=dict
+    )  # what each has computed on so far, or MIXED
     stopped: str = ""  # why the method ended the rounds before their number was reached
-    audit: dict[str, Any] = field(default_factory=dict)  # the newest line of the audit log: sequence and hash
-    ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)  # of privacy: `private_fold.Ledger`
+    audit: dict[str, Any] = field(
+        default_factory=dict
+    )  # the newest line of the audit log: sequence and hash
+    ledger: dict[str, dict[ClientId, Any]] = field(
+        default_factory=dict
+    )  # of privacy: `private_fold.Ledger`
 
 
 @dataclass(frozen=True)
@@ -170,7 +189,9 @@ class Run:
         self._began = time.monotonic()
         self._opened_at = 0.0
         self._serial = 0  # of the newest order
-        self._accepted_before: dict[ClientId, int] = {}  # of those who reported the open step: the step before it
+        self._accepted_before: dict[
+            ClientId, int
+        ] = {}  # of those who reported the open step: the step before it
         self.privacy: PrivateFold | None = None
         self._mixtures: mixtures.Shares | None = None  # the agents' true ones; None: not read yet
 
@@ -186,11 +207,16 @@ class Run:
         audit_key: bytes | None = None,
     ) -> Run:
         """A new run in an empty folder."""
-        (folder / AUDIT_FILE).unlink(missing_ok=True)  # of an attempt that ended before its first checkpoint
+        (folder / AUDIT_FILE).unlink(
+            missing_ok=True
+        )  # of an attempt that ended before its first checkpoint
         this = cls(folder, scenario, setup, RoundEngine(rules, now), Facts(run), audit_key)
         this.state = this.strategy.init(setup)
         this.audit.note(
-            "start", name=scenario.name, method=scenario.strategy.name, scenario=records.scenario_digest(scenario)
+            "start",
+            name=scenario.name,
+            method=scenario.strategy.name,
+            scenario=records.scenario_digest(scenario),
         )
         this._keep_privacy(resumed=False)
         this._save()
@@ -210,7 +236,9 @@ class Run:
         checkpoint = Checkpoint(folder / "checkpoint")
         saved = checkpoint.facts()
         facts = Facts(**saved["run"])
-        facts.again = max(facts.again + 1, int(time.time()))  # grows even if an old checkpoint was put back
+        facts.again = max(
+            facts.again + 1, int(time.time())
+        )  # grows even if an old checkpoint was put back
         number = (saved["engine"]["step"] or {}).get("number", 0)
         spool = Spool(folder / "spool")
         reported = spool.sound(number)
@@ -266,15 +294,23 @@ class Run:
         why = self.engine.refusal(client, report.step)
         if why:
             self.audit.blame("ignored", client, why)
-            return [Announce({"event": "ignored", "agent": client, "why": why}), self.order_of(client)]
+            return [
+                Announce({"event": "ignored", "agent": client, "why": why}),
+                self.order_of(client),
+            ]
         checked = self._checked(report)
-        self.spool.keep(report.step, client, checked, report.seconds, report.client_state, report.device)
+        self.spool.keep(
+            report.step, client, checked, report.seconds, report.client_state, report.device
+        )
         self._accept(client, report.step)
         self.audit.note("accept", agent=client, step=report.step, report=named)
         if self.privacy is not None and self.engine.step is not None:
             self.privacy.enter(self.engine.step.phase.name, report.step, client, checked)
         effects = self.handle(Reported(client, report.step), now)
-        return [*effects, self.order_of(client)]  # asked for now, when the engine knows of the report
+        return [
+            *effects,
+            self.order_of(client),
+        ]  # asked for now, when the engine knows of the report
 
     def _accept(self, client: ClientId, step: int) -> None:
         """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
@@ -337,7 +373,10 @@ class Run:
                 case Quarantined(client, count, why):
                     self.audit.note("quarantine", agent=client, refused=count, why=why)
                     row = {"event": "quarantined", "agent": client, "refused": count, "why": why}
-                    effects += [self._write({**row, "round": self.engine.round}), self.order_of(client)]
+                    effects += [
+                        self._write({**row, "round": self.engine.round}),
+                        self.order_of(client),
+                    ]
                     self._save()
                 case Released(client):
                     self.audit.note("release", agent=client)
@@ -347,7 +386,15 @@ class Run:
                 case Ask(clients):
                     effects += map(Question, clients)
                 case Ignored(event, why):
-                    effects.append(Announce({"event": "ignored", "agent": getattr(event, "client", None), "why": why}))
+                    effects.append(
+                        Announce(
+                            {
+                                "event": "ignored",
+                                "agent": getattr(event, "client", None),
+                                "why": why,
+                            }
+                        )
+                    )
                 case Finished(why):
                     self.audit.note("finish", round=self.engine.round, why=why)
                     self._save()
@@ -369,8 +416,12 @@ class Run:
         if self.scenario.task.standardise == "federated" and self.facts.scaling is None:
             return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
         every = self.scenario.evaluation.every
-        phase = self._entry(view) if view.round >= view.rounds else self.strategy.plan(self.state, view)
-        due = phase is None or (0 < view.round < view.rounds and every > 0 and view.round % every == 0)
+        phase = (
+            self._entry(view) if view.round >= view.rounds else self.strategy.plan(self.state, view)
+        )
+        due = phase is None or (
+            0 < view.round < view.rounds and every > 0 and view.round % every == 0
+        )
         if due and self.facts.evaluated < view.round:
             return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
         return phase
@@ -379,7 +430,12 @@ class Run:
         """After the last round: what the strategy wants of newcomers before it can serve them, and nothing else."""
         newcomers = self.engine.rules.newcomers
         phase = self.strategy.plan(self.state, view) if newcomers else None
-        if phase is None or phase.ends_round or isinstance(phase.cohort, str) or not newcomers & set(phase.cohort):
+        if (
+            phase is None
+            or phase.ends_round
+            or isinstance(phase.cohort, str)
+            or not newcomers & set(phase.cohort)
+        ):
             return None
         return phase
 
@@ -389,7 +445,10 @@ class Run:
         for send in orders:
             if send.order.work is not None:
                 refs = send.order.work.models
-                values, size = sum(self._models[ref.key].values for ref in refs), sum(ref.size for ref in refs)
+                values, size = (
+                    sum(self._models[ref.key].values for ref in refs),
+                    sum(ref.size for ref in refs),
+                )
                 self.traffic["down_vectors"] += values
                 self.traffic["down_models"] += size
                 if send.order.work.phase == EVALUATE:  # of the above: papers do not count it
@@ -416,7 +475,9 @@ class Run:
 
     def _count_up(self, reports: Sequence[tuple[ClientId, Report]]) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
-        self.traffic["up_vectors"] += sum(vector.size for _, report in reports for vector in report.vectors.values())
+        self.traffic["up_vectors"] += sum(
+            vector.size for _, report in reports for vector in report.vectors.values()
+        )
 
     def _close(self, close: Close, now: float) -> list[Effect]:
         """Fold a closed step, or set the reports aside that make its fold fail."""
@@ -472,7 +533,9 @@ class Run:
         size = self.scenario.sketch
         if not size or step.phase.name in (EVALUATE, MOMENTS):
             return
-        found = sketched(self.strategy, self.state, reports, size, self.scenario.seed, self.setup.layout.size)
+        found = sketched(
+            self.strategy, self.state, reports, size, self.scenario.seed, self.setup.layout.size
+        )
         if found is not None:
             self.room.write(lambda: found.save(self.folder, step.number))
 
@@ -508,7 +571,13 @@ class Run:
             self._count_up(self.spool.reports(step, [client]))
             self.spool.discard(step, client)
             self.audit.blame("set_aside", client, f"step {step}: {why}")
-            row = {"event": "set_aside", "agent": client, "round": self.engine.round, "step": step, "why": why}
+            row = {
+                "event": "set_aside",
+                "agent": client,
+                "round": self.engine.round,
+                "step": step,
+                "why": why,
+            }
             effects.append(self._write(row))
         effects += map(self.order_of, guilty)
         actions = self.engine.handle(SetAside(dict(guilty)), now)
@@ -529,9 +598,13 @@ class Run:
             case "evaluate":
                 told = {client: report.numbers for client, report in fair}
                 evaluation = folding.fair_figures(told, settings)
-                fair = [(client, replace(report, numbers=evaluation[client])) for client, report in fair]
+                fair = [
+                    (client, replace(report, numbers=evaluation[client])) for client, report in fair
+                ]
             case _:
-                steps = folding.steps_of(self.strategy, state, phase, fair) if settings.clips else []
+                steps = (
+                    folding.steps_of(self.strategy, state, phase, fair) if settings.clips else []
+                )
                 clipped = folding.clip(self.strategy, state, fair, steps, settings)
                 state = self._folded(phase, clipped)
                 folding.check_sound(self.strategy, state)
@@ -552,7 +625,9 @@ class Run:
             if phase.name == "train":
                 self.facts.trained[client] = self.engine.round
             if "track" in report.numbers:  # of any phase that trains
-                self.facts.tracked[client] = records.better(self.facts.tracked.get(client), report.numbers)
+                self.facts.tracked[client] = records.better(
+                    self.facts.tracked.get(client), report.numbers
+                )
 
     def parts_of_own_model(self, client: ClientId) -> int:
         """How many parts of a model for this agent alone are published now."""
@@ -571,7 +646,9 @@ class Run:
     def order_of(self, client: ClientId) -> SendOrder:
         """What this agent should do now."""
         step = self.engine.step if self.engine.stage is Stage.OPEN else None
-        waits = step is not None and client in step.cohort and client not in step.reported | step.failed
+        waits = (
+            step is not None and client in step.cohort and client not in step.reported | step.failed
+        )
         self._serial += 1
         order = OrderMessage(
             run=self.facts.run,
@@ -604,7 +681,9 @@ class Run:
             codec=Codec(wire.codec, wire.delta, wire.block, wire.keep).to_wire(),
             evaluation=scenario.evaluation.model_dump(mode="json"),
             part_bytes=wire.part_bytes,
-            privacy=scenario.privacy.for_agents(scenario.rounds.count) if scenario.privacy is not None else None,
+            privacy=scenario.privacy.for_agents(scenario.rounds.count)
+            if scenario.privacy is not None
+            else None,
         )
 
     def _training(self, phase: Phase) -> Training:
@@ -630,12 +709,17 @@ class Run:
             self.room.write(lambda: write_atomically(path, content))
             parts = count_of(len(content), self.scenario.wire.part_bytes)
             self._models[key] = SendModel(
-                ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)), path, step, model.size
+                ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)),
+                path,
+                step,
+                model.size,
             )
         return self._models[key]
 
     def _wanted_models(self, orders: Sequence[SendOrder]) -> list[SendModel]:
-        refs = [ref for send in orders if send.order.work is not None for ref in send.order.work.models]
+        refs = [
+            ref for send in orders if send.order.work is not None for ref in send.order.work.models
+        ]
         return [self._models[key] for key in dict.fromkeys(ref.key for ref in refs)]
 
     def _checked(self, content: ReportContent) -> Report:
@@ -646,14 +730,17 @@ class Run:
         if set(content.vectors) != set(sizes):
             raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, want {sorted(sizes)}")
         vectors = {
-            name: decode(encoded, length=sizes[name], bases=self._base) for name, encoded in content.vectors.items()
+            name: decode(encoded, length=sizes[name], bases=self._base)
+            for name, encoded in content.vectors.items()
         }
         for name, vector in vectors.items():
             check_vector(name, vector)
         numbers = checked_numbers(step.phase, content, self.scenario)
         told = self.samples.get(content.client)
         if told is not None and content.examples > told[0]:
-            raise DecodeError("too many examples", f"{content.examples}, the agent has told of {told[0]}")
+            raise DecodeError(
+                "too many examples", f"{content.examples}, the agent has told of {told[0]}"
+            )
         return Report(vectors, content.examples, numbers, content.steps, content.loss)
 
     def content_of(self, key: str) -> bytes:
@@ -699,7 +786,9 @@ class Run:
             **({"client_state": states} if states else {}),
             **({"devices": devices} if set(devices) - {"cpu"} else {}),
             "cluster_sizes": records.sizes(after),
-            "moved": sum(after[client] != cluster for client, cluster in before.items() if client in after),
+            "moved": sum(
+                after[client] != cluster for client, cluster in before.items() if client in after
+            ),
             **outcome.means,
             "seconds": round(time.monotonic() - self._opened_at, 6),
             "train_seconds": round(sum(seconds.values()), 6),
@@ -726,7 +815,9 @@ class Run:
         self.facts.traffic = dict(self.traffic)
         self.room.write(self.audit.sync)
         self.facts.audit = asdict(self.audit.head)
-        accepted = self.facts.accepted | self._accepted_before  # of the open step the spool knows, also after a kill
+        accepted = (
+            self.facts.accepted | self._accepted_before
+        )  # of the open step the spool knows, also after a kill
         facts = vars(self.facts) | {"seconds": self.seconds, "accepted": accepted}
         scenario = records.scenario_digest(self.scenario)
         self.state = self.checkpoint.save(

@@ -45,7 +45,12 @@ class ModelSketches:
         """Write the file of a step below a run's folder. The record has the round and the phase."""
         make_folder(folder / FOLDER)
         facts = {"agents": list(self.agents), "clusters": list(self.clusters)}
-        save_arrays(_file(folder, step), {"agents": self.rows, "centres": self.centres}, facts, durable=False)
+        save_arrays(
+            _file(folder, step),
+            {"agents": self.rows, "centres": self.centres},
+            facts,
+            durable=False,
+        )
 
 
 def sketched(
@@ -55,7 +60,9 @@ def sketched(
 
     `values` is the length d of a whole model: shorter vectors are no models. None where there is no model to sketch.
     """
-    models = {client: report.vectors[MODEL] for client, report in reports if MODEL in report.vectors}
+    models = {
+        client: report.vectors[MODEL] for client, report in reports if MODEL in report.vectors
+    }
     whole = {client: model for client, model in models.items() if model.size == values}
     centres = [centre for centre in strategy.clusters(state) if centre.size == values]
     if not whole:

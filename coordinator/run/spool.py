@@ -71,7 +71,9 @@ class Spool:
             "device": device,
         }
         path = folder / (client + _SUFFIX)
-        self._room.write(lambda: save_arrays(path, report.vectors, facts, durable=self.durable, sealed=True))
+        self._room.write(
+            lambda: save_arrays(path, report.vectors, facts, durable=self.durable, sealed=True)
+        )
 
     def _make(self, folder: Path) -> None:
         if folder.exists():
@@ -82,7 +84,10 @@ class Spool:
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""
-        return sorted(path.name.removesuffix(_SUFFIX) for path in (self.folder / str(step)).glob("[!.]*" + _SUFFIX))
+        return sorted(
+            path.name.removesuffix(_SUFFIX)
+            for path in (self.folder / str(step)).glob("[!.]*" + _SUFFIX)
+        )
 
     def sound(self, step: int) -> list[ClientId]:
         """`who`, after every report of the step was read and compared with its seal: for a new process.
@@ -95,7 +100,9 @@ class Spool:
                 check_seal(path)
             except (OSError, ValueError) as error:
                 path.unlink(missing_ok=True)
-                self.damaged.append(f"{path}: the report is damaged ({error}); {client} is asked for it again")
+                self.damaged.append(
+                    f"{path}: the report is damaged ({error}); {client} is asked for it again"
+                )
         return self.who(step)
 
     def unreadable(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:

@@ -34,7 +34,11 @@ def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
 
 def mixtures_of(scenario: Scenario, folder: Path) -> dict[str, tuple[float, ...]]:
     """The true mixture of each simulated agent; empty where the partition knows none."""
-    return {client: tuple(row.tolist()) for client, row in _truth(scenario, folder).items() if row.ndim == 1}
+    return {
+        client: tuple(row.tolist())
+        for client, row in _truth(scenario, folder).items()
+        if row.ndim == 1
+    }
 
 
 def _truth(scenario: Scenario, folder: Path) -> dict[str, npt.NDArray[Any]]:
@@ -44,4 +48,7 @@ def _truth(scenario: Scenario, folder: Path) -> dict[str, npt.NDArray[Any]]:
         return {}
     with np.load(path, allow_pickle=False) as file:
         truth = file["truth"] if "truth" in file.files else []
-        return {agent_name(i, scenario.fleet.agents): np.asarray(of_agent) for i, of_agent in enumerate(truth)}
+        return {
+            agent_name(i, scenario.fleet.agents): np.asarray(of_agent)
+            for i, of_agent in enumerate(truth)
+        }

@@ -32,7 +32,10 @@ async def make_sure_of_being_alone(url: BrokerUrl, federation: str) -> None:
     topics, suspect = Topics(federation), False
     ask = Control(command="tell").to_bytes()
     with contextlib.suppress(TimeoutError, DecodeError):
-        async with asyncio.timeout(ANSWER_S), MqttLink(url, client_id=f"covey-question-{uuid.uuid4().hex[:8]}") as link:
+        async with (
+            asyncio.timeout(ANSWER_S),
+            MqttLink(url, client_id=f"covey-question-{uuid.uuid4().hex[:8]}") as link,
+        ):
             async for incoming in link.incoming():
                 match incoming:
                     case Up():

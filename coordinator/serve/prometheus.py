@@ -31,7 +31,9 @@ class Gauges(Collector):
             "method": service.scenario.strategy.name,
             "state": service.state,
         }
-        about = GaugeMetricFamily("covey_run", "1; what runs and what it is doing", labels=list(labels))
+        about = GaugeMetricFamily(
+            "covey_run", "1; what runs and what it is doing", labels=list(labels)
+        )
         about.add_metric(list(labels.values()), 1)
         yield about
         yield GaugeMetricFamily("covey_rounds_done", "rounds folded", engine.round)
@@ -41,7 +43,13 @@ class Gauges(Collector):
             "covey_step_agents",
             "agents of the open step",
             "what",
-            {"invited": len(step.cohort), "reported": len(step.reported), "failed": len(step.failed)} if step else {},
+            {
+                "invited": len(step.cohort),
+                "reported": len(step.reported),
+                "failed": len(step.failed),
+            }
+            if step
+            else {},
         )
         entries = list(dict(service.roster.entries).values())
         agents = {
@@ -52,17 +60,29 @@ class Gauges(Collector):
         }
         yield _labelled("covey_agents", "agents", "what", agents)
         row = service.last_phase
-        yield _labelled("covey_cluster_agents", "agents by cluster", "cluster", row.get("cluster_sizes", {}))
+        yield _labelled(
+            "covey_cluster_agents", "agents by cluster", "cluster", row.get("cluster_sizes", {})
+        )
         if "loss" in row:
-            yield GaugeMetricFamily("covey_train_loss", "mean training loss of the newest round", row["loss"])
+            yield GaugeMetricFamily(
+                "covey_train_loss", "mean training loss of the newest round", row["loss"]
+            )
         evaluation = service.last_evaluation
-        accuracy = {mode: one["accuracy"]["macro"] for mode, one in evaluation.items() if "accuracy" in one}
-        yield _labelled("covey_accuracy", "mean over agents, at the newest evaluation", "mode", accuracy)
-        refused = CounterMetricFamily("covey_refused_messages", "messages that were dropped", labels=["reason"])
+        accuracy = {
+            mode: one["accuracy"]["macro"] for mode, one in evaluation.items() if "accuracy" in one
+        }
+        yield _labelled(
+            "covey_accuracy", "mean over agents, at the newest evaluation", "mode", accuracy
+        )
+        refused = CounterMetricFamily(
+            "covey_refused_messages", "messages that were dropped", labels=["reason"]
+        )
         for reason, count in dict(service.roster.refusals).items():
             refused.add_metric([reason], count)
         yield refused
-        wire = CounterMetricFamily("covey_wire_bytes", "MQTT packets of this run", labels=["direction"])
+        wire = CounterMetricFamily(
+            "covey_wire_bytes", "MQTT packets of this run", labels=["direction"]
+        )
         for direction in ("down", "up"):
             wire.add_metric([direction], service.run.traffic[f"wire_{direction}"])
         yield wire
@@ -91,7 +111,9 @@ def serving(where: tuple[str, int], service: Service) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:
-        raise UserError(f"--metrics {host}:{port}: {error.strerror or error}; choose another port") from None
+        raise UserError(
+            f"--metrics {host}:{port}: {error.strerror or error}; choose another port"
+        ) from None
     try:
         yield
     finally:

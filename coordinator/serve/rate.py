@@ -93,5 +93,7 @@ class Rates:
 
     def keep(self, agents: Collection[str]) -> None:
         """Forget everybody else."""
-        self._statuses = {agent: bucket for agent, bucket in self._statuses.items() if agent in agents}
+        self._statuses = {
+            agent: bucket for agent, bucket in self._statuses.items() if agent in agents
+        }
         self._parts = {agent: parts for agent, parts in self._parts.items() if agent in agents}

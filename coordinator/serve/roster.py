@@ -39,14 +39,23 @@ class Roster:
     def __init__(self, task_digest: str) -> None:
         self.task_digest = task_digest
         self.entries: dict[ClientId, Entry] = {}
-        self._strangers: OrderedDict[ClientId, None] = OrderedDict()  # who never fitted, least recently seen first
+        self._strangers: OrderedDict[ClientId, None] = (
+            OrderedDict()
+        )  # who never fitted, least recently seen first
         self.forgotten = 0  # strangers that made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
 
-    def seen(self, status: AgentStatus, *, retained: bool, epoch: str, now: float) -> list[Joined | Left]:
+    def seen(
+        self, status: AgentStatus, *, retained: bool, epoch: str, now: float
+    ) -> list[Joined | Left]:
         """What a status changes. The last will of an older session changes nothing."""
         entry = self.entries.get(status.agent)
-        if entry is not None and not status.online and status.session != entry.status.session and entry.status.online:
+        if (
+            entry is not None
+            and not status.online
+            and status.session != entry.status.session
+            and entry.status.online
+        ):
             return []
         if retained and status.online and status.epoch != epoch:
             return []
@@ -57,7 +66,11 @@ class Roster:
         if entry is None:
             entry = self.entries[status.agent] = Entry(status, now, labels)
         if not status.online:  # a last will knows nothing but that; who revokes credentials says so
-            gone = {"online": False, "busy": False, "problem": status.problem or entry.status.problem}
+            gone = {
+                "online": False,
+                "busy": False,
+                "problem": status.problem or entry.status.problem,
+            }
             status = entry.status.model_copy(update=gone)
             labels = entry.labels
         entry.status, entry.seen, entry.labels = status, now, labels

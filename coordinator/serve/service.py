@@ -31,15 +31,27 @@ from covey.shared.files import is_full, write_atomically
 from covey.shared.mqtt.duplicate_ids import Answer, Namesakes, session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.link_subscriptions import Subscriptions
-from covey.shared.wire.messages import ASKED, AgentStatus, Control, CoordinatorStatus, Part, RosterMessage
+from covey.shared.wire.messages import (
+    ASKED,
+    AgentStatus,
+    Control,
+    CoordinatorStatus,
+    Part,
+    RosterMessage,
+)
 from covey.shared.wire.parts import Assembler, FileSink, split
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 10_000  # small items that were read and not yet dealt with; then the link's own bounds count
+MOST_WAITING = (
+    10_000  # small items that were read and not yet dealt with; then the link's own bounds count
+)
 MOST_REPORTS = 2  # whole reports of one agent that wait to be accepted
-ROLL_AGAIN_S = (5.0, 60.0)  # first and longest wait before agents are asked again whose statuses were dropped
+ROLL_AGAIN_S = (
+    5.0,
+    60.0,
+)  # first and longest wait before agents are asked again whose statuses were dropped
 MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # so long nothing is said where no phase opens
@@ -86,7 +98,9 @@ Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
 
 def last_will(topics: Topics) -> Will:
     """What the broker says when a coordinator vanishes."""
-    return Will(topics.coordinator_status, CoordinatorStatus(online=False, state="stopped").to_bytes())
+    return Will(
+        topics.coordinator_status, CoordinatorStatus(online=False, state="stopped").to_bytes()
+    )
 
 
 class Service:
@@ -109,14 +123,22 @@ class Service:
         self.namesakes = Namesakes(session or session_id(time.time(), uuid.uuid4().hex[:8]))
         self.last_phase: Mapping[str, Any] = {}  # its line of the record, none before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode
-        self._other = ""  # name of the run that was here before this one: it goes on, this one gives way
+        self._other = (
+            ""  # name of the run that was here before this one: it goes on, this one gives way
+        )
         self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
-        self._statuses: dict[str, dict[bool, tuple[AgentStatus, bool]]] = {}  # waiting: online or not, retained
-        self._late: dict[str, tuple[bytes, bool]] = {}  # the newest status of an agent that sends too many, not read
+        self._statuses: dict[
+            str, dict[bool, tuple[AgentStatus, bool]]
+        ] = {}  # waiting: online or not, retained
+        self._late: dict[
+            str, tuple[bytes, bool]
+        ] = {}  # the newest status of an agent that sends too many, not read
         self._shown = Flood(singly=300)  # lines about peers, for whoever watches
         self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
         self._rates = Rates(self.scenario.wire.part_bytes)
-        self._roll_at: float | None = None  # when to call the roll again, because statuses were dropped
+        self._roll_at: float | None = (
+            None  # when to call the roll again, because statuses were dropped
+        )
         self._roll_wait_s = ROLL_AGAIN_S[0]
         self._subscriptions = Subscriptions(link, self._subscriptions_refused)
         self._stopping = False
@@ -166,7 +188,9 @@ class Service:
         for effect in first:
             if isinstance(effect, Announce):
                 self.watch(effect.row)
-        if over is None and self.run.engine.paused:  # it was when it was stopped; nobody would see why nothing happens
+        if (
+            over is None and self.run.engine.paused
+        ):  # it was when it was stopped; nobody would see why nothing happens
             self._tell_control("pause")
         async with asyncio.TaskGroup() as group:
             self.run.room.tell = self._disk_teller()
@@ -178,7 +202,9 @@ class Service:
                     break
                 try:
                     over = await self._carry_out(await self._decide(item))
-                except DiskFullError as error:  # the operator has stopped us while we waited for room
+                except (
+                    DiskFullError
+                ) as error:  # the operator has stopped us while we waited for room
                     self._full = error
                     break
                 self._tell_of_waiting()
@@ -261,7 +287,9 @@ class Service:
                 self._drop_for_want_of_room(error)
                 continue
             if isinstance(item, Repeat) or item == Control(command="tell"):
-                await self._tell(online=True)  # at once: others wait for it, and a fold may take long
+                await self._tell(
+                    online=True
+                )  # at once: others wait for it, and a fold may take long
             if item is not None:
                 await self._items.put(item)
 
@@ -270,14 +298,18 @@ class Service:
         self.roster.refuse("disk full")
         if self.now() >= self._full_told + FULL_TOLD_S:
             self._full_told = self.now()
-            self.watch({"event": "disk", "why": f"{error}: a report is dropped; it is sent again later"})
+            self.watch(
+                {"event": "disk", "why": f"{error}: a report is dropped; it is sent again later"}
+            )
 
     def _understand(self, incoming: Incoming) -> Item | None:
         if not isinstance(incoming, Message):
             return incoming
         topic = self.topics.parse(incoming.topic)
         if topic == PlainTopic("coordinator/status"):
-            return self._own_status(CoordinatorStatus.from_bytes(incoming.payload), incoming.retained)
+            return self._own_status(
+                CoordinatorStatus.from_bytes(incoming.payload), incoming.retained
+            )
         self.run.traffic["wire_up"] += packet_bytes(incoming.topic, incoming.payload)
         match topic:
             case AgentTopic(agent, "status"):
@@ -293,7 +325,9 @@ class Service:
     def _status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
         """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
         if len(payload) > AgentStatus.largest:
-            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.largest}")
+            raise DecodeError(
+                "too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.largest}"
+            )
         now = self.now()
         if agent not in self.roster.entries:
             if not self._rates.stranger(len(payload), now):
@@ -349,7 +383,9 @@ class Service:
             raise DecodeError("too long", f"a part of {len(payload)} bytes")
         if agent not in self.run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
-        largest = self._parts.largest_bytes = max(self._parts.largest_bytes, self.run.largest_report)
+        largest = self._parts.largest_bytes = max(
+            self._parts.largest_bytes, self.run.largest_report
+        )
         now = self.now()
         if not self._rates.part(agent, len(payload), largest, now):
             self._drop(agent, "too many parts of reports")
@@ -447,7 +483,9 @@ class Service:
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         """Say what we cannot hear; once we can, call the roll again, for answers were missed."""
         self.watch({"event": "subscriptions", "refused": list(topics)})
-        self.run.audit.blame("subscriptions_refused", "broker", ", ".join(topics) or "none any more")
+        self.run.audit.blame(
+            "subscriptions_refused", "broker", ", ".join(topics) or "none any more"
+        )
         if not topics:
             self._roll_at = self.now()
             with contextlib.suppress(asyncio.QueueFull):  # then somebody is awake
@@ -561,7 +599,9 @@ class Service:
                         self.last_phase = row
                         self.last_evaluation = row.get("evaluation", self.last_evaluation)
                         await self.link.publish(
-                            self.topics.metrics, json.dumps(row, allow_nan=False).encode(), retain=True
+                            self.topics.metrics,
+                            json.dumps(row, allow_nan=False).encode(),
+                            retain=True,
                         )
                     told = told or not by_peer  # the status says nothing of what peers did
                 case Done(why):
@@ -576,7 +616,9 @@ class Service:
         entry = self.roster.entries.get(agent)
         if entry is None or not entry.status.online:
             return
-        question = AgentStatus(agent=agent, session=entry.status.session, online=False, problem=ASKED)
+        question = AgentStatus(
+            agent=agent, session=entry.status.session, online=False, problem=ASKED
+        )
         await self.link.publish(self.topics.status(agent), question.to_bytes(), retain=True)
 
     async def _clear(self, agent: str) -> None:
@@ -587,9 +629,15 @@ class Service:
             await self.link.publish(topic, b"", retain=True)
 
     async def _publish_model(self, send: SendModel) -> None:
-        base, part_bytes, ref = self.topics.model(send.ref.key), self.scenario.wire.part_bytes, send.ref
+        base, part_bytes, ref = (
+            self.topics.model(send.ref.key),
+            self.scenario.wire.part_bytes,
+            send.ref,
+        )
         with send.path.open("rb") as file:
-            for part in split(file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about):
+            for part in split(
+                file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about
+            ):
                 await self.link.publish(f"{base}/{part.index}", part.to_bytes(), retain=True)
 
     async def _publish_orders(self, orders: Sequence[SendOrder]) -> None:
@@ -636,10 +684,14 @@ class Service:
         self._roster_due = 0.0
         clusters = dict(self.run.strategy.assignment(self.run.state))
         rows = self.roster.rows(clusters, self.run.engine.quarantined)
-        message = RosterMessage(run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)).to_bytes()
+        message = RosterMessage(
+            run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)
+        ).to_bytes()
         if message != self._roster_shown:
             self._roster_shown = message
-            with contextlib.suppress(OSError):  # for people only; a full disk must not end a run for it
+            with contextlib.suppress(
+                OSError
+            ):  # for people only; a full disk must not end a run for it
                 write_atomically(self.run.folder / "roster.json", message, durable=False)
             await self.link.publish(self.topics.roster, message, retain=True)
 

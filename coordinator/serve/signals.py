@@ -28,7 +28,9 @@ class StopSignals:
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self.stop = stop
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        }
 
     def __enter__(self) -> Self:
         for number in self._before:
@@ -36,8 +38,13 @@ class StopSignals:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         for number, handler in self._before.items():
             asyncio.get_running_loop().remove_signal_handler(number)
-            signal.signal(number, handler)  # the loop would leave SIGTERM deadly, also between two runs
+            signal.signal(
+                number, handler
+            )  # the loop would leave SIGTERM deadly, also between two runs

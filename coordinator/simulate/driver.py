@@ -35,7 +35,12 @@ class Simulation(Driver):
     """Drives a run with workers. An agent's memory is a file, named by the step whose report it came with."""
 
     def __init__(
-        self, run: Run, crew: Crew, sources: Mapping[ClientId, Job], watch: Watch, allowed: AllowedCode = NO_CODE
+        self,
+        run: Run,
+        crew: Crew,
+        sources: Mapping[ClientId, Job],
+        watch: Watch,
+        allowed: AllowedCode = NO_CODE,
     ) -> None:
         super().__init__(run, watch)
         self._crew, self._sources, self._allowed = crew, sources, allowed
@@ -46,10 +51,14 @@ class Simulation(Driver):
     def answers(self, work: Work) -> list[Effect]:
         """Reports are taken in the order in which the round invited: over-selection must not prefer the first names."""
         step = self.run.engine.step
-        places = {client: place for place, client in enumerate(step.cohort)} if step is not None else {}
+        places = (
+            {client: place for place, client in enumerate(step.cohort)} if step is not None else {}
+        )
         ordered = sorted(work, key=lambda item: places.get(item[0], len(places)))
         effects: list[Effect] = []
-        for (client, _), answer in zip(ordered, self._crew.each([self._job(*item) for item in ordered]), strict=True):
+        for (client, _), answer in zip(
+            ordered, self._crew.each([self._job(*item) for item in ordered]), strict=True
+        ):
             if "failure" in answer:
                 raise UserError(f"{client}: {answer['failure']}")
             effects += self.run.accept(client, self._report(client).read_bytes(), self._now)
@@ -65,7 +74,9 @@ class Simulation(Driver):
             "client": client,
             "order": order.to_bytes(),
             "models": [str(self.run.file_of(ref.key)) for ref in order.work.models],
-            "memory": str(self._folder(client) / f"memory-{memory}.npz") if memory is not None else "",
+            "memory": str(self._folder(client) / f"memory-{memory}.npz")
+            if memory is not None
+            else "",
             "report_out": str(self._report(client)),
             "memory_out": str(self._folder(client) / f"memory-{order.step}.npz"),
             "durable": False,
@@ -85,7 +96,10 @@ class Simulation(Driver):
         return max((step for step in self._steps(client) if step <= accepted), default=None)
 
     def _steps(self, client: ClientId) -> list[int]:
-        return [int(path.stem.removeprefix("memory-")) for path in self._folder(client).glob("memory-*.npz")]
+        return [
+            int(path.stem.removeprefix("memory-"))
+            for path in self._folder(client).glob("memory-*.npz")
+        ]
 
     def _report(self, client: ClientId) -> Path:
         return self._folder(client) / "report"
@@ -120,13 +134,17 @@ def _run(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict
     root = str(options.data_root.resolve()) if options.data_root is not None else None
     source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}
     if scenario.training.device not in ALWAYS_THERE:
-        _done(crew.ask({"job": "device", "wanted": scenario.training.device}))  # said before anybody trains
+        _done(
+            crew.ask({"job": "device", "wanted": scenario.training.device})
+        )  # said before anybody trains
     _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
     people = _people(scenario, crew, sources, watch)
     if launch.wants_start(folder, scenario):
         allow = sorted(options.allowed.names)
-        _done(crew.ask({"job": "start", "source": source, "out": str(folder / START), "allow": allow}))
+        _done(
+            crew.ask({"job": "start", "source": source, "out": str(folder / START), "allow": allow})
+        )
     setup, rules = launch.started(folder, scenario), rules_of(scenario)
     first: Sequence[Effect] = ()
     key = read_key(options.audit_key) if options.audit_key is not None else None
@@ -146,7 +164,9 @@ def _run(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict
 def _simulated(scenario: Scenario) -> Fleet:
     fleet = scenario.fleet
     if fleet is None:
-        raise UserError(f"{scenario.name} has no section fleet: without a broker there is nobody to train")
+        raise UserError(
+            f"{scenario.name} has no section fleet: without a broker there is nobody to train"
+        )
     if fleet.timeline or fleet.faults != Faults():
         raise UserError(
             "fleet.timeline and fleet.faults happen in real time and need a broker: leave --in-process out, "
@@ -160,11 +180,15 @@ def _people(
 ) -> dict[ClientId, tuple[int, int]]:
     """Training and test samples of everybody whose data fits."""
     task = scenario.task.model_dump(mode="json")
-    found = crew.each([{"job": "inspect", "source": source, "task": task} for source in sources.values()])
+    found = crew.each(
+        [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
+    )
     people = {}
     for client, told in zip(sources, map(_done, found), strict=True):
         if told.get("problem"):
-            watch({"event": "problem", "agent": client, "why": told.get("detail") or told["problem"]})
+            watch(
+                {"event": "problem", "agent": client, "why": told.get("detail") or told["problem"]}
+            )
         else:
             people[client] = (told["samples"], told["test_samples"])
     if not people:

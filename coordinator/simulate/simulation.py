@@ -35,7 +35,9 @@ class GivenUpError(CoveyError):
 class Driver(ABC):
     """Hands a run's orders to whoever does their work, until the run is over. Time passes only when nothing else does."""
 
-    def __init__(self, run: Run, watch: Callable[[Mapping[str, Any]], None] = lambda row: None) -> None:
+    def __init__(
+        self, run: Run, watch: Callable[[Mapping[str, Any]], None] = lambda row: None
+    ) -> None:
         self.run, self.watch = run, watch
         self._now = 0.0
         self._idle = 0  # ticks in a row after which nothing had happened
@@ -44,7 +46,9 @@ class Driver(ABC):
     def answers(self, work: Work) -> list[Effect]:
         """Do the work of these orders, let the run accept the reports, and say what follows."""
 
-    def complete(self, clients: Mapping[ClientId, tuple[int, int]], first: Sequence[Effect] = ()) -> Run:
+    def complete(
+        self, clients: Mapping[ClientId, tuple[int, int]], first: Sequence[Effect] = ()
+    ) -> Run:
         """Let everybody (train and test samples by id) join and run to the end; `first` are a resume's effects.
 
         Raises GivenUpError where the run was given up or can go no further.
@@ -66,12 +70,18 @@ class Driver(ABC):
 
     def _with_work(self, effects: list[Effect]) -> Work:
         """The newest order of each client, where it asks for work."""
-        newest = {effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)}
-        return [(client, order) for client, order in sorted(newest.items()) if order.work is not None]
+        newest = {
+            effect.client: effect.order for effect in effects if isinstance(effect, SendOrder)
+        }
+        return [
+            (client, order) for client, order in sorted(newest.items()) if order.work is not None
+        ]
 
     def _wait(self) -> list[Effect]:
         engine = self.run.engine
-        if engine.wake_at is None or self._idle == MOST_IDLE:  # nobody comes and nobody comes back here
+        if (
+            engine.wake_at is None or self._idle == MOST_IDLE
+        ):  # nobody comes and nobody comes back here
             raise GivenUpError(f"it cannot go on: {engine.waits_for or engine.stage.value}")
         self._now = engine.wake_at
         effects = self.run.handle(Tick(), self._now)
@@ -104,7 +114,9 @@ class InProcess(Driver):
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in order.work.models]
         memory = self._memories.get(client, {})
         noise = simulated_noise(order.work, client)
-        report, kept = perform(order, models, self.local_for(client, order), memory, client=client, noise=noise)
+        report, kept = perform(
+            order, models, self.local_for(client, order), memory, client=client, noise=noise
+        )
         effects = self.run.accept(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
             self._memories[client] = kept

@@ -30,14 +30,18 @@ class Tls:
     def context(self) -> ssl.SSLContext:
         """Raises UserError for a certificate or key that cannot be read."""
         if self.key and not self.cert:
-            raise UserError(f"the key {self.key} is given, but no certificate; --cert and --key belong together")
+            raise UserError(
+                f"the key {self.key} is given, but no certificate; --cert and --key belong together"
+            )
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert:
                 context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:
             files = ", ".join(str(path) for path in (self.ca, self.cert, self.key) if path)
-            raise UserError(f"TLS files {files}: {error}; PEM files are wanted that this user may read") from None
+            raise UserError(
+                f"TLS files {files}: {error}; PEM files are wanted that this user may read"
+            ) from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
@@ -118,7 +122,9 @@ def _split(text: str) -> SplitResult:
     except ValueError as error:
         raise UserError(f"broker address {text!r}: {error}; {WANTED}") from None
     if parts.scheme not in PORTS:
-        raise UserError(f"broker address {_shown(parts)!r} begins with {parts.scheme or 'nothing'!r}; {WANTED}")
+        raise UserError(
+            f"broker address {_shown(parts)!r} begins with {parts.scheme or 'nothing'!r}; {WANTED}"
+        )
     if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
         raise UserError(f"broker address {_shown(parts)!r} names no host; {WANTED}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
@@ -134,7 +140,9 @@ def _port(parts: SplitResult) -> int | None:
     except ValueError:
         port = 0
     if port == 0:
-        raise UserError(f"broker address {_shown(parts)!r}: the port is not a number from 1 to 65535; {WANTED}")
+        raise UserError(
+            f"broker address {_shown(parts)!r}: the port is not a number from 1 to 65535; {WANTED}"
+        )
     return port
 
 

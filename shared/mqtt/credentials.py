@@ -19,7 +19,9 @@ FLEET = "fleet"  # hosts the agents of a simulation
 COORDINATOR = "coordinator"  # the user that no agent is
 
 
-def render(name: str, url: BrokerUrl, authority: str, *, role: str = "", federation: str = "") -> str:
+def render(
+    name: str, url: BrokerUrl, authority: str, *, role: str = "", federation: str = ""
+) -> str:
     """The file's text; it holds a password. `authority`: certificates as PEM. `federation` empty: any."""
     about = {"id": name, "broker": url.with_password()}
     if role:
@@ -56,9 +58,13 @@ def check_agent(file: Path, agent: str, broker: str) -> None:
     if broker != told["broker"]:  # the user knows better: only the authority is taken from the file
         return
     if user == COORDINATOR or role == COORDINATOR:
-        raise UserError(f"{file}: these credentials are the coordinator's; expected an agent's, from `broker enroll`")
+        raise UserError(
+            f"{file}: these credentials are the coordinator's; expected an agent's, from `broker enroll`"
+        )
     if role not in ("", "agent"):
-        raise UserError(f"{file}: these credentials are an {role}'s; expected an agent's, from `broker enroll`")
+        raise UserError(
+            f"{file}: these credentials are an {role}'s; expected an agent's, from `broker enroll`"
+        )
     if user != agent:
         raise UserError(
             f"{file}: these credentials are {user}'s, not {agent}'s; leave --id out, or give {agent}'s file"

@@ -25,7 +25,9 @@ from covey.shared.mqtt.link_tools import Backoff, Inbox
 __all__ = ["BrokerUrl", "MqttLink"]
 
 log = logging.getLogger(__name__)
-_wire = logging.getLogger(f"{__name__}.wire")  # what aiomqtt and paho say: silent unless somebody adds a handler
+_wire = logging.getLogger(
+    f"{__name__}.wire"
+)  # what aiomqtt and paho say: silent unless somebody adds a handler
 _wire.addHandler(logging.NullHandler())
 _wire.propagate = False
 
@@ -82,7 +84,9 @@ class MqttLink:
         self._inbox = Inbox()
         self._told_down = ""  # why, as it was told
         self._client: aiomqtt.Client | None = None  # None while the link is down
-        self._calls: set[asyncio.Task[Any]] = set()  # publishes and (un)subscribes that wait for the broker
+        self._calls: set[asyncio.Task[Any]] = (
+            set()
+        )  # publishes and (un)subscribes that wait for the broker
         self._stop = asyncio.Event()
         self._full = asyncio.Event()
         self._aborted = False
@@ -93,7 +97,10 @@ class MqttLink:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         await self._end()
 
@@ -117,23 +124,33 @@ class MqttLink:
         return len(self._inbox)
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        done, _ = await self._call(lambda client: client.publish(topic, payload, 1, retain, timeout=self._ack_s))
+        done, _ = await self._call(
+            lambda client: client.publish(topic, payload, 1, retain, timeout=self._ack_s)
+        )
         return done
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
         """Also False where the broker refuses one of the topics, which is logged."""
         wanted = [(topic, 1) for topic in topics]
         done, codes = await self._call(lambda client: client.subscribe(wanted, timeout=self._ack_s))
-        refused = [topic for topic, code in zip(topics, codes or (), strict=False) if code == REFUSED]
+        refused = [
+            topic for topic, code in zip(topics, codes or (), strict=False) if code == REFUSED
+        ]
         if refused:
-            log.warning("%s refuses %s the subscription to %s", self.url, self.client_id, ", ".join(refused))
+            log.warning(
+                "%s refuses %s the subscription to %s", self.url, self.client_id, ", ".join(refused)
+            )
         return done and not refused
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
-        done, _ = await self._call(lambda client: client.unsubscribe(list(topics), timeout=self._ack_s))
+        done, _ = await self._call(
+            lambda client: client.unsubscribe(list(topics), timeout=self._ack_s)
+        )
         return done
 
-    async def _call(self, start: Callable[[aiomqtt.Client], Coroutine[Any, Any, Any]]) -> tuple[bool, Any]:
+    async def _call(
+        self, start: Callable[[aiomqtt.Client], Coroutine[Any, Any, Any]]
+    ) -> tuple[bool, Any]:
         """Run one exchange with the broker: (True, its answer), or (False, None) when the link is or goes down.
 
         aiomqtt lets a call wait for its timeout when the connection breaks; so it is a task that we can cancel.
@@ -154,7 +171,9 @@ class MqttLink:
             return True, task.result()
         if not isinstance(error, aiomqtt.MqttError):
             raise error
-        _cut(client)  # unacknowledged or half-sent: only a new connection makes the state certain again
+        _cut(
+            client
+        )  # unacknowledged or half-sent: only a new connection makes the state certain again
         return False, None
 
     async def _run(self) -> None:
@@ -232,7 +251,11 @@ class MqttLink:
         return lost.result() if lost.done() and not lost.cancelled() else "closed"
 
     def _new_client(self) -> aiomqtt.Client:
-        will = aiomqtt.Will(self._will.topic, self._will.payload, qos=1, retain=True) if self._will else None
+        will = (
+            aiomqtt.Will(self._will.topic, self._will.payload, qos=1, retain=True)
+            if self._will
+            else None
+        )
         client = aiomqtt.Client(
             self.url.host,
             self.url.port,
@@ -256,7 +279,9 @@ class MqttLink:
         return client
 
     def _arrived(self, client: aiomqtt.Client, message: aiomqtt.Message) -> None:
-        self._rise(client)  # a persistent session's first message may overtake our own notice of the connection
+        self._rise(
+            client
+        )  # a persistent session's first message may overtake our own notice of the connection
         payload = message.payload if isinstance(message.payload, bytes) else b""
         if not self._full.is_set():
             self._inbox.put(Message(message.topic.value, payload, message.retain))
@@ -274,7 +299,11 @@ def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queu
 
 def _hear_of_hanging_up(client: aiomqtt.Client) -> None:
     """Fail as soon as the broker hangs up without an answer to CONNECT: aiomqtt would wait for its timeout."""
-    loop, told, connecting = asyncio.get_running_loop(), client._client.on_disconnect, client._connected
+    loop, told, connecting = (
+        asyncio.get_running_loop(),
+        client._client.on_disconnect,
+        client._connected,
+    )
 
     def fail() -> None:
         if not connecting.done():
@@ -309,7 +338,9 @@ async def _goodbye(client: aiomqtt.Client) -> None:
 
 def _cut(client: aiomqtt.Client) -> None:
     """End the TCP connection at once. paho then sees its end and cleans up (reader, timer task)."""
-    connection = client._client.socket()  # aiomqtt offers no other way to hang up without DISCONNECT
+    connection = (
+        client._client.socket()
+    )  # aiomqtt offers no other way to hang up without DISCONNECT
     if isinstance(connection, socket.socket):
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -317,4 +348,6 @@ def _cut(client: aiomqtt.Client) -> None:
 
 def _reason(error: BaseException) -> str:
     text = str(error) or type(error).__name__
-    return "the connection was lost" if text.endswith("Unspecified error") else text  # paho's word for it
+    return (
+        "the connection was lost" if text.endswith("Unspecified error") else text
+    )  # paho's word for it

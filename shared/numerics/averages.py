@@ -43,7 +43,9 @@ def lower_median(values: Sequence[float]) -> float:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def most_samples(claimed: Sequence[int], absolute: int | None, times_median: float | None) -> int | None:
+def most_samples(
+    claimed: Sequence[int], absolute: int | None, times_median: float | None
+) -> int | None:
     """The largest number of examples that a report may count with; None: any.
 
     `times_median` multiplies the lower median of the positive claims of a cohort.
@@ -152,7 +154,9 @@ class Average:
             case "geometric_median":
                 return geometric_median(vectors, weights, self.iterations, self.eps)
         if soft:
-            raise ValueError(f"{self.rule} picks whole reports, and here reports belong to several clusters")
+            raise ValueError(
+                f"{self.rule} picks whole reports, and here reports belong to several clusters"
+            )
         best = krum_order(vectors, self.liars)
         count = 1 if self.rule == "krum" else self._kept(len(vectors))
         chosen = sorted(best[:count])
@@ -207,7 +211,9 @@ def median(vectors: Sequence[Vector], weights: Matrix) -> Vector:
     return result
 
 
-def geometric_median(vectors: Sequence[Vector], weights: Matrix, iterations: int, eps: float) -> Vector:
+def geometric_median(
+    vectors: Sequence[Vector], weights: Matrix, iterations: int, eps: float
+) -> Vector:
     """The point (d,) with the least weighted sum of distances to the vectors, by Weiszfeld from their median."""
     centre = median(vectors, weights)
     for _ in range(iterations):

@@ -31,7 +31,9 @@ def elbow(spreads: Mapping[int, float]) -> int:
     """
     inner = sorted(k for k in spreads if {k - 1, k + 1} <= set(spreads))
     if not inner:
-        raise ValueError(f"J at {sorted(spreads)} has no second difference: three numbers in a row are wanted")
+        raise ValueError(
+            f"J at {sorted(spreads)} has no second difference: three numbers in a row are wanted"
+        )
     return max(inner, key=lambda k: spreads[k - 1] - 2 * spreads[k] + spreads[k + 1])
 
 
@@ -68,7 +70,9 @@ def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MOST)
         return Choice(1, 0.0, 0.0)
     points = _points(matrix)
     own = _within(points, linkage, most + 1)
-    turned = np.stack([_within(_rotated(points, number), linkage, most + 1) for number in range(ROTATIONS)])
+    turned = np.stack(
+        [_within(_rotated(points, number), linkage, most + 1) for number in range(ROTATIONS)]
+    )
     mean = turned.mean(axis=0)
     spread = np.maximum(turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS), FLOOR)
     gaps = mean - own  # of 1, 2, ..., most + 1 clusters
@@ -199,5 +203,7 @@ def _mean_silhouette(own: Labels, sums: Matrix, sizes: Matrix) -> float:
     if alone.any():
         outside = np.minimum(outside, sums[:, alone].sum(axis=1) / alone.sum())
     larger = np.maximum(inside, outside)
-    gains = np.divide(outside - inside, larger, out=np.zeros(len(own)), where=(size > 1) & (larger > 0))
+    gains = np.divide(
+        outside - inside, larger, out=np.zeros(len(own)), where=(size > 1) & (larger > 0)
+    )
     return float(gains.mean())

@@ -108,7 +108,13 @@ class KMeans:
 
 
 def kmeans(
-    rows: Sequence[Vector], clusters: int, *, n_init: int, seed: int, distance: Distance = "l2sq", most: int = 100
+    rows: Sequence[Vector],
+    clusters: int,
+    *,
+    n_init: int,
+    seed: int,
+    distance: Distance = "l2sq",
+    most: int = 100,
 ) -> KMeans:
     """Lloyd's algorithm from `clusters` distinct random rows; the run with the least inertia of `n_init`.
 
@@ -119,11 +125,17 @@ def kmeans(
     if not 1 <= clusters <= len(rows):
         raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
     points = coordinates(rows, distance)
-    runs = [lloyd(points, clusters, generator(seed, "kmeans", run), distance, most) for run in range(n_init)]
+    runs = [
+        lloyd(points, clusters, generator(seed, "kmeans", run), distance, most)
+        for run in range(n_init)
+    ]
     labels, apart = min(runs, key=lambda run: math.fsum(run[1]))
     labels = by_first_member(labels)
     used = range(int(labels.max()) + 1)
-    centres = tuple(mean([(row, 1.0) for row, label in zip(rows, labels, strict=True) if label == k]) for k in used)
+    centres = tuple(
+        mean([(row, 1.0) for row, label in zip(rows, labels, strict=True) if label == k])
+        for k in used
+    )
     return KMeans(labels, centres, math.fsum(apart))
 
 
@@ -142,7 +154,9 @@ def coordinates(rows: Rows, distance: Distance) -> Rows:
     gram = np.zeros((count, count))
     for span in tiles(count, size):
         block = read(rows, span)
-        if distance == "l2sq":  # distances do not mind a shift, and rounding is smaller around the mean
+        if (
+            distance == "l2sq"
+        ):  # distances do not mind a shift, and rounding is smaller around the mean
             block = block - block.mean(axis=0)
         gram += block @ block.T
     if distance == "l2sq" and _rounded_away(gram):
@@ -163,7 +177,10 @@ def _rounded_away(gram: Matrix) -> bool:
 def _first_equal(rows: Rows) -> list[int]:
     """For each row the first one that is equal to it."""
     seen: dict[bytes, int] = {}
-    return [seen.setdefault(hashlib.blake2b(np.ascontiguousarray(row).data).digest(), i) for i, row in enumerate(rows)]
+    return [
+        seen.setdefault(hashlib.blake2b(np.ascontiguousarray(row).data).digest(), i)
+        for i, row in enumerate(rows)
+    ]
 
 
 def lloyd(
@@ -180,7 +197,9 @@ def lloyd(
     labels, apart = nearest(points, centres, distance)
     for _ in range(most):
         labels = refill(labels, apart, clusters)
-        members = [[points[i] for i in np.flatnonzero(labels == k).tolist()] for k in range(clusters)]
+        members = [
+            [points[i] for i in np.flatnonzero(labels == k).tolist()] for k in range(clusters)
+        ]
         centres = [centre(own) if own else old for own, old in zip(members, centres, strict=True)]
         moved, apart = nearest(points, centres, distance)
         if np.array_equal(moved, labels):
@@ -253,7 +272,11 @@ class Agglomeration:
 
 
 def agglomerative(
-    matrix: Matrix, linkage: Linkage = "average", *, threshold: float | None = None, n_clusters: int | None = None
+    matrix: Matrix,
+    linkage: Linkage = "average",
+    *,
+    threshold: float | None = None,
+    n_clusters: int | None = None,
 ) -> Agglomeration:
     """Clusters of a symmetric distance matrix (n, n): merges are made while their height is <= `threshold`,
     or until `n_clusters` are left, or, where neither is given, up to the largest relative gap.
@@ -263,7 +286,9 @@ def agglomerative(
     """
     count = len(matrix)
     if matrix.shape != (count, count) or count == 0 or not np.isfinite(matrix).all():
-        raise ValueError(f"a square matrix of finite distances is wanted, not one of shape {matrix.shape}")
+        raise ValueError(
+            f"a square matrix of finite distances is wanted, not one of shape {matrix.shape}"
+        )
     if not np.array_equal(matrix, matrix.T) or np.diagonal(matrix).any():
         raise ValueError("a symmetric matrix with a zero diagonal is wanted")
     tree = _tree(matrix, linkage)
@@ -285,7 +310,9 @@ def agglomerative(
     )
 
 
-def cut_between(cut: tuple[float | None, float | None], heights: Sequence[float], count: int) -> float | None:
+def cut_between(
+    cut: tuple[float | None, float | None], heights: Sequence[float], count: int
+) -> float | None:
     """A height at which a drawing of the tree of `count` rows is cut; None where rows were added after the cut.
 
     `cut` holds the thresholds of an `Agglomeration`, `heights` its merge heights.

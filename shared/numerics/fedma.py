@@ -55,7 +55,9 @@ class Inputs:
     places: tuple[Permutation, ...]
 
 
-def match(rows: Sequence[Units], mean: npt.NDArray[np.float64], prior: Prior, draw: np.random.Generator) -> Matched:
+def match(
+    rows: Sequence[Units], mean: npt.NDArray[np.float64], prior: Prior, draw: np.random.Generator
+) -> Matched:
     """Match the units (L_j, D) of J >= 1 networks, the widest first, then in the order of `draw`; `mean` (D,)."""
     places: Places = {}
     for j in sorted(range(len(rows)), key=lambda j: -len(rows[j])):
@@ -85,10 +87,14 @@ def scores(
     own, theirs = s**2 * np.sum(rows**2, axis=1), np.sum(sums**2, axis=1)
     joint = own[:, None] + theirs + 2 * s * rows @ sums.T
     popular = np.minimum(counts, POPULAR)
-    known = joint / (precision + s) - theirs / precision + 2 * np.log(popular / (networks - popular))
+    known = (
+        joint / (precision + s) - theirs / precision + 2 * np.log(popular / (networks - popular))
+    )
     rank = np.arange(1, most_new(len(rows), len(sums)) + 1)
     alone = np.sum((s0 * mean + s * rows) ** 2, axis=1) / (s0 + s) - s0 * float(mean @ mean)
-    return np.hstack([known, alone[:, None] - 2 * np.log(rank) + 2 * math.log(prior.mass / networks)])
+    return np.hstack(
+        [known, alone[:, None] - 2 * np.log(rank) + 2 * math.log(prior.mass / networks)]
+    )
 
 
 def most_new(units: int, known: int) -> int:
@@ -97,7 +103,12 @@ def most_new(units: int, known: int) -> int:
 
 
 def match_layer(
-    models: Sequence[Vector], layout: Layout, index: int, inputs: Inputs, prior: Prior, draw: np.random.Generator
+    models: Sequence[Vector],
+    layout: Layout,
+    index: int,
+    inputs: Inputs,
+    prior: Prior,
+    draw: np.random.Generator,
 ) -> tuple[list[Vector], Inputs]:
     """Match one hidden layer; the models (d,) with the global values of their own units, and what the next layer reads.
 
@@ -126,8 +137,14 @@ def average_last(
     fallback = np.broadcast_to(weights.sum(axis=1, keepdims=True), weights.shape)
     weights = np.where(weights.sum(axis=0) > 0, weights, fallback)
     shares = weights / weights.sum(axis=0)
-    total = sum(share[:, None] * rows for share, rows in zip(shares, _wide(models, layer, layout, inputs), strict=True))
-    return [_narrow(model, layer, layout, np.asarray(total), inputs, j) for j, model in enumerate(models)]
+    total = sum(
+        share[:, None] * rows
+        for share, rows in zip(shares, _wide(models, layer, layout, inputs), strict=True)
+    )
+    return [
+        _narrow(model, layer, layout, np.asarray(total), inputs, j)
+        for j, model in enumerate(models)
+    ]
 
 
 def raw_inputs(layout: Layout, networks: int) -> Inputs:
@@ -136,13 +153,17 @@ def raw_inputs(layout: Layout, networks: int) -> Inputs:
     return Inputs(width, (np.arange(width),) * networks)
 
 
-def _placed(j: int, rows: Sequence[Units], places: Places, mean: npt.NDArray[np.float64], prior: Prior) -> Places:
+def _placed(
+    j: int, rows: Sequence[Units], places: Places, mean: npt.NDArray[np.float64], prior: Prior
+) -> Places:
     """Take network j out, if it is in, and match it to the others: new global units come after the known ones."""
     from scipy.optimize import linear_sum_assignment
 
     others = _renumbered({i: own for i, own in sorted(places.items()) if i != j})
     sums, counts = _gathered(rows, others, mean, prior)
-    _, chosen = linear_sum_assignment(scores(rows[j], sums, counts, len(rows), mean, prior), maximize=True)
+    _, chosen = linear_sum_assignment(
+        scores(rows[j], sums, counts, len(rows), mean, prior), maximize=True
+    )
     new = chosen >= len(sums)
     chosen[new] = len(sums) + np.arange(np.count_nonzero(new))
     return {**others, j: np.asarray(chosen, np.int64)}
@@ -178,11 +199,15 @@ def _wide(models: Sequence[Vector], layer: Layer, layout: Layout, inputs: Inputs
         row = np.zeros((layer.units, inputs.width, weight.shape[2]))
         row[:, own] = weight
         parts = [row.reshape(layer.units, -1)]
-        wide.append(np.hstack([*parts, tensors[f"{layer.name}.bias"][:, None]] if layer.bias else parts))
+        wide.append(
+            np.hstack([*parts, tensors[f"{layer.name}.bias"][:, None]] if layer.bias else parts)
+        )
     return wide
 
 
-def _narrow(model: Vector, layer: Layer, layout: Layout, rows: Units, inputs: Inputs, j: int) -> Vector:
+def _narrow(
+    model: Vector, layer: Layer, layout: Layout, rows: Units, inputs: Inputs, j: int
+) -> Vector:
     """A copy of network j's model whose layer has the values of these rows, as far as it has their inputs."""
     moved = model.astype(np.float32)
     tensors = layout.named(moved)

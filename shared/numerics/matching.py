@@ -52,14 +52,18 @@ def layers_of(layout: Layout) -> tuple[Layer, ...]:
         before = layers[-1].units if layers else weight[1]
         block, rest = divmod(weight[1], before)
         if rest or (block > 1 and len(weight) > 2):
-            raise PublicError(f"{module}: it takes {weight[1]} inputs after a layer of {before} units; {_WANTED}")
+            raise PublicError(
+                f"{module}: it takes {weight[1]} inputs after a layer of {before} units; {_WANTED}"
+            )
         layers.append(Layer(module, weight[0], weight[1], block, bias is not None))
     if shapes:
         raise PublicError(f"{next(iter(shapes))}: {_WANTED}")
     return tuple(layers)
 
 
-_WANTED = "to match units, a plain chain of dense and convolutional layers with weight and bias is wanted"
+_WANTED = (
+    "to match units, a plain chain of dense and convolutional layers with weight and bias is wanted"
+)
 
 
 def match_units(rows: Rows, anchor: Rows) -> Permutation:
@@ -120,7 +124,9 @@ def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> Rows:
     return np.column_stack([weights, tensors[f"{layer.name}.bias"]]) if layer.bias else weights
 
 
-def _move(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer, following: Layer, order: Permutation) -> None:
+def _move(
+    tensors: dict[str, npt.NDArray[np.float32]], layer: Layer, following: Layer, order: Permutation
+) -> None:
     """Reorder a layer's units, and the inputs of the layer that reads them, in place."""
     for name in ("weight", "bias") if layer.bias else ("weight",):
         tensor = tensors[f"{layer.name}.{name}"]

@@ -33,7 +33,9 @@ def macro_f1(truth: Classes, predicted: Classes) -> float:
     scores = []
     for label in np.union1d(truth, predicted):
         hits = np.count_nonzero((truth == label) & (predicted == label))
-        scores.append(2 * hits / (np.count_nonzero(truth == label) + np.count_nonzero(predicted == label)))
+        scores.append(
+            2 * hits / (np.count_nonzero(truth == label) + np.count_nonzero(predicted == label))
+        )
     return math.fsum(scores) / len(scores)
 
 
@@ -44,7 +46,9 @@ def micro(values: Sequence[float], amounts: Sequence[float]) -> float:
     """
     total = math.fsum(amounts)
     if not total > 0:
-        raise ValueError(f"a weighted mean needs a positive amount of data, not {total} over {len(values)} clients")
+        raise ValueError(
+            f"a weighted mean needs a positive amount of data, not {total} over {len(values)} clients"
+        )
     return math.fsum(value * amount for value, amount in zip(values, amounts, strict=True)) / total
 
 
@@ -95,8 +99,12 @@ def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> Membership
     """
     found, wanted = (np.asarray(shares, np.float64) for shares in (estimated, truth))
     if found.shape != wanted.shape or found.ndim != 2 or found.size == 0:
-        raise ValueError(f"memberships of shape {found.shape} cannot be compared with a truth of {wanted.shape}")
-    errors = ((found[:, :, None] - wanted[:, None, :]) ** 2).mean(axis=0)  # of cluster j if it stood for k
+        raise ValueError(
+            f"memberships of shape {found.shape} cannot be compared with a truth of {wanted.shape}"
+        )
+    errors = ((found[:, :, None] - wanted[:, None, :]) ** 2).mean(
+        axis=0
+    )  # of cluster j if it stood for k
     order = matching(errors)
     total = float(errors[list(order), range(len(order))].sum())
     return MembershipError(total, total / len(order), order)
@@ -111,11 +119,15 @@ def matching(costs: npt.ArrayLike) -> tuple[int, ...]:
 
     table = np.asarray(costs, np.float64)
     if table.ndim != 2 or table.shape[0] < table.shape[1]:
-        raise ValueError(f"costs of shape {table.shape}: no fewer rows (clusters) than columns (truths) are wanted")
+        raise ValueError(
+            f"costs of shape {table.shape}: no fewer rows (clusters) than columns (truths) are wanted"
+        )
     return tuple(int(row) for row in linear_sum_assignment(table.T)[1])
 
 
-def _tables(a: Sequence[Hashable], b: Sequence[Hashable]) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+def _tables(
+    a: Sequence[Hashable], b: Sequence[Hashable]
+) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
     if len(a) == 0:
         raise ValueError("two partitions of nobody cannot be compared")
     return Counter(zip(a, b, strict=True)), Counter(a), Counter(b)
@@ -132,4 +144,6 @@ def _entropy(counts: Counter[Any]) -> float:
 
 def _same_length(truth: Classes, predicted: Classes) -> None:
     if truth.shape != predicted.shape or truth.ndim != 1 or len(truth) == 0:
-        raise ValueError(f"as many predictions as samples are wanted, not {predicted.shape} for {truth.shape}")
+        raise ValueError(
+            f"as many predictions as samples are wanted, not {predicted.shape} for {truth.shape}"
+        )

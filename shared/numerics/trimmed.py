@@ -45,7 +45,9 @@ def trimmed_mean(rows: Rows, share: float) -> Matrix:
     result = np.empty(len(rows[0]))
     for span in tiles(len(rows), len(rows[0])):
         block = read(rows, span)
-        result[span] = (np.sort(block, axis=0)[cut : len(rows) - cut] if cut else block).mean(axis=0)
+        result[span] = (np.sort(block, axis=0)[cut : len(rows) - cut] if cut else block).mean(
+            axis=0
+        )
     return result
 
 
@@ -86,7 +88,14 @@ def robust_mean(rows: Rows, trim: Trim, share: float) -> Matrix:
 
 
 def trimmed_kmeans(
-    rows: Sequence[Vector], clusters: int, *, trim: Trim, share: float, n_init: int, seed: int, most: int = 50
+    rows: Sequence[Vector],
+    clusters: int,
+    *,
+    trim: Trim,
+    share: float,
+    n_init: int,
+    seed: int,
+    most: int = 50,
 ) -> KMeans:
     """Lloyd's algorithm with robust centres: the run with the least trimmed cost of `n_init`.
 
@@ -95,20 +104,27 @@ def trimmed_kmeans(
     """
     idle = {"mean": dropped(len(rows), share) == 0, "ball": share == 0, "median": False}
     if idle[trim]:
-        return kmeans(rows, clusters, n_init=n_init, seed=seed, most=most)  # nothing is ever trimmed
+        return kmeans(
+            rows, clusters, n_init=n_init, seed=seed, most=most
+        )  # nothing is ever trimmed
     if not 1 <= clusters <= len(rows):
         raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
 
     def centre(members: list[Any]) -> Matrix:
         return robust_mean(members, trim, share)
 
-    points = coordinates(rows, "l2sq") if trim == "ball" else rows  # a coordinate's order survives no rotation
+    points = (
+        coordinates(rows, "l2sq") if trim == "ball" else rows
+    )  # a coordinate's order survives no rotation
     draws = (generator(seed, "kmeans", run) for run in range(n_init))
     runs = [lloyd(points, clusters, draw, "l2sq", most, centre) for draw in draws]
     costs = [trimmed_cost(labels, apart, share) for labels, apart in runs]
     best = costs.index(min(costs))
     labels = by_first_member(runs[best][0])
-    members = [[row for row, label in zip(rows, labels, strict=True) if label == k] for k in range(labels.max() + 1)]
+    members = [
+        [row for row, label in zip(rows, labels, strict=True) if label == k]
+        for k in range(labels.max() + 1)
+    ]
     centres = tuple(centre(own).astype(np.float32) for own in members)
     return KMeans(labels, centres, costs[best])
 

@@ -93,7 +93,11 @@ class Layout:
     @cached_property
     def outputs(self) -> int:
         """Outputs of the final layer: the classes of a classifier that ends in a linear layer."""
-        weights = [tensor for tensor, _ in self.spans() if tensor.name.rpartition(".")[0] == self.modules[-1]]
+        weights = [
+            tensor
+            for tensor, _ in self.spans()
+            if tensor.name.rpartition(".")[0] == self.modules[-1]
+        ]
         return weights[0].shape[0]
 
     def named(self, vector: Vector) -> dict[str, npt.NDArray[np.float32]]:
@@ -104,16 +108,23 @@ class Layout:
 
     def fits(self, named: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Are these arrays the layout's tensors, by name and shape?"""
-        return {name: array.shape for name, array in named.items()} == {one.name: one.shape for one in self.tensors}
+        return {name: array.shape for name, array in named.items()} == {
+            one.name: one.shape for one in self.tensors
+        }
 
     def vector(self, named: Mapping[str, npt.NDArray[Any]]) -> Vector:
         """The other way: one float32 array (size,) of arrays by tensor name. ValueError where they do not fit."""
         if not self.fits(named):
             raise ValueError("the arrays are not the tensors of the layout")
-        return np.concatenate([named[tensor.name].reshape(-1) for tensor in self.tensors]).astype(np.float32)
+        return np.concatenate([named[tensor.name].reshape(-1) for tensor in self.tensors]).astype(
+            np.float32
+        )
 
     def to_wire(self) -> dict[str, Any]:
-        return {"trainable": self.trainable, "tensors": [[t.name, list(t.shape)] for t in self.tensors]}
+        return {
+            "trainable": self.trainable,
+            "tensors": [[t.name, list(t.shape)] for t in self.tensors],
+        }
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Layout:
@@ -124,15 +135,24 @@ class Layout:
             fits = type(layout.trainable) is int and 0 <= layout.trainable <= len(tensors)
         except (KeyError, TypeError, ValueError):
             fits = False
-        if not fits or len({tensor.name for tensor in tensors}) < len(tensors) or layout.size > MAX_VALUES:
-            raise DecodeError("layout", "tensors by name and shape, and how many of them are trained, are expected")
+        if (
+            not fits
+            or len({tensor.name for tensor in tensors}) < len(tensors)
+            or layout.size > MAX_VALUES
+        ):
+            raise DecodeError(
+                "layout",
+                "tensors by name and shape, and how many of them are trained, are expected",
+            )
         return layout
 
 
 def _tensor(name: Any, shape: Any) -> Tensor:
     """Raises ValueError for a name that is no text, or a shape that is no list of lengths."""
     lengths = tuple(shape)
-    if not isinstance(name, str) or not all(type(length) is int and length >= 0 for length in lengths):
+    if not isinstance(name, str) or not all(
+        type(length) is int and length >= 0 for length in lengths
+    ):
         raise ValueError("a tensor has a name and a shape")
     return Tensor(name, lengths)
 
@@ -158,7 +178,9 @@ def mean(pairs: Sequence[tuple[Vector, float]]) -> Vector:
     """
     total = math.fsum(weight for _, weight in pairs)
     if not total > 0:
-        raise ValueError(f"a mean needs a positive sum of weights, not {total} over {len(pairs)} vectors")
+        raise ValueError(
+            f"a mean needs a positive sum of weights, not {total} over {len(pairs)} vectors"
+        )
     return combine([(vector, weight / total) for vector, weight in pairs])
 
 
@@ -171,7 +193,9 @@ def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:
         total = np.zeros(span.stop - span.start, np.float64)
         for vector, coefficient in pairs:
             total += vector[span].astype(np.float64) * coefficient
-            release(vector)  # now, not after the block: a hundred mapped blocks are a hundred megabytes
+            release(
+                vector
+            )  # now, not after the block: a hundred mapped blocks are a hundred megabytes
         result[span] = total
     return result
 
@@ -183,7 +207,10 @@ def squared_distance(a: Vector, b: Vector) -> float:
 
 def dot(a: Vector, b: Vector) -> float:
     """Inner product of two vectors (d,), in float64."""
-    return math.fsum(float(np.sum(a[span].astype(np.float64) * b[span].astype(np.float64))) for span in blocks(a.size))
+    return math.fsum(
+        float(np.sum(a[span].astype(np.float64) * b[span].astype(np.float64)))
+        for span in blocks(a.size)
+    )
 
 
 def cosine(a: Vector, b: Vector) -> float:

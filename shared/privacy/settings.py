@@ -35,34 +35,54 @@ class _Section(BaseModel):
 class SignaturePrivacy(_Section):
     """Noise that agents add to what they send once for clustering (FedClust, PACFL, FeSEM's warm-up)."""
 
-    clip: float = Field(1.0, gt=0, description="norm to which a signature is shortened before noise is added")
-    noise_multiplier: float = Field(
-        1.0, ge=0, description="standard deviation of the noise on each value, in multiples of clip; 0: clip only"
+    clip: float = Field(
+        1.0, gt=0, description="norm to which a signature is shortened before noise is added"
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="of the account where there is no client section")
+    noise_multiplier: float = Field(
+        1.0,
+        ge=0,
+        description="standard deviation of the noise on each value, in multiples of clip; 0: clip only",
+    )
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="of the account where there is no client section"
+    )
 
 
 class ClientPrivacy(_Section):
     """Client-level privacy: the released models hide what any one agent has sent in the whole run."""
 
-    clip: float = Field(1.0, gt=0, description="norm to which each agent's change of the model is shortened")
-    noise_multiplier: float = Field(
-        1.0, ge=0, description="standard deviation of the noise on each cluster's sum, in multiples of clip; 0: none"
+    clip: float = Field(
+        1.0, gt=0, description="norm to which each agent's change of the model is shortened"
     )
-    delta: float = Field(1e-5, gt=0, lt=1, description="of the account; well below 1 / number of agents")
+    noise_multiplier: float = Field(
+        1.0,
+        ge=0,
+        description="standard deviation of the noise on each cluster's sum, in multiples of clip; 0: none",
+    )
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="of the account; well below 1 / number of agents"
+    )
 
 
 class LocalPrivacy(_Section):
     """Example-level privacy on the device: DP-SGD, so that what an agent sends hides any one of its examples."""
 
     noise_multiplier: float | None = Field(
-        None, gt=0, description="standard deviation of a step's noise, in multiples of max_grad_norm"
+        None,
+        gt=0,
+        description="standard deviation of a step's noise, in multiples of max_grad_norm",
     )
     target_epsilon: float | None = Field(
-        None, gt=0, description="epsilon that no agent exceeds in the run; each finds its own noise_multiplier for it"
+        None,
+        gt=0,
+        description="epsilon that no agent exceeds in the run; each finds its own noise_multiplier for it",
     )
-    max_grad_norm: float = Field(1.0, gt=0, description="norm to which each example's gradient is shortened")
-    delta: float = Field(1e-5, gt=0, lt=1, description="of the account; below 1 / examples of an agent")
+    max_grad_norm: float = Field(
+        1.0, gt=0, description="norm to which each example's gradient is shortened"
+    )
+    delta: float = Field(
+        1e-5, gt=0, lt=1, description="of the account; below 1 / examples of an agent"
+    )
 
     @model_validator(mode="after")
     def _one_amount_of_noise(self) -> Self:
@@ -74,9 +94,15 @@ class LocalPrivacy(_Section):
 class Privacy(_Section):
     """Which differential privacy the run keeps. Noise of a simulated fleet repeats with the seed and hides nothing."""
 
-    signatures: SignaturePrivacy | None = Field(None, description="noise on signatures, added by the agents")
-    client: ClientPrivacy | None = Field(None, description="client-level privacy, added by the coordinator")
-    local: LocalPrivacy | None = Field(None, description="example-level privacy (DP-SGD), added by the agents")
+    signatures: SignaturePrivacy | None = Field(
+        None, description="noise on signatures, added by the agents"
+    )
+    client: ClientPrivacy | None = Field(
+        None, description="client-level privacy, added by the coordinator"
+    )
+    local: LocalPrivacy | None = Field(
+        None, description="example-level privacy (DP-SGD), added by the agents"
+    )
 
     def for_agents(self, rounds: int) -> dict[str, Any]:
         """What an order says of it: all but the coordinator's own part."""
@@ -95,7 +121,9 @@ class AgentPrivacy:
     @classmethod
     def from_wire(cls, wire: dict[str, Any] | None) -> AgentPrivacy:
         """Raises pydantic's ValidationError for anything that is no such section."""
-        both = Privacy.model_validate({name: (wire or {}).get(name) for name in ("signatures", "local")})
+        both = Privacy.model_validate(
+            {name: (wire or {}).get(name) for name in ("signatures", "local")}
+        )
         return cls(both.signatures, both.local, int((wire or {}).get("rounds", 1)))
 
 

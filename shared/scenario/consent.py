@@ -16,7 +16,16 @@ from covey.shared.errors import PublicError, UserError
 if TYPE_CHECKING:
     from covey.shared.scenario.scenario import Scenario
 
-BUILT_IN_MODELS = ("lenet5", "mlp", "linear", "cnn1d", "resnet9", "femnist_cnn", "celeba_cnn", "vgg16")
+BUILT_IN_MODELS = (
+    "lenet5",
+    "mlp",
+    "linear",
+    "cnn1d",
+    "resnet9",
+    "femnist_cnn",
+    "celeba_cnn",
+    "vgg16",
+)
 ALLOWABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*(:[A-Za-z_]\w*)?", re.ASCII)
 
 
@@ -65,7 +74,9 @@ class AllowedCode:
                 f"code of its own is named: {reference}; the owner of this machine must allow it with --allow {module}"
             )
 
-    def check_model(self, name: str, whose: str = "this task", owner: str = "the owner of this device") -> None:
+    def check_model(
+        self, name: str, whose: str = "this task", owner: str = "the owner of this device"
+    ) -> None:
         """Raises ConsentError for the name of a model that is neither built in nor allowed.
 
         `whose` and `owner` are for the message: who names the model, and who may allow it.
@@ -78,11 +89,15 @@ class AllowedCode:
                 f"task.model {name!r} is unknown; expected {', '.join(BUILT_IN_MODELS)}, "
                 "or a model of your own that --allow names"
             )
-        raise ConsentError(f"{whose} names code of its own: {name}; {owner} must allow it with --allow {module}")
+        raise ConsentError(
+            f"{whose} names code of its own: {name}; {owner} must allow it with --allow {module}"
+        )
 
     def check_scenario(self, scenario: Scenario) -> None:
         """Raises ConsentError where a scenario names code that was not allowed on this command line."""
-        self.check_model(scenario.task.model.name, f"the scenario {scenario.name}", "this command line")
+        self.check_model(
+            scenario.task.model.name, f"the scenario {scenario.name}", "this command line"
+        )
 
     def options(self) -> list[str]:
         """The same consent as options for a program that this one starts."""

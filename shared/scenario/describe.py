@@ -20,7 +20,10 @@ def dump(scenario: Scenario) -> str:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of a scenario, for editors."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **Scenario.model_json_schema(by_alias=True)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **Scenario.model_json_schema(by_alias=True),
+    }
 
 
 def methods() -> list[dict[str, Any]]:
@@ -33,14 +36,21 @@ def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:
         {
             "name": name,
             "type": _type_text(info.annotation),
-            "default": to_jsonable_python(None if info.is_required() else info.get_default(call_default_factory=True)),
+            "default": to_jsonable_python(
+                None if info.is_required() else info.get_default(call_default_factory=True)
+            ),
             "required": info.is_required(),
             "description": info.description or "",
         }
         for name, info in fields(kind).items()
         if name != "name"
     ]
-    return {"name": name_of(kind), "summary": kind.summary, "source": kind.source, "parameters": parameters}
+    return {
+        "name": name_of(kind),
+        "summary": kind.summary,
+        "source": kind.source,
+        "parameters": parameters,
+    }
 
 
 def _type_text(annotation: Any) -> str:
@@ -50,8 +60,12 @@ def _type_text(annotation: Any) -> str:
         if get_origin(member) is Literal:
             words += [str(choice) for choice in get_args(member)]
         elif get_origin(member) is not None:
-            inner = [_type_text(argument) for argument in get_args(member) if argument is not Ellipsis]
+            inner = [
+                _type_text(argument) for argument in get_args(member) if argument is not Ellipsis
+            ]
             words.append(f"{get_origin(member).__name__} of {', '.join(dict.fromkeys(inner))}")
         else:
-            words.append("null" if member is type(None) else getattr(member, "__name__", str(member)))
+            words.append(
+                "null" if member is type(None) else getattr(member, "__name__", str(member))
+            )
     return " | ".join(words)

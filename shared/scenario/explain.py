@@ -30,14 +30,20 @@ def explain(error: ValidationError, source: Source, root: type[BaseModel]) -> li
         if in_member and item["type"].endswith(("_type", "literal_error", "_parsing")):
             other_members.add(path)
         found.setdefault(path, []).append(_said(item, path, source, root))
-    spurious = {path for path in other_members if any(other[: len(path)] == path != other for other in found)}
+    spurious = {
+        path
+        for path in other_members
+        if any(other[: len(path)] == path != other for other in found)
+    }
     return [_line(path, said, source) for path, said in found.items() if path not in spurious]
 
 
 def unknown(word: str, known: Iterable[str]) -> str:
     """A guess at what was meant, or all that there is."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, 1, 0.5) or [name for name in names if word and word in name]
+    close = difflib.get_close_matches(word, names, 1, 0.5) or [
+        name for name in names if word and word in name
+    ]
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
 
 
@@ -47,7 +53,12 @@ def models_at(path: Path, data: Any, root: type[BaseModel]) -> list[type[BaseMod
     for key in path:
         if isinstance(data, Mapping):
             choices = _chosen(choices, data)
-        annotations = [info.annotation for choice in choices for name, info in fields(choice).items() if name == key]
+        annotations = [
+            info.annotation
+            for choice in choices
+            for name, info in fields(choice).items()
+            if name == key
+        ]
         if not isinstance(key, int):
             choices = [model for annotation in annotations for model in _models(annotation)]
         data = _inside(data, key)
@@ -85,7 +96,9 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def _chosen(choices: Sequence[type[BaseModel]], data: Mapping[Any, Any]) -> list[type[BaseModel]]:
     named = [
-        one for one in choices if "name" in one.model_fields and one.model_fields["name"].default == data.get("name")
+        one
+        for one in choices
+        if "name" in one.model_fields and one.model_fields["name"].default == data.get("name")
     ]
     return named if named and len(choices) > 1 else list(choices)
 
@@ -120,7 +133,9 @@ def _said(item: Any, path: Path, source: Source, root: type[BaseModel]) -> tuple
     match item["type"]:
         case "extra_forbidden":
             known = [*around, *_written_flat(item["loc"], path, around, source.data)]
-            return "unknown key", unknown(str(path[-1]), {name for model in known for name in fields(model)})
+            return "unknown key", unknown(
+                str(path[-1]), {name for model in known for name in fields(model)}
+            )
         case "missing":
             infos = [fields(model).get(str(path[-1])) for model in around]
             described = [info.description for info in infos if info and info.description]
@@ -134,7 +149,11 @@ def _said(item: Any, path: Path, source: Source, root: type[BaseModel]) -> tuple
         case "value_error":
             return "", str(item["ctx"]["error"])
     bare_word = isinstance(item["input"], bool) and item["type"] == "string_type"
-    hint = ": YAML takes a bare yes, no, on, off for true or false, put it in quotes" if bare_word else ""
+    hint = (
+        ": YAML takes a bare yes, no, on, off for true or false, put it in quotes"
+        if bare_word
+        else ""
+    )
     return _short(item["input"]), item["msg"].removeprefix("Input ") + hint
 
 
@@ -145,7 +164,10 @@ def _written_flat(
     for key in path[:-1]:
         data = _inside(data, key)
     skipped = [
-        info for model in around for name, info in fields(model).items() if name in location and name not in path
+        info
+        for model in around
+        for name, info in fields(model).items()
+        if name in location and name not in path
     ]
     return _chosen([model for info in skipped for model in _models(info.annotation)], data or {})
 

@@ -49,14 +49,18 @@ def _checked(path: pathlib.Path, source: Source, lost: list[str]) -> Scenario:
 def _read(path: pathlib.Path) -> Source:
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)  # of a file without end, such as a device, no more is read
+            content = file.read(
+                MAX_BYTES + 1
+            )  # of a file without end, such as a device, no more is read
         if len(content) > MAX_BYTES:
             raise UserError(f"{path}: longer than {MAX_BYTES} bytes; a scenario (YAML) is expected")
         source = parse(content.decode("utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file; a scenario (YAML) is wanted") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as text ({error}); a scenario (YAML) is wanted") from None
+        raise UserError(
+            f"{path}: cannot be read as text ({error}); a scenario (YAML) is wanted"
+        ) from None
     except YamlError as error:
         raise _user_error(path, [str(error)]) from None
     if not isinstance(source.data, dict):
@@ -77,7 +81,9 @@ def _user_error(path: pathlib.Path, mistakes: Sequence[str]) -> UserError:
 def _laid_over(source: Source, overrides: Sequence[str]) -> Source:
     """The names of unions first: choosing another method must not drop a parameter given beside it."""
     places = dict(source.places)
-    for override, path, value in sorted(map(_split, overrides), key=lambda item: item[1][-1] != "name"):
+    for override, path, value in sorted(
+        map(_split, overrides), key=lambda item: item[1][-1] != "name"
+    ):
         _put(source.data, path, value)
         places = {key: place for key, place in places.items() if key[: len(path)] != path}
         places[path] = f"override {override}"
@@ -88,7 +94,9 @@ def _split(override: str) -> tuple[str, Path, Any]:
     key, equals, text = override.partition("=")
     words = key.strip().split(".")
     if not equals or not all(words):
-        raise UserError(f"override {override!r}: key=value is wanted, such as rounds.count=5 or strategy.name=fedavg")
+        raise UserError(
+            f"override {override!r}: key=value is wanted, such as rounds.count=5 or strategy.name=fedavg"
+        )
     try:
         value = parse(text).data
     except YamlError as error:
@@ -117,7 +125,9 @@ def _at(inside: Any, key: str | int) -> Any:
 
 def _set(inside: Any, key: str | int, value: Any, path: Path) -> None:
     if isinstance(inside, list) and not (isinstance(key, int) and key < len(inside)):
-        raise UserError(f"override {'.'.join(map(str, path))}: the list has {len(inside)} items, counted from 0")
+        raise UserError(
+            f"override {'.'.join(map(str, path))}: the list has {len(inside)} items, counted from 0"
+        )
     inside[key] = value
 
 
@@ -131,7 +141,9 @@ def _with_files(source: Source, scenario: pathlib.Path) -> tuple[Source, list[st
         inside = source.data[section]
         if not file.is_file():
             place = source.place((section, key))
-            lost.append(f"{section}.{key}: {inside[key]!r}, {place}; there is no file {file}{_rule_hint(inside[key])}")
+            lost.append(
+                f"{section}.{key}: {inside[key]!r}, {place}; there is no file {file}{_rule_hint(inside[key])}"
+            )
         inside[key] = str(file)
     return source, lost
 

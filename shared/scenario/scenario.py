@@ -51,7 +51,9 @@ class Model(Section):
         "mlp",
         description="lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16, or module:callable",
     )
-    options: dict[str, Any] = Field({}, description="keyword arguments of the model, e.g. {hidden: 64}")
+    options: dict[str, Any] = Field(
+        {}, description="keyword arguments of the model, e.g. {hidden: 64}"
+    )
 
 
 class Standardise(Section):
@@ -65,15 +67,20 @@ class Task(Section):
     """What is learned. An agent whose data does not fit stays out and says what differs."""
 
     features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        min_length=1, description="shape of one example, channels first: [1, 28, 28], [9, 128], [12]"
+        min_length=1,
+        description="shape of one example, channels first: [1, 28, 28], [9, 128], [12]",
     )
     classes: int | tuple[str, ...] | None = Field(
-        None, description="number of classes, or their names as the data spells them; null: regression"
+        None,
+        description="number of classes, or their names as the data spells them; null: regression",
     )
     model: Model = Model(name="mlp", options={})
-    scale: float = Field(1.0, gt=0, description="features are multiplied by this first, e.g. 0.00392157 for bytes")
+    scale: float = Field(
+        1.0, gt=0, description="features are multiplied by this first, e.g. 0.00392157 for bytes"
+    )
     standardise: Literal["none", "federated"] | Standardise = Field(
-        "none", description="federated: the fleet's own means and deviations per channel, from sums, before round 0"
+        "none",
+        description="federated: the fleet's own means and deviations per channel, from sums, before round 0",
     )
     init: str | None = Field(
         None,
@@ -96,9 +103,15 @@ class Task(Section):
 
     @field_validator("standardise")
     @classmethod
-    def _one_mean_and_deviation_per_channel(cls, value: str | Standardise, info: ValidationInfo) -> str | Standardise:
+    def _one_mean_and_deviation_per_channel(
+        cls, value: str | Standardise, info: ValidationInfo
+    ) -> str | Standardise:
         features = info.data.get("features")
-        if features and isinstance(value, Standardise) and not len(value.mean) == len(value.std) == features[0]:
+        if (
+            features
+            and isinstance(value, Standardise)
+            and not len(value.mean) == len(value.std) == features[0]
+        ):
             raise ValueError(
                 f"{len(value.mean)} means and {len(value.std)} standard deviations; the features "
                 f"{list(features)} want one of each per channel, {features[0]}"
@@ -134,34 +147,52 @@ class Rounds(Section):
     participation: float = Field(
         1.0, gt=0, le=1, description="C: max(floor(C * N), 1) agents are invited, N known agents"
     )
-    agents: int | None = Field(None, ge=1, description="m, invited agents per round; overrides participation")
+    agents: int | None = Field(
+        None, ge=1, description="m, invited agents per round; overrides participation"
+    )
     participants: str | None = Field(
         None, description=".json with a list per round of agent indices, instead of a draw"
     )
-    over_select: float = Field(1.0, ge=1, description="invite this many times m, close when m have reported")
+    over_select: float = Field(
+        1.0, ge=1, description="invite this many times m, close when m have reported"
+    )
     refill: bool = Field(True, description="invite another agent in place of one that vanished")
     quorum: int = Field(1, ge=1, description="a round with fewer reports is void and drawn again")
-    deadline_s: float = Field(600.0, gt=0, description="a round closes at the latest this long after it opened")
+    deadline_s: float = Field(
+        600.0, gt=0, description="a round closes at the latest this long after it opened"
+    )
     grace_s: float | None = Field(
         None,
         ge=0,
         description="once the quorum is there, wait at most this long for the rest; null: until no report has come for "
         "half of deadline_s",
     )
-    void_limit: int = Field(20, ge=1, description="give up (resumable) after so many void attempts in a row")
+    void_limit: int = Field(
+        20, ge=1, description="give up (resumable) after so many void attempts in a row"
+    )
     start_agents: int | None = Field(
-        None, ge=1, description="agents that must be there before the first phase; null: the whole fleet, or 1"
+        None,
+        ge=1,
+        description="agents that must be there before the first phase; null: the whole fleet, or 1",
     )
     start_wait_s: float = Field(
-        60.0, ge=0, description="fleet: start with fewer after this; without a fleet the coordinator waits for ever"
+        60.0,
+        ge=0,
+        description="fleet: start with fewer after this; without a fleet the coordinator waits for ever",
     )
-    absence_s: float = Field(1.0, ge=0, description="an agent that is back within this time has not left")
-    rollcall_s: float = Field(10.0, gt=0, description="how long agents may take to answer a roll call")
+    absence_s: float = Field(
+        1.0, ge=0, description="an agent that is back within this time has not left"
+    )
+    rollcall_s: float = Field(
+        10.0, gt=0, description="how long agents may take to answer a roll call"
+    )
 
     @model_validator(mode="after")
     def _quorum_is_within_the_cohort(self) -> Self:
         if self.agents is not None and self.quorum > self.agents:
-            raise ValueError(f"quorum {self.quorum} is more than the {self.agents} agents of a round")
+            raise ValueError(
+                f"quorum {self.quorum} is more than the {self.agents} agents of a round"
+            )
         return self
 
 
@@ -179,7 +210,9 @@ class Tune(Section):
         if isinstance(data, Mapping) and "epochs" in data:
             raise ValueError("epochs of fine-tuning are evaluation.tune_epochs: set them there")
         if isinstance(data, Mapping) and "lr_steps" in data:
-            raise ValueError("lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr")
+            raise ValueError(
+                "lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr"
+            )
         return data
 
     @model_serializer(mode="wrap")
@@ -191,7 +224,9 @@ class Tune(Section):
 class Evaluation(Section):
     """What is measured, and when."""
 
-    every: int = Field(0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end")
+    every: int = Field(
+        0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end"
+    )
     tune_epochs: int = Field(1, ge=0, description="E_ft of mode E-tuned; 0: leave the mode out")
     tune: Tune = Field(
         Tune(),
@@ -210,20 +245,31 @@ class Evaluation(Section):
 class Wire(Section):
     """How vectors travel."""
 
-    codec: Literal["float32", "float16", "bfloat16", "int8", "topk"] = Field("float32", description="of reports")
-    delta: bool = Field(False, description="reports carry the difference to the model that the order named")
-    down: Literal["float32", "float16", "bfloat16", "int8"] = Field("float32", description="codec of models sent out")
+    codec: Literal["float32", "float16", "bfloat16", "int8", "topk"] = Field(
+        "float32", description="of reports"
+    )
+    delta: bool = Field(
+        False, description="reports carry the difference to the model that the order named"
+    )
+    down: Literal["float32", "float16", "bfloat16", "int8"] = Field(
+        "float32", description="codec of models sent out"
+    )
     block: int = Field(256, ge=8, le=1 << 20, description="int8: values per scale")
     keep: float = Field(0.01, gt=0, le=1, description="topk: share of the values that is sent")
-    part_bytes: int = Field(512 * 1024, ge=1024, le=8 << 20, description="contents are cut into parts of this size")
+    part_bytes: int = Field(
+        512 * 1024, ge=1024, le=8 << 20, description="contents are cut into parts of this size"
+    )
     delivery: Literal["participants", "all"] = Field(
-        "participants", description="who holds the model subscription: those invited, or every agent of the cluster"
+        "participants",
+        description="who holds the model subscription: those invited, or every agent of the cluster",
     )
 
     @model_validator(mode="after")
     def _topk_is_for_deltas(self) -> Self:
         if self.codec == "topk" and not self.delta:
-            raise ValueError("codec topk sends the largest values of a difference: set wire.delta to true")
+            raise ValueError(
+                "codec topk sends the largest values of a difference: set wire.delta to true"
+            )
         return self
 
 
@@ -244,7 +290,9 @@ class MaxSamples(Section):
 
     absolute: int | None = Field(None, ge=1, description="a fixed number; null: none")
     times_median: float | None = Field(
-        100.0, ge=1, description="a multiple of the median claim of the reports that are folded together; null: none"
+        100.0,
+        ge=1,
+        description="a multiple of the median claim of the reports that are folded together; null: none",
     )
 
 
@@ -253,7 +301,9 @@ class Clip(Section):
 
     norm: float | None = Field(None, gt=0, description="a fixed Euclidean norm; null: none")
     times_median: float | None = Field(
-        None, gt=0, description="a multiple of the median norm of the reports on the same model; null: none"
+        None,
+        gt=0,
+        description="a multiple of the median norm of the reports on the same model; null: none",
     )
 
     @model_validator(mode="after")
@@ -274,17 +324,29 @@ class Aggregation(Section):
     max_samples: MaxSamples = MaxSamples()
     clip: Clip = Clip()
     trim: float = Field(
-        0.2, ge=0, lt=0.5, description="trimmed_mean: share of reports dropped on each side of a value, rounded up"
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="trimmed_mean: share of reports dropped on each side of a value, rounded up",
     )
     liars: float = Field(
-        0.2, ge=0, lt=0.5, description="krum, multi_krum: share of a cluster's reports that may lie, rounded up"
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="krum, multi_krum: share of a cluster's reports that may lie, rounded up",
     )
     keep: int | None = Field(
-        None, ge=1, description="multi_krum: reports that are averaged; null: all but those that may lie"
+        None,
+        ge=1,
+        description="multi_krum: reports that are averaged; null: all but those that may lie",
     )
-    iterations: int = Field(50, ge=1, le=1000, description="geometric_median: most iterations of Weiszfeld")
+    iterations: int = Field(
+        50, ge=1, le=1000, description="geometric_median: most iterations of Weiszfeld"
+    )
     eps: float = Field(
-        1e-4, gt=0, description="geometric_median: stop when the centre moves by less than this share of a distance"
+        1e-4,
+        gt=0,
+        description="geometric_median: stop when the centre moves by less than this share of a distance",
     )
     refuse_beyond: float | None = Field(
         100.0,
@@ -293,7 +355,9 @@ class Aggregation(Section):
         "model itself; null: never",
     )
     quarantine_after: int | None = Field(
-        3, ge=1, description="an agent whose reports were refused in so many steps is invited no more; null: never"
+        3,
+        ge=1,
+        description="an agent whose reports were refused in so many steps is invited no more; null: never",
     )
 
     @property
@@ -332,8 +396,12 @@ class Dirichlet(Section):
     """Each class is shared out by proportions from Dir(alpha); an agent with n / N samples gets no more."""
 
     name: Literal["dirichlet"] = "dirichlet"
-    alpha: float = Field(0.1, gt=0, description="the smaller, the fewer classes hold most of an agent's samples")
-    min_samples: int = Field(10, ge=1, description="proportions are drawn again until no agent has fewer")
+    alpha: float = Field(
+        0.1, gt=0, description="the smaller, the fewer classes hold most of an agent's samples"
+    )
+    min_samples: int = Field(
+        10, ge=1, description="proportions are drawn again until no agent has fewer"
+    )
     version: Literal[1, 2] = Field(
         2,
         description="how proportions become whole samples. 2: every agent expects its exact share; 1: rounded down as in "
@@ -370,11 +438,14 @@ class ByGroup(Section):
     """One agent per natural client of the data set: a writer, a person."""
 
     name: Literal["by_group"] = "by_group"
-    min_samples: int = Field(0, ge=0, description="of training and test together; clients with fewer are left out")
+    min_samples: int = Field(
+        0, ge=0, description="of training and test together; clients with fewer are left out"
+    )
     test_share: float = Field(0.2, gt=0, lt=1)
     split: Literal["random", "time"] = "random"
     populations: dict[str, int] = Field(
-        {}, description="agents taken from each known population, e.g. {hsf0: 100, hsf4: 100}; empty: all"
+        {},
+        description="agents taken from each known population, e.g. {hsf0: 100, hsf4: 100}; empty: all",
     )
 
 
@@ -431,14 +502,18 @@ class Fleet(Section):
     partition: Partition | str = Field(
         Iid(), description="a rule, or .npz with train_idx/train_ptr and test_idx/test_ptr"
     )
-    test_share: float = Field(0.2, gt=0, lt=1, description="of data sets without a test split of their own")
+    test_share: float = Field(
+        0.2, gt=0, lt=1, description="of data sets without a test split of their own"
+    )
     newcomers: int = Field(
         0,
         ge=0,
         description="so many agents, the last ones, take part in no round: after the last round each gets a model by the "
         "method's rule for newcomers, and mode E-tuned fine-tunes it",
     )
-    limit: int | None = Field(None, ge=1, description="use only so many examples of the data set, drawn on the seed")
+    limit: int | None = Field(
+        None, ge=1, description="use only so many examples of the data set, drawn on the seed"
+    )
     workers: int = Field(0, ge=0, description="training processes; 0: one per core")
     timeline: tuple[Timeline, ...] = ()
     faults: Faults = Faults()
@@ -446,14 +521,20 @@ class Fleet(Section):
     @model_validator(mode="after")
     def _somebody_is_no_newcomer(self) -> Self:
         if self.newcomers >= self.agents:
-            raise ValueError(f"newcomers {self.newcomers}: fewer than the fleet's {self.agents} agents are wanted")
+            raise ValueError(
+                f"newcomers {self.newcomers}: fewer than the fleet's {self.agents} agents are wanted"
+            )
         return self
 
     @model_validator(mode="after")
     def _timeline_names_agents_of_the_fleet(self) -> Self:
-        strangers = sorted({i for line in self.timeline for i in line.agents if not 0 <= i < self.agents})
+        strangers = sorted(
+            {i for line in self.timeline for i in line.agents if not 0 <= i < self.agents}
+        )
         if strangers:
-            raise ValueError(f"timeline names agents {strangers}, the fleet has 0 to {self.agents - 1}")
+            raise ValueError(
+                f"timeline names agents {strangers}, the fleet has 0 to {self.agents - 1}"
+            )
         return self
 
 
@@ -463,11 +544,17 @@ Metric = Literal["last", "server", "tuned", "global", "newcomers"]
 class Method(Section):
     """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}."""
 
-    label: Name = Field(description="what the tables and the folder are called; the method's name where none is given")
+    label: Name = Field(
+        description="what the tables and the folder are called; the method's name where none is given"
+    )
     strategy: AnyStrategy = Field(description="name and hyper-parameters")
     training: dict[str, Any] = Field({}, description="laid over the scenario's training section")
-    model_options: dict[str, Any] = Field({}, description="laid over task.model.options, e.g. {head: null}")
-    metric: Metric | None = Field(None, description="in place of compare.metric, e.g. global for a single model")
+    model_options: dict[str, Any] = Field(
+        {}, description="laid over task.model.options, e.g. {head: null}"
+    )
+    metric: Metric | None = Field(
+        None, description="in place of compare.metric, e.g. global for a single model"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -475,14 +562,18 @@ class Method(Section):
         return _nested(cls, "strategy", data)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return _flat_or_nested("strategy", core, handler)
 
 
 class Split(Section):
     """A partition of a comparison, written flat: {label: skew20, name: label_skew, share: 0.2, target: 0.75}."""
 
-    label: Name = Field(description="what the tables and the folder are called; the rule's name where none is given")
+    label: Name = Field(
+        description="what the tables and the folder are called; the rule's name where none is given"
+    )
     partition: Partition | str = Field(description="in place of fleet.partition")
     published: dict[str, float] = Field({}, description="as compare.published")
     target: Share | None = Field(None, description="as compare.target")
@@ -493,7 +584,9 @@ class Split(Section):
         return _nested(cls, "partition", data)
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return _flat_or_nested("partition", core, handler)
 
 
@@ -511,9 +604,17 @@ def _flat_or_nested(inner: str, core: CoreSchema, handler: GetJsonSchemaHandler)
     nested = handler.resolve_ref_schema(handler(core))
     own = {key: value for key, value in nested["properties"].items() if key != inner}
     union = nested["properties"][inner]
-    members = [handler.resolve_ref_schema(ref) for kind in union.get("anyOf", [union]) for ref in kind.get("oneOf", [])]
+    members = [
+        handler.resolve_ref_schema(ref)
+        for kind in union.get("anyOf", [union])
+        for ref in kind.get("oneOf", [])
+    ]
     flat = [
-        {**member, "properties": {**member["properties"], **own}, "required": ["name", *member.get("required", [])]}
+        {
+            **member,
+            "properties": {**member["properties"], **own},
+            "required": ["name", *member.get("required", [])],
+        }
         for member in members
     ]
     return {"description": nested["description"], "anyOf": [*flat, nested]}
@@ -528,7 +629,9 @@ class Compare(Section):
         (), description="in place of fleet.partition, one after another; empty: it alone"
     )
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1, 2, 3)
-    published: dict[str, float] = Field({}, description="by label: the figure that is printed beside ours, in percent")
+    published: dict[str, float] = Field(
+        {}, description="by label: the figure that is printed beside ours, in percent"
+    )
     metric: Metric = Field(
         "last",
         description="what the published figure is: a mode's macro average; global: E-server's micro one, over all agents' "
@@ -538,7 +641,9 @@ class Compare(Section):
         "modes",
         description="columns of the tables: a mode of evaluation each, or micro and macro accuracy and F1 in `metric`'s mode",
     )
-    target: float | None = Field(None, gt=0, le=1, description="count the rounds until the accuracy gets there")
+    target: float | None = Field(
+        None, gt=0, le=1, description="count the rounds until the accuracy gets there"
+    )
 
     @model_validator(mode="after")
     def _labels_are_names_of_methods(self) -> Self:
@@ -552,9 +657,13 @@ class Compare(Section):
             raise ValueError(f"seeds {list(self.seeds)}: each is wanted once")
         splits = [split.label for split in self.partitions]
         if len(set(splits)) < len(splits) or set(splits) & set(labels):
-            raise ValueError(f"partitions {splits}: give each a label of its own, other than the methods'")
+            raise ValueError(
+                f"partitions {splits}: give each a label of its own, other than the methods'"
+            )
         if self.partitions and (self.published or self.target is not None):
-            raise ValueError("published and target are said for each of the partitions, not for all")
+            raise ValueError(
+                "published and target are said for each of the partitions, not for all"
+            )
         strangers = sorted({name for published in self.figures for name in published} - set(labels))
         if strangers:
             raise ValueError(f"published names {strangers}; the methods are {labels}")
@@ -572,7 +681,9 @@ class Scenario(Section):
     name: Name
     seed: int = Field(0, ge=0)
     federation: Name = "default"
-    broker: str | None = Field(None, description="mqtt[s]://[user:password@]host[:port]; null: start one here")
+    broker: str | None = Field(
+        None, description="mqtt[s]://[user:password@]host[:port]; null: start one here"
+    )
     task: Task
     training: Training = Training()
     strategy: AnyStrategy
@@ -590,7 +701,9 @@ class Scenario(Section):
         methods = self.compare.methods if self.compare is not None else ()
         for strategy in (self.strategy, *(method.strategy for method in methods)):
             if why := strategy.refuses(self.aggregation.rule):
-                raise ValueError(f"aggregation.rule {self.aggregation.rule} is not for {strategy.name}: {why}")
+                raise ValueError(
+                    f"aggregation.rule {self.aggregation.rule} is not for {strategy.name}: {why}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -615,17 +728,24 @@ class Scenario(Section):
                 self._training_with(method.training)
             except ValidationError as error:
                 first = error.errors(include_url=False)[0]
-                raise ValueError(f"{'.'.join(map(str, (where, *first['loc'])))}: {first['msg']}") from None
+                raise ValueError(
+                    f"{'.'.join(map(str, (where, *first['loc'])))}: {first['msg']}"
+                ) from None
         return self
 
     @model_validator(mode="after")
     def _the_schedule_suits_the_method(self) -> Self:
         methods = self.compare.methods if self.compare is not None else ()
-        rows = [(f"compare, method {method.label}: ", method.strategy, self.training_of(method)) for method in methods]
+        rows = [
+            (f"compare, method {method.label}: ", method.strategy, self.training_of(method))
+            for method in methods
+        ]
         for where, strategy, training in [("", self.strategy, self.training), *rows]:
             if training.lr_steps and (why := strategy.refuses_schedule()):
                 leave_out = "lay training: {lr_steps: []} over it" if where else "leave it out"
-                raise ValueError(f"{where}training.lr_steps is not for {strategy.name}: {why}; {leave_out}")
+                raise ValueError(
+                    f"{where}training.lr_steps is not for {strategy.name}: {why}; {leave_out}"
+                )
         return self
 
     @model_validator(mode="after")
@@ -651,7 +771,9 @@ class Scenario(Section):
                 "privacy: records.sketch keeps a projection of each agent's model in the run's folder, outside the account; "
                 "leave it out"
             )
-        if self.task.standardise == "federated" and (privacy.client is not None or privacy.local is not None):
+        if self.task.standardise == "federated" and (
+            privacy.client is not None or privacy.local is not None
+        ):
             raise ValueError(
                 "privacy: federated standardisation sends sums of the data without noise; give task.standardise fixed "
                 "means and standard deviations, or none"
@@ -663,7 +785,9 @@ class Scenario(Section):
             _check_privacy(strategy, privacy)
         alone = privacy.signatures is not None and not compared
         if alone and not self.strategy.signature_phases:
-            raise ValueError(f"privacy.signatures: {self.strategy.name} sends no signature; leave it out")
+            raise ValueError(
+                f"privacy.signatures: {self.strategy.name} sends no signature; leave it out"
+            )
         return self
 
     def _aggregation_leaves_sums_alone(self) -> None:
@@ -706,7 +830,11 @@ class Scenario(Section):
     def evaluation_of(self, method: Method) -> Evaluation:
         """The evaluation of one method of the comparison: fine-tuned as the others are, whatever it trains with."""
         common, own = self.tuning, self.training_of(method)
-        kept = {key: getattr(common, key) for key in Tune.model_fields if getattr(own, key) != getattr(common, key)}
+        kept = {
+            key: getattr(common, key)
+            for key in Tune.model_fields
+            if getattr(own, key) != getattr(common, key)
+        }
         tune = Tune.model_validate({**kept, **self.evaluation.tune.model_dump()})
         return self.evaluation.model_copy(update={"tune": tune})
 
@@ -753,7 +881,9 @@ def newcomers(scenario: Scenario) -> frozenset[str]:
     fleet = scenario.fleet
     if fleet is None:
         return frozenset()
-    return frozenset(agent_name(i, fleet.agents) for i in range(fleet.agents - fleet.newcomers, fleet.agents))
+    return frozenset(
+        agent_name(i, fleet.agents) for i in range(fleet.agents - fleet.newcomers, fleet.agents)
+    )
 
 
 def late_agents(scenario: Scenario) -> frozenset[int]:

@@ -49,7 +49,9 @@ def parse(text: str) -> Source:
         raise YamlError(f"{error.problem or error.context}{line}") from None
     except ReaderError as error:
         number = text[: error.position].count("\n") + 1
-        raise YamlError(f"the character {chr(error.character)!r} has no place in YAML, line {number}") from None
+        raise YamlError(
+            f"the character {chr(error.character)!r} has no place in YAML, line {number}"
+        ) from None
     except RecursionError:
         raise YamlError("nested too deeply") from None
     except (ValueError, OverflowError):  # of the scanner, for "\UFFFFFFFF" and its like
@@ -64,7 +66,9 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
             kind = node.tag.rpartition(":")[2]
-            raise YamlError(f"a value cannot be read as {kind[:20]}, line {node.start_mark.line + 1}") from None
+            raise YamlError(
+                f"a value cannot be read as {kind[:20]}, line {node.start_mark.line + 1}"
+            ) from None
 
 
 def _parsed(loader: _Loader) -> Source:
@@ -96,7 +100,9 @@ def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[tuple[Path, 
                 key, mark = _key(loader, key_node), key_node.start_mark
                 if key in first and key != "<<":
                     name = ".".join(map(str, (*path, key)))
-                    raise YamlError(f"{name}: given twice, line {first[key].line + 1} and line {mark.line + 1}")
+                    raise YamlError(
+                        f"{name}: given twice, line {first[key].line + 1} and line {mark.line + 1}"
+                    )
                 first[key] = mark
                 yield (*path, key), mark
                 yield from _walk(loader, value, (*path, key))
@@ -108,7 +114,9 @@ def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[tuple[Path, 
 
 def _check_scalar(text: str, line: int) -> None:
     if len(text) > MAX_SCALAR:  # a number of such length takes minutes to read
-        raise YamlError(f"a value of {len(text)} characters, at most {MAX_SCALAR} are read, line {line}")
+        raise YamlError(
+            f"a value of {len(text)} characters, at most {MAX_SCALAR} are read, line {line}"
+        )
     if not text.isascii():
         try:
             text.encode()
@@ -160,4 +168,11 @@ _Dumper.add_representer(tuple, _sequence)
 
 
 def _dumped(data: Any) -> str:
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=False)
+    return yaml.dump(
+        data,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        width=100,
+        default_flow_style=False,
+    )

@@ -38,7 +38,9 @@ Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, com
 MODEL, GRADIENT = "model", "gradient"  # usual names of a report's vectors
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 HELD = "held"  # memory: the client's whole model (d,) after its latest local training in any phase, for mode E-last
-Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): predictions are weighted softmax means
+Mixture = tuple[
+    tuple[float, Vector], ...
+]  # (weight, model): predictions are weighted softmax means
 Split = Literal["train", "test"]
 Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
@@ -63,7 +65,9 @@ class Training(BaseModel):
     lr: Rate = Field(0.01, description="learning rate of local SGD")
     momentum: Momentum = Field(0.0, description="v = momentum * v + g, no dampening, no Nesterov")
     weight_decay: Decay = Field(0.0, description="added to the gradient as weight_decay * model")
-    lr_steps: tuple[tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(gt=0)]], ...] = Field(
+    lr_steps: tuple[
+        tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(gt=0)]], ...
+    ] = Field(
         (),
         description="pairs [share, factor]: once that share of the rounds is folded, the rate of a step, on agents or the "
         "server, is lr * factor",
@@ -277,7 +281,9 @@ class Local(Protocol):
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         """Loss of each training sample (n_i,), in data order."""
 
-    def gradient(self, model: Vector, *, batch: int | None = None, rows: Rows | None = None) -> Vector:
+    def gradient(
+        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+    ) -> Vector:
         """Gradient of F_i at the model (d,), over all samples, over `batch` of them drawn without
         replacement on the job's seed, or over those at `rows`; evaluation mode, zero in the buffers."""
 
@@ -324,7 +330,9 @@ class Strategy(BaseModel, Generic[S]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    signature_phases: ClassVar[tuple[str, ...]] = ()  # whose only vector is used to cluster, and can be noised
+    signature_phases: ClassVar[
+        tuple[str, ...]
+    ] = ()  # whose only vector is used to cluster, and can be noised
 
     keeps_models: ClassVar[bool] = False  # does the server keep each client's latest model?
 
@@ -369,7 +377,9 @@ class Strategy(BaseModel, Generic[S]):
         """
         raise NotImplementedError
 
-    def base(self, state: S, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+    def base(
+        self, state: S, phase: Phase, client: ClientId, report: Report, name: str
+    ) -> str | None:
         """The key of the model that a reported vector started from: its step is what clipping shortens.
 
         "" for a gradient, which is a step itself; None for a vector that is only compared with others and never
@@ -427,19 +437,25 @@ class Strategy(BaseModel, Generic[S]):
         "assigned": to the cluster that `assignment` names, or to the one model; the fold then gets noised means.
         "chosen": to the cluster that `private_choices` finds from the report's own data. "nothing": none is sent.
         """
-        raise ValueError(f"{_name_of(self)} folds reports in a way whose noise nobody has worked out")
+        raise ValueError(
+            f"{_name_of(self)} folds reports in a way whose noise nobody has worked out"
+        )
 
     def private_choices(self, state: S, reports: Reports) -> Mapping[ClientId, int]:
         """For "chosen": the cluster of each report, from this report and the state alone."""
         raise NotImplementedError
 
-    def private_fold(self, state: S, models: tuple[Vector, ...], choices: Mapping[ClientId, int]) -> S:
+    def private_fold(
+        self, state: S, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
+    ) -> S:
         """For "chosen": the state after a round that made these noised models."""
         raise NotImplementedError
 
     def check_local_privacy(self) -> None:
         """Raises ValueError where a report holds more than what local training made: DP-SGD cannot cover it."""
-        raise ValueError(f"{_name_of(self)}'s reports hold more than a model that DP-SGD has trained")
+        raise ValueError(
+            f"{_name_of(self)}'s reports hold more than a model that DP-SGD has trained"
+        )
 
     def framed(self, job: Job, report: Report) -> Report:
         """A signature's report in a form whose shape and numbers say nothing about the data."""

@@ -25,9 +25,27 @@ from pydantic import Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.choose_k import by_rotations
-from covey.shared.numerics.clustering import Labels, Matrix, across, agglomerative, bipartition_min_cross, gram
+from covey.shared.numerics.clustering import (
+    Labels,
+    Matrix,
+    across,
+    agglomerative,
+    bipartition_min_cross,
+    gram,
+)
 from covey.shared.numerics.vectors import Vector, combine, cosine, mean
-from covey.shared.strategies.base import ClientId, Job, Local, Memory, Order, Phase, Report, Reports, Setup, View
+from covey.shared.strategies.base import (
+    ClientId,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Report,
+    Reports,
+    Setup,
+    View,
+)
 from covey.shared.strategies.bases.hard import (
     Clustered,
     Features,
@@ -74,7 +92,9 @@ class CflState(Clustered):
 class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
-    summary: ClassVar[str] = "FedAvg that splits a cluster in two where its members' updates disagree"
+    summary: ClassVar[str] = (
+        "FedAvg that splits a cluster in two where its members' updates disagree"
+    )
     source: ClassVar[str] = "Sattler et al. 2019"
 
     name: Literal["cfl"] = "cfl"
@@ -84,25 +104,52 @@ class Cfl(ManyModels[CflState]):
         "updates; or after so many rounds",
     )
     eps_mode: Literal["absolute", "relative"] = Field(
-        "absolute", description="relative: eps_1 and eps_2 are shares of the largest mean norm so far"
+        "absolute",
+        description="relative: eps_1 and eps_2 are shares of the largest mean norm so far",
     )
-    eps_1: float | None = Field(None, ge=0, description="split below this norm of the mean update; null: 0.4, or 0.1")
-    eps_2: float | None = Field(None, ge=0, description="split above this largest norm of one; null: 1.6, or 0.3")
-    every: int = Field(30, ge=1, description="trigger rounds: rounds of FedAvg before a cluster is tried")
-    warmup: int = Field(20, ge=0, description="rounds before the first split; 0 where rotations trigger it")
-    min_size: int = Field(2, ge=1, description="only clusters with more members than this are split")
-    gamma: float = Field(0.0, ge=0, lt=1, description="refuse a split unless sqrt((1 - cross similarity) / 2) is more")
+    eps_1: float | None = Field(
+        None, ge=0, description="split below this norm of the mean update; null: 0.4, or 0.1"
+    )
+    eps_2: float | None = Field(
+        None, ge=0, description="split above this largest norm of one; null: 1.6, or 0.3"
+    )
+    every: int = Field(
+        30, ge=1, description="trigger rounds: rounds of FedAvg before a cluster is tried"
+    )
+    warmup: int = Field(
+        20, ge=0, description="rounds before the first split; 0 where rotations trigger it"
+    )
+    min_size: int = Field(
+        2, ge=1, description="only clusters with more members than this are split"
+    )
+    gamma: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="refuse a split unless sqrt((1 - cross similarity) / 2) is more",
+    )
     linkage: Literal["ward", "single", "complete", "average"] = Field(
         "ward",
         description="ward where rotations trigger the split, else single: the exact bipartition; complete is the authors' "
         "code, average FeSEM's",
     )
-    features: Features = Field("full", description="the part of the updates whose directions are compared")
-    weights: Literal["samples", "uniform"] = Field("samples", description="of the clients in all means")
-    full_quorum: float = Field(
-        0.5, ge=0, le=1, description="share of a cluster's invited members that must report before it is split"
+    features: Features = Field(
+        "full", description="the part of the updates whose directions are compared"
     )
-    retry: int = Field(10, ge=1, description="partial participation: rounds between two attempts to split a cluster")
+    weights: Literal["samples", "uniform"] = Field(
+        "samples", description="of the clients in all means"
+    )
+    full_quorum: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share of a cluster's invited members that must report before it is split",
+    )
+    retry: int = Field(
+        10,
+        ge=1,
+        description="partial participation: rounds between two attempts to split a cluster",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -110,9 +157,16 @@ class Cfl(ManyModels[CflState]):
         """The paper's thresholds are made for its warm-up and its bipartition; evidence needs no warm-up."""
         if not isinstance(data, Mapping):
             return data
-        paper = bool({"eps_mode", "eps_1", "eps_2"} & {key for key, value in data.items() if value is not None})
+        paper = bool(
+            {"eps_mode", "eps_1", "eps_2"}
+            & {key for key, value in data.items() if value is not None}
+        )
         trigger = data.get("trigger", "norms" if paper else "rotations")
-        usual = {"warmup": 0, "linkage": "ward"} if trigger == "rotations" else {"warmup": 20, "linkage": "single"}
+        usual = (
+            {"warmup": 0, "linkage": "ward"}
+            if trigger == "rotations"
+            else {"warmup": 20, "linkage": "single"}
+        )
         return {**usual, **data, "trigger": trigger}
 
     def init(self, setup: Setup) -> CflState:
@@ -147,13 +201,21 @@ class Cfl(ManyModels[CflState]):
         return Order(models=(f"{SPLIT}{state.walks.get(client, 0)}",))
 
     def model(self, state: CflState, key: str) -> Vector:
-        return state.nodes[int(key.removeprefix(SPLIT))] if key.startswith(SPLIT) else super().model(state, key)
+        return (
+            state.nodes[int(key.removeprefix(SPLIT))]
+            if key.startswith(SPLIT)
+            else super().model(state, key)
+        )
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         done = local.descend(job.models[0])
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+        ), memory
 
-    def fold(self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN) -> CflState:
+    def fold(
+        self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> CflState:
         if not state.divided:
             state = joined(state, {client: 0 for client, _ in reports})
         members = [(client, report) for client, report in reports if client in state.assign]
@@ -165,7 +227,10 @@ class Cfl(ManyModels[CflState]):
         return replace(state, asked=(), round=state.round + 1)
 
     def notes(self, state: CflState) -> dict[str, Any]:
-        norms = {k: {"mean": mean_norm, "largest": largest} for k, (mean_norm, largest) in state.norms.items()}
+        norms = {
+            k: {"mean": mean_norm, "largest": largest}
+            for k, (mean_norm, largest) in state.norms.items()
+        }
         return {
             **super().notes(state),
             "norms": norms,
@@ -185,7 +250,9 @@ class Cfl(ManyModels[CflState]):
             "norms": "the norms never passed both eps_1 and eps_2 after the warm-up (see norms in the record)",
             "rounds": "no split was tried, or each was refused by gamma",
         }
-        return {"warning_clusters": f"no cluster was split, this run was FedAvg: {seen[self.trigger]}"}
+        return {
+            "warning_clusters": f"no cluster was split, this run was FedAvg: {seen[self.trigger]}"
+        }
 
     # -- rounds and splits -----------------------------------------------------------------------------
 
@@ -193,7 +260,11 @@ class Cfl(ManyModels[CflState]):
         before, asked_all = state, state.due
         state = replace(state, due=(), norms={}, across={})
         for k in range(len(before.models)):
-            own = [(client, report) for client, report in reports if before.assign[client] == k and report.examples > 0]
+            own = [
+                (client, report)
+                for client, report in reports
+                if before.assign[client] == k and report.examples > 0
+            ]
             if own:
                 full = before.everybody or k in asked_all
                 state = self._cluster(state, k, own, phase, average, full=full)
@@ -202,13 +273,25 @@ class Cfl(ManyModels[CflState]):
         return state
 
     def _cluster(
-        self, state: CflState, k: int, reports: Reports, phase: Phase, average: Average, *, full: bool
+        self,
+        state: CflState,
+        k: int,
+        reports: Reports,
+        phase: Phase,
+        average: Average,
+        *,
+        full: bool,
     ) -> CflState:
-        products = gram([report.vectors["model"][: state.parameters] for _, report in reports], state.models[k])
+        products = gram(
+            [report.vectors["model"][: state.parameters] for _, report in reports], state.models[k]
+        )
         state = self._watched(state, k, reports, products)
         if self.trigger == "rotations":
             clustered = by_rotations(self._apart(state, k, reports, products)).clusters > 1
-            state = replace(state, streak={**state.streak, str(k): (state.streak.get(str(k), 0) + 1) * clustered})
+            state = replace(
+                state,
+                streak={**state.streak, str(k): (state.streak.get(str(k), 0) + 1) * clustered},
+            )
         wanted = self._wants_split(state, k, full=full)
         nowhere = None if state.divided else 0  # before the first split everybody is in cluster 0
         members = [client for client in invited(phase) if state.assign.get(client, nowhere) == k]
@@ -221,13 +304,17 @@ class Cfl(ManyModels[CflState]):
         uniform = self.weights == "uniform"
         model = averaged(reports, otherwise=state.models[k], uniform=uniform, average=average)
         state = replace(state, models=_put(state.models, k, model))
-        if full and not state.everybody:  # refused: the next attempt costs another round of all members
+        if (
+            full and not state.everybody
+        ):  # refused: the next attempt costs another round of all members
             return replace(state, tried={**state.tried, str(k): state.round + 1})
         return replace(state, due=(*state.due, k)) if wanted and not full else state
 
     def _watched(self, state: CflState, k: int, reports: Reports, products: Matrix) -> CflState:
         """The norms of the mean and of the largest update of a cluster."""
-        share = np.array([1.0 if self.weights == "uniform" else float(r.examples) for _, r in reports])
+        share = np.array(
+            [1.0 if self.weights == "uniform" else float(r.examples) for _, r in reports]
+        )
         share = share / share.sum()
         of_mean = math.sqrt(max(float(share @ products @ share), 0.0))
         norms = (of_mean, math.sqrt(float(products.diagonal().max())))
@@ -249,19 +336,25 @@ class Cfl(ManyModels[CflState]):
         rested = full or str(k) not in state.tried or since > self.retry
         return rested and of_mean < eps_1 * unit and largest > eps_2 * unit
 
-    def _halves(self, state: CflState, k: int, reports: Reports, products: Matrix) -> tuple[Labels, float]:
+    def _halves(
+        self, state: CflState, k: int, reports: Reports, products: Matrix
+    ) -> tuple[Labels, float]:
         """Labels 0 and 1 of the reporters, and the largest similarity across."""
         similarity = self._similarity(state, k, reports, products)
         if self.linkage == "single":
             return bipartition_min_cross(similarity)
-        labels = agglomerative(self._apart(state, k, reports, products), self.linkage, n_clusters=2).labels
+        labels = agglomerative(
+            self._apart(state, k, reports, products), self.linkage, n_clusters=2
+        ).labels
         return labels, across(similarity, labels)
 
     def _similarity(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
         """Cosines (n, n) of the reporters' updates."""
         if self.features != "full":
             span = slice(*state.span)
-            products = gram([report.vectors["model"][span] for _, report in reports], state.models[k][span])
+            products = gram(
+                [report.vectors["model"][span] for _, report in reports], state.models[k][span]
+            )
         norms = np.sqrt(products.diagonal())
         similarity: Matrix = products / (np.outer(norms, norms) + 1e-12)
         return similarity
@@ -273,15 +366,30 @@ class Cfl(ManyModels[CflState]):
         np.fill_diagonal(apart, 0.0)
         return np.sqrt(2 * apart) if self.linkage == "ward" else apart
 
-    def _split(self, state: CflState, k: int, reports: Reports, labels: Labels, average: Average) -> CflState:
+    def _split(
+        self, state: CflState, k: int, reports: Reports, labels: Labels, average: Average
+    ) -> CflState:
         """The children part ways in this very round; members who did not report have to walk from here."""
         new, node, number = len(state.models), state.models[k], len(state.divided)
-        halves = [[pair for pair, label in zip(reports, labels, strict=True) if label == half] for half in (0, 1)]
+        halves = [
+            [pair for pair, label in zip(reports, labels, strict=True) if label == half]
+            for half in (0, 1)
+        ]
         uniform = self.weights == "uniform"
-        kept, gone = (averaged(half, otherwise=node, uniform=uniform, average=average) for half in halves)
+        kept, gone = (
+            averaged(half, otherwise=node, uniform=uniform, average=average) for half in halves
+        )
         stays, goes = (self._direction(state, node, half) for half in halves)
-        placed = {client: cluster for half, cluster in zip(halves, (k, new), strict=True) for client, _ in half}
-        away = {client: number for client, cluster in state.assign.items() if cluster == k and client not in placed}
+        placed = {
+            client: cluster
+            for half, cluster in zip(halves, (k, new), strict=True)
+            for client, _ in half
+        }
+        away = {
+            client: number
+            for client, cluster in state.assign.items()
+            if cluster == k and client not in placed
+        }
         rest = {client: cluster for client, cluster in state.assign.items() if client not in away}
         return replace(
             joined(replace(state, assign=rest), placed),

@@ -22,11 +22,15 @@ class Ditto(AveragedOnly):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    summary: ClassVar[str] = "FedAvg, and a personal model per client that is pulled towards it and stays at home"
+    summary: ClassVar[str] = (
+        "FedAvg, and a personal model per client that is pulled towards it and stays at home"
+    )
     source: ClassVar[str] = "Li et al. 2021"
 
     name: Literal["ditto"] = "ditto"
-    lam: float = Field(0.1, ge=0, alias="lambda", description="strength of the pull towards the round's model")
+    lam: float = Field(
+        0.1, ge=0, alias="lambda", description="strength of the pull towards the round's model"
+    )
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         report, memory = super().work(job, local, memory)

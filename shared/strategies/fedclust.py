@@ -20,7 +20,14 @@ from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.choose_k import Choice, by_rotations, by_silhouette
-from covey.shared.numerics.clustering import Linkage, Matrix, agglomerative, cut_between, euclidean, nearest
+from covey.shared.numerics.clustering import (
+    Linkage,
+    Matrix,
+    agglomerative,
+    cut_between,
+    euclidean,
+    nearest,
+)
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     ClientId,
@@ -35,7 +42,13 @@ from covey.shared.strategies.base import (
     Routes,
     Setup,
 )
-from covey.shared.strategies.bases.hard import Clustered, HardClustered, cut_defaults, folded, useless
+from covey.shared.strategies.bases.hard import (
+    Clustered,
+    HardClustered,
+    cut_defaults,
+    folded,
+    useless,
+)
 
 
 @dataclass(frozen=True)
@@ -64,12 +77,20 @@ class FedClust(HardClustered[FedClustState]):
     source: ClassVar[str] = "Islam et al. 2024"
 
     name: Literal["fedclust"] = "fedclust"
-    n_clusters: int | None = Field(None, ge=1, description="cut the merge tree into so many clusters")
+    n_clusters: int | None = Field(
+        None, ge=1, description="cut the merge tree into so many clusters"
+    )
     threshold: float | None = Field(
-        None, alias="lambda", allow_inf_nan=False, description="merge up to this distance; 1e300: one cluster"
+        None,
+        alias="lambda",
+        allow_inf_nan=False,
+        description="merge up to this distance; 1e300: one cluster",
     )
     lambda_quantile: float | None = Field(
-        None, ge=0, le=1, description="merge up to this quantile of all distances; no cut given: see choose"
+        None,
+        ge=0,
+        le=1,
+        description="merge up to this quantile of all distances; no cut given: see choose",
     )
     choose: Literal["rotations", "gap", "silhouette"] = Field(
         "rotations",
@@ -77,20 +98,26 @@ class FedClust(HardClustered[FedClustState]):
         "can find one cluster",
     )
     linkage: Linkage = Field(
-        "ward", description="distance of two clusters, as scipy names it; average unless rotations choose the cut"
+        "ward",
+        description="distance of two clusters, as scipy names it; average unless rotations choose the cut",
     )
     normalize: Literal["none", "delta", "unit"] = Field(
         "none", description="delta: subtract the start's final layer; unit: and divide by the norm"
     )
-    first_epochs: int | None = Field(None, ge=1, description="E_0, epochs before clustering; null: as in a round")
+    first_epochs: int | None = Field(
+        None, ge=1, description="E_0, epochs before clustering; null: as in a round"
+    )
     first_steps: int | None = Field(
         None,
         ge=1,
         description="E_0 in steps of SGD, the same for every agent however many samples it has; in place of first_epochs",
     )
-    first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
+    first_quorum: float = Field(
+        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+    )
     newcomer_ref: Literal["round0", "current"] = Field(
-        "round0", description="compare newcomers with the members' first uploads, or with the cluster's current model"
+        "round0",
+        description="compare newcomers with the members' first uploads, or with the cluster's current model",
     )
 
     @model_validator(mode="before")
@@ -102,26 +129,38 @@ class FedClust(HardClustered[FedClustState]):
     @model_validator(mode="after")
     def _one_length_of_the_first_training(self) -> Self:
         if self.first_epochs is not None and self.first_steps is not None:
-            raise ValueError("first_epochs and first_steps both set the length of the first training: give one of them")
+            raise ValueError(
+                "first_epochs and first_steps both set the length of the first training: give one of them"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
-        cuts = {"n_clusters": self.n_clusters, "lambda": self.threshold, "lambda_quantile": self.lambda_quantile}
+        cuts = {
+            "n_clusters": self.n_clusters,
+            "lambda": self.threshold,
+            "lambda_quantile": self.lambda_quantile,
+        }
         given = [name for name, value in cuts.items() if value is not None]
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none")
         if given and self.choose != "gap":
-            raise ValueError(f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: leave one out")
+            raise ValueError(
+                f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: leave one out"
+            )
         return self
 
     def init(self, setup: Setup) -> FedClustState:
         span = setup.layout.final_layer
         epochs = self.first_epochs or setup.training.epochs
-        return FedClustState(setup.starts[0], final=(span.start, span.stop), epochs=epochs, steps=self.first_steps)
+        return FedClustState(
+            setup.starts[0], final=(span.start, span.stop), epochs=epochs, steps=self.first_steps
+        )
 
     def first(self, state: FedClustState) -> Phase:
-        return Phase("signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
+        return Phase(
+            "signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
+        )
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
         return {"signature": state.final[1] - state.final[0]}
@@ -131,19 +170,27 @@ class FedClust(HardClustered[FedClustState]):
         return Order(models=("start",), numbers=length)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(job.models[0], epochs=job.numbers.get("epochs"), steps=job.numbers.get("steps"))
+        done = local.descend(
+            job.models[0], epochs=job.numbers.get("epochs"), steps=job.numbers.get("steps")
+        )
         if job.phase == "train":
-            return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+            return Report(
+                {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+            ), memory
         signature = done.end[job.layout.final_layer].copy()
         return Report({"signature": signature}, local.examples, {}, done.steps, done.loss), memory
 
-    def found(self, state: FedClustState, reports: Reports, average: Average = MEAN) -> FedClustState:
+    def found(
+        self, state: FedClustState, reports: Reports, average: Average = MEAN
+    ) -> FedClustState:
         signatures = {client: _signature(state, report) for client, report in reports}
         points = [self._normal(state, signature) for signature in signatures.values()]
         matrix = euclidean(points)
         choice = self._choice(matrix)
         wanted = choice.clusters if choice else self.n_clusters
-        tree = agglomerative(matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=wanted)
+        tree = agglomerative(
+            matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=wanted
+        )
         labels = tree.labels.tolist()
         centroids = tuple(
             mean([(point, 1.0) for point, label in zip(points, labels, strict=True) if label == k])
@@ -165,14 +212,22 @@ class FedClust(HardClustered[FedClustState]):
         if not reports:
             return state
         signatures = {client: _signature(state, report) for client, report in reports}
-        labels, _ = nearest([self._normal(state, one) for one in signatures.values()], self._references(state))
+        labels, _ = nearest(
+            [self._normal(state, one) for one in signatures.values()], self._references(state)
+        )
         return replace(
             state,
-            assign=dict(sorted({**state.assign, **dict(zip(signatures, labels.tolist(), strict=True))}.items())),
+            assign=dict(
+                sorted(
+                    {**state.assign, **dict(zip(signatures, labels.tolist(), strict=True))}.items()
+                )
+            ),
             signatures=dict(sorted({**state.signatures, **signatures}.items())),
         )
 
-    def improve(self, state: FedClustState, reports: Reports, average: Average = MEAN) -> FedClustState:
+    def improve(
+        self, state: FedClustState, reports: Reports, average: Average = MEAN
+    ) -> FedClustState:
         return replace(state, models=folded(state, reports, average))
 
     def proximity(self, state: FedClustState) -> Proximity | None:
@@ -180,7 +235,9 @@ class FedClust(HardClustered[FedClustState]):
             return None
         points = [self._normal(state, signature) for signature in state.signatures.values()]
         cut = cut_between(state.cut, state.heights, len(points))
-        return Proximity(tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut)
+        return Proximity(
+            tuple(state.signatures), euclidean(points), self.linkage, "Euclidean distance", cut
+        )
 
     def private_routes(self) -> Routes:
         return "assigned"
@@ -197,7 +254,11 @@ class FedClust(HardClustered[FedClustState]):
         score = "silhouette" if self.choose == "silhouette" else "gap_statistic"
         facts.update(zip((score, f"{score}_by_chance"), state.evidence, strict=False))
         chosen = self.n_clusters is None and self.threshold is None and self.lambda_quantile is None
-        return {**super().notes(state), **facts, **useless(state, chosen=chosen)} if state.models else {}
+        return (
+            {**super().notes(state), **facts, **useless(state, chosen=chosen)}
+            if state.models
+            else {}
+        )
 
     def _choice(self, matrix: Matrix) -> Choice | None:
         """The number of clusters, where clouds without clusters are asked."""

@@ -20,12 +20,28 @@ from pydantic import Field
 from covey.shared.errors import DataError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine, dot
-from covey.shared.strategies.base import ClientId, Job, Local, Memory, Order, Phase, Pull, Report, Reports, Setup, View
+from covey.shared.strategies.base import (
+    ClientId,
+    Job,
+    Local,
+    Memory,
+    Order,
+    Phase,
+    Pull,
+    Report,
+    Reports,
+    Setup,
+    View,
+)
 from covey.shared.strategies.bases.single import Single, SingleModel, averaged
 
 GRADIENT = "gradient"  # the first phase, its vector, and the key of the mean
 FEDAVGS, ANOTHER = "train", "resample"  # the names under which cohorts are drawn
-ANCHOR, SLOPE, ROUND = "feddane/anchor", "feddane/slope", "feddane/round"  # what a client keeps of the first phase
+ANCHOR, SLOPE, ROUND = (
+    "feddane/anchor",
+    "feddane/slope",
+    "feddane/round",
+)  # what a client keeps of the first phase
 
 
 @dataclass(frozen=True)
@@ -39,7 +55,9 @@ class DaneState(Single):
 class FedDane(SingleModel[DaneState]):
     """An approximate Newton method; its authors find it behind FedAvg where few clients with unlike data take part."""
 
-    summary: ClassVar[str] = "two exchanges a round: gradients first, then training corrected by their mean"
+    summary: ClassVar[str] = (
+        "two exchanges a round: gradients first, then training corrected by their mean"
+    )
     source: ClassVar[str] = "Li et al. 2019"
 
     name: Literal["feddane"] = "feddane"
@@ -85,18 +103,28 @@ class FedDane(SingleModel[DaneState]):
         bases = {"model": 1} if len(job.models) > 1 else {}
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, bases), memory
 
-    def fold(self, state: DaneState, phase: Phase, reports: Reports, average: Average = MEAN) -> DaneState:
+    def fold(
+        self, state: DaneState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> DaneState:
         if phase.name == GRADIENT:
-            slope = averaged(reports, otherwise=np.zeros_like(state.model), of=GRADIENT, average=average)
+            slope = averaged(
+                reports, otherwise=np.zeros_like(state.model), of=GRADIENT, average=average
+            )
             return replace(state, gradient=slope, gave=tuple(client for client, _ in reports))
         return DaneState(averaged(reports, otherwise=state.model, average=average))
 
-    def base(self, state: DaneState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+    def base(
+        self, state: DaneState, phase: Phase, client: ClientId, report: Report, name: str
+    ) -> str | None:
         return "" if name == GRADIENT else "0"
 
     def notes(self, state: DaneState) -> dict[str, Any]:
         """The norm of the mean gradient, after the first phase."""
-        return {} if state.gradient is None else {"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))}
+        return (
+            {}
+            if state.gradient is None
+            else {"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))}
+        )
 
 
 def _known(job: Job, local: Local, memory: Memory) -> tuple[Vector, Vector]:

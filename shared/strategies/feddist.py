@@ -30,9 +30,12 @@ class DistState(Single):
 class PartOfTheWay(SingleModel[DistState]):
     """w + epsilon * (target - w); a method says which mean of the reports is the target."""
 
-    epsilon: float = Field(0.6, gt=0, le=1, description="share of the way from the model to the mean of the reports")
+    epsilon: float = Field(
+        0.6, gt=0, le=1, description="share of the way from the model to the mean of the reports"
+    )
     anneal: Literal["none", "linear"] = Field(
-        "none", description="linear: epsilon shrinks by the same amount each round, to 0 after the last (Reptile)"
+        "none",
+        description="linear: epsilon shrinks by the same amount each round, to 0 after the last (Reptile)",
     )
 
     @abstractmethod
@@ -42,7 +45,9 @@ class PartOfTheWay(SingleModel[DistState]):
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
 
-    def fold(self, state: DistState, phase: Phase, reports: Reports, average: Average = MEAN) -> DistState:
+    def fold(
+        self, state: DistState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> DistState:
         left = 1.0 - state.round / state.rounds if self.anneal == "linear" else 1.0
         step = self.epsilon * left
         model = combine([(state.model, 1.0 - step), (self.target(state, reports, average), step)])

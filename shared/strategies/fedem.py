@@ -65,10 +65,15 @@ class FedEm(Strategy[FedEmState]):
     name: Literal["fedem"] = "fedem"
     n_clusters: int = Field(3, ge=1, description="K, the number of components")
     damped: bool = Field(
-        False, description="agents that do not report hold the old components, as in the authors' code"
+        False,
+        description="agents that do not report hold the old components, as in the authors' code",
     )
-    entry_steps: int = Field(1, ge=1, description="E-steps by which somebody who never trained fits its weights")
-    share_memberships: bool = Field(False, description="agents tell their mixture weights, for the membership error")
+    entry_steps: int = Field(
+        1, ge=1, description="E-steps by which somebody who never trained fits its weights"
+    )
+    share_memberships: bool = Field(
+        False, description="agents tell their mixture weights, for the membership error"
+    )
 
     @property
     def starts(self) -> int:
@@ -82,7 +87,10 @@ class FedEm(Strategy[FedEmState]):
         if self.damped and not state.counted:  # the weight of those who do not report
             return Phase("count", "all", ends_round=False, may_be_empty=True)
         sizes = {f"component-{k}": len(one) for k, one in enumerate(state.components)}
-        return Phase(sizes=sizes, numbers={"pi": Expected(self.n_clusters, most=1.0)} if self.share_memberships else {})
+        return Phase(
+            sizes=sizes,
+            numbers={"pi": Expected(self.n_clusters, most=1.0)} if self.share_memberships else {},
+        )
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
         return Order() if phase.name == "count" else self.serve(state, client)
@@ -106,21 +114,31 @@ class FedEm(Strategy[FedEmState]):
             local.examples,
             {"pi": pi.tolist()} if self.share_memberships else {},
             sum(one.steps for one in done),
-            math.fsum(one.loss for one in done),  # a sample's losses are weighted by its shares, which sum to 1
+            math.fsum(
+                one.loss for one in done
+            ),  # a sample's losses are weighted by its shares, which sum to 1
             {f"component-{k}": k for k in range(len(done))},
         )
         return report, {**memory, PI: pi, HELD: done[int(np.argmax(pi))].end}
 
-    def fold(self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN) -> FedEmState:
+    def fold(
+        self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> FedEmState:
         told = merged(state.samples, {client: report.examples for client, report in reports})
         if phase.name == "count":
             return replace(state, samples=told, counted=True)
-        weights = {client: tuple(report.numbers["pi"]) for client, report in reports if "pi" in report.numbers}
+        weights = {
+            client: tuple(report.numbers["pi"])
+            for client, report in reports
+            if "pi" in report.numbers
+        }
         state = replace(state, samples=told, weights=merged(state.weights, weights))
         improved = tuple(self._improved(state, k, reports, average) for k in range(self.n_clusters))
         return replace(state, components=improved)
 
-    def base(self, state: FedEmState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+    def base(
+        self, state: FedEmState, phase: Phase, client: ClientId, report: Report, name: str
+    ) -> str | None:
         return name.removeprefix("component-")
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
@@ -145,7 +163,11 @@ class FedEm(Strategy[FedEmState]):
         return {"components": self.n_clusters, "weights": spread}
 
     def _trained(
-        self, model: Vector, local: Local, losses: npt.NDArray[np.float32], shares: npt.NDArray[np.float32]
+        self,
+        model: Vector,
+        local: Local,
+        losses: npt.NDArray[np.float32],
+        shares: npt.NDArray[np.float32],
     ) -> Descent:
         """The component after a client's training. One that diverged stays: its gradient is not a number either."""
         if not np.isfinite(losses).all():
@@ -153,7 +175,9 @@ class FedEm(Strategy[FedEmState]):
         return local.descend(model, weights=shares)
 
     def _own(self, memory: Memory, components: int) -> Shares:
-        return np.asarray(memory[PI] if PI in memory else np.full(components, 1 / components), np.float64)
+        return np.asarray(
+            memory[PI] if PI in memory else np.full(components, 1 / components), np.float64
+        )
 
     def _improved(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:
         """M-step: by samples and not by weights, for a component that nobody uses has hardly moved anyway."""

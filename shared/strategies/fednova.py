@@ -79,8 +79,12 @@ class FedNova(SingleModel[NovaState]):
     source: ClassVar[str] = "Wang et al. 2020"
 
     name: Literal["fednova"] = "fednova"
-    mu: float = Field(0.0, ge=0, description="strength of the pull towards the round's model, as in FedProx")
-    server_momentum: float = Field(0.0, ge=0, lt=1, description="gamma, momentum of the server's step; 0: none")
+    mu: float = Field(
+        0.0, ge=0, description="strength of the pull towards the round's model, as in FedProx"
+    )
+    server_momentum: float = Field(
+        0.0, ge=0, lt=1, description="gamma, momentum of the server's step; 0: none"
+    )
 
     def init(self, setup: Setup) -> NovaState:
         parameters = setup.layout.parameters
@@ -93,10 +97,16 @@ class FedNova(SingleModel[NovaState]):
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         done = local.descend(job.models[0], Pull(job.models[0], self.mu))
         numbers = {WORK: accumulated(done.steps, job.training, self.mu)}
-        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}
+        ), memory
 
-    def fold(self, state: NovaState, phase: Phase, reports: Reports, average: Average = MEAN) -> NovaState:
-        shares = self._plausible(state, [share for _, report in reports if (share := _share(report)) is not None])
+    def fold(
+        self, state: NovaState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> NovaState:
+        shares = self._plausible(
+            state, [share for _, report in reports if (share := _share(report)) is not None]
+        )
         if not shares:
             return state
         p = state.parameters
@@ -112,7 +122,11 @@ class FedNova(SingleModel[NovaState]):
         """
         most = (1 + ROUNDING) / (1 - state.momentum)
         if not self.mu:
-            return [share for share in shares if share.steps * (1 - ROUNDING) <= share.work <= share.steps * most]
+            return [
+                share
+                for share in shares
+                if share.steps * (1 - ROUNDING) <= share.work <= share.steps * most
+            ]
         if not shares:
             return []
         work = lower_median([share.work for share in shares])
@@ -124,7 +138,9 @@ class FedNova(SingleModel[NovaState]):
                 kept.append(share)
         return kept
 
-    def _step(self, state: NovaState, shares: Sequence[Share], average: Average) -> tuple[Vector, Vector | None]:
+    def _step(
+        self, state: NovaState, shares: Sequence[Share], average: Average
+    ) -> tuple[Vector, Vector | None]:
         """The parameters (P,) after the round, and the velocity that took them there."""
         p, n = state.parameters, math.fsum(share.examples for share in shares)
         # tau_eff leaves the pull out, or it would shrink with mu, but keeps the momentum that a_i contains

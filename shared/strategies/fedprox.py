@@ -19,20 +19,27 @@ from covey.shared.strategies.bases.single import AveragedOnly
 class FedProx(AveragedOnly):
     """A pull towards the round's model keeps unequal clients together."""
 
-    summary: ClassVar[str] = "FedAvg with a pull towards the round's model; partial work is accepted"
+    summary: ClassVar[str] = (
+        "FedAvg with a pull towards the round's model; partial work is accepted"
+    )
     source: ClassVar[str] = "Li et al. 2020"
 
     name: Literal["fedprox"] = "fedprox"
     mu: float = Field(0.1, ge=0, description="strength of the pull towards the round's model")
     straggler_fraction: float = Field(
-        0.0, ge=0, le=1, description="chance that a client stops after 1 to E - 1 epochs, drawn per client and round"
+        0.0,
+        ge=0,
+        le=1,
+        description="chance that a client stops after 1 to E - 1 epochs, drawn per client and round",
     )
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         anchor, epochs = job.models[0], self._epochs(job)
         done = local.descend(anchor, Pull(anchor, self.mu), epochs=epochs)
         numbers = {"epochs": epochs}
-        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}
+        ), memory
 
     def _epochs(self, job: Job) -> int:
         """E, or fewer where the run's seed makes this client a straggler in this round: uniform in [1, E)."""

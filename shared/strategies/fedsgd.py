@@ -16,7 +16,18 @@ from pydantic import Field
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
-from covey.shared.strategies.base import Job, Local, Memory, Phase, Report, Reports, Schedule, Setup, View, factor_in
+from covey.shared.strategies.base import (
+    Job,
+    Local,
+    Memory,
+    Phase,
+    Report,
+    Reports,
+    Schedule,
+    Setup,
+    View,
+    factor_in,
+)
 from covey.shared.strategies.bases.single import Single, SingleModel
 
 
@@ -52,13 +63,17 @@ class FedSgd(SingleModel[SgdState]):
         gradient = decayed(gradient, model, job)
         return Report({"gradient": gradient}, local.examples, {}, 1, local.loss(model)), memory
 
-    def fold(self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN) -> SgdState:
+    def fold(
+        self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> SgdState:
         total = sum(report.examples for _, report in reports)
         folded = replace(state, round=state.round + 1)
         if total == 0:
             return folded
         lr = state.lr * factor_in(state.schedule, state.round)
-        steps = [(report.vectors["gradient"], -lr * report.examples / total) for _, report in reports]
+        steps = [
+            (report.vectors["gradient"], -lr * report.examples / total) for _, report in reports
+        ]
         return replace(folded, model=average.combine([(state.model, 1.0)], steps))
 
 

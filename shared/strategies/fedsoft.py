@@ -67,20 +67,31 @@ class FedSoft(Strategy[FedSoftState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    summary: ClassVar[str] = "soft clusters; each client trains one personal model pulled towards all of them"
+    summary: ClassVar[str] = (
+        "soft clusters; each client trains one personal model pulled towards all of them"
+    )
     source: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
     name: Literal["fedsoft"] = "fedsoft"
     n_clusters: int = Field(2, ge=1, description="K, the number of clusters")
-    pull: float = Field(0.1, alias="lambda", ge=0, description="strength of the pull towards the clusters; 0: none")
-    estimate_every: int = Field(2, ge=1, description="T_est, rounds between two estimations of importance by all")
+    pull: float = Field(
+        0.1, alias="lambda", ge=0, description="strength of the pull towards the clusters; 0: none"
+    )
+    estimate_every: int = Field(
+        2, ge=1, description="T_est, rounds between two estimations of importance by all"
+    )
     selected: int | None = Field(
-        None, ge=1, description="agents drawn per cluster and round; null: the run's share of all, split evenly"
+        None,
+        ge=1,
+        description="agents drawn per cluster and round; null: the run's share of all, split evenly",
     )
     persistent_optimizer: bool = Field(
-        True, description="agents keep their optimiser's velocity across rounds, as in the authors' code"
+        True,
+        description="agents keep their optimiser's velocity across rounds, as in the authors' code",
     )
-    smallest: float = Field(1e-4, gt=0, lt=1, description="sigma, the importance of a cluster that fits no sample")
+    smallest: float = Field(
+        1e-4, gt=0, lt=1, description="sigma, the importance of a cluster that fits no sample"
+    )
 
     @property
     def starts(self) -> int:
@@ -98,7 +109,9 @@ class FedSoft(Strategy[FedSoftState]):
         if due and state.estimated < state.round:
             return Phase("estimate", "all", ends_round=False, may_be_empty=True, numbers=importance)
         if newcomers := unknown(state.importance, state.asked, view):
-            return Phase("estimate", newcomers, ends_round=False, may_be_empty=True, numbers=importance)
+            return Phase(
+                "estimate", newcomers, ends_round=False, may_be_empty=True, numbers=importance
+            )
         return Phase(cohort=self._cohort(state, view), sizes={"model": state.start.size})
 
     def order(self, state: FedSoftState, phase: Phase, client: ClientId) -> Order:
@@ -107,7 +120,9 @@ class FedSoft(Strategy[FedSoftState]):
         own = f"@{client}"
         first = client not in state.trained and client not in state.late
         numbers = {"pull": self.pull * math.fsum(self._importance(state, client))}
-        return Order((own, "start") if first else (own,), numbers, dominant(state.importance, client))
+        return Order(
+            (own, "start") if first else (own,), numbers, dominant(state.importance, client)
+        )
 
     def model(self, state: FedSoftState, key: str) -> Vector:
         """The centres, the common start, or a client's anchor: the centres' mean weighted by u_i."""
@@ -119,16 +134,22 @@ class FedSoft(Strategy[FedSoftState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "estimate":
-            return Report({}, local.examples, {"importance": self._estimate(job.models, local)}), memory
+            return Report(
+                {}, local.examples, {"importance": self._estimate(job.models, local)}
+            ), memory
         anchor, strength = job.models[0], float(job.numbers["pull"])
         start = memory[HELD] if HELD in memory else job.models[-1]
         done = local.descend(start, Pull(anchor, strength), velocity=memory.get(VELOCITY))
         kept = {**memory, HELD: done.end}
         if self.persistent_optimizer and done.velocity is not None:
             kept[VELOCITY] = done.velocity
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), kept
+        return Report(
+            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+        ), kept
 
-    def fold(self, state: FedSoftState, phase: Phase, reports: Reports, average: Average = MEAN) -> FedSoftState:
+    def fold(
+        self, state: FedSoftState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> FedSoftState:
         if phase.name == "estimate":
             return self._learned(state, phase, reports)
         clients = [client for client, _ in reports]
@@ -145,7 +166,9 @@ class FedSoft(Strategy[FedSoftState]):
         cluster = dominant(state.importance, client)
         if client in state.trained:
             return Order(cluster=cluster)
-        return Order(models=(f"@{client}",) if client in state.importance else ("start",), cluster=cluster)
+        return Order(
+            models=(f"@{client}",) if client in state.importance else ("start",), cluster=cluster
+        )
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
         if HELD in memory:
@@ -165,11 +188,16 @@ class FedSoft(Strategy[FedSoftState]):
 
     def memberships(self, state: FedSoftState) -> Mapping[ClientId, tuple[float, ...]]:
         return {
-            client: tuple(share / math.fsum(shares) for share in shares) for client, shares in state.importance.items()
+            client: tuple(share / math.fsum(shares) for share in shares)
+            for client, shares in state.importance.items()
         }
 
     def notes(self, state: FedSoftState) -> dict[str, Any]:
-        spread = np.sum(list(self.memberships(state).values()), axis=0).tolist() if state.importance else []
+        spread = (
+            np.sum(list(self.memberships(state).values()), axis=0).tolist()
+            if state.importance
+            else []
+        )
         return {"clusters": self.n_clusters, "importance": spread, "estimated": state.estimated}
 
     def _estimate(self, models: Sequence[Vector], local: Local) -> list[float]:
@@ -181,8 +209,15 @@ class FedSoft(Strategy[FedSoftState]):
 
     def _learned(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
         told = {client: report.numbers["importance"] for client, report in reports}
-        news = {client: tuple(max(float(share), self.smallest) for share in shares) for client, shares in told.items()}
-        late = {client for client in news if client not in state.importance} if state.round > 0 else set()
+        news = {
+            client: tuple(max(float(share), self.smallest) for share in shares)
+            for client, shares in told.items()
+        }
+        late = (
+            {client for client in news if client not in state.importance}
+            if state.round > 0
+            else set()
+        )
         importance = merged(state.importance, news)
         invited = phase.cohort if isinstance(phase.cohort, tuple) else ()
         return replace(
@@ -200,7 +235,10 @@ class FedSoft(Strategy[FedSoftState]):
     def _weights(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> list[float]:
         """u_ik * n_i, which is v_ik but for a factor; who never told its samples counts as one of average size."""
         usual = sum(state.samples.values()) / len(state.samples) if state.samples else 1.0
-        return [self._importance(state, client)[k] * state.samples.get(client, usual) for client in clients]
+        return [
+            self._importance(state, client)[k] * state.samples.get(client, usual)
+            for client in clients
+        ]
 
     # -- selection: weighted, without replacement, and found again by `fold` from the cohort alone -----------------
 
@@ -211,14 +249,20 @@ class FedSoft(Strategy[FedSoftState]):
         if self._everybody(state):
             return "all"
         left = view.present
-        for _ in range(view.attempt):  # a void draw: those next in line, and once all were asked, all again
+        for _ in range(
+            view.attempt
+        ):  # a void draw: those next in line, and once all were asked, all again
             left = tuple(sorted(set(left) - self._drawn(state, left))) or view.present
         return tuple(sorted(self._drawn(state, left)))
 
     def _drawn(self, state: FedSoftState, clients: Sequence[ClientId]) -> set[ClientId]:
-        return {client for k in range(self.n_clusters) for client in self._selection(state, k, clients)}
+        return {
+            client for k in range(self.n_clusters) for client in self._selection(state, k, clients)
+        }
 
-    def _selection(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    def _selection(
+        self, state: FedSoftState, k: int, clients: Sequence[ClientId]
+    ) -> tuple[ClientId, ...]:
         """Sel_k: so many clients, drawn without replacement with probabilities v_.k.
 
         Each has an exponential waiting time of rate v_ik, and the first ones are taken (Efraimidis and Spirakis
@@ -230,15 +274,21 @@ class FedSoft(Strategy[FedSoftState]):
             client: draw.exponential() / rate if rate > 0 else math.inf
             for client, draw, rate in zip(clients, draws, rates, strict=True)
         }
-        return tuple(sorted(clients, key=lambda client: (waits[client], client))[: self._per_cluster(state)])
+        return tuple(
+            sorted(clients, key=lambda client: (waits[client], client))[: self._per_cluster(state)]
+        )
 
     def _per_cluster(self, state: FedSoftState) -> int:
         known = len(state.importance) or 1
         return self.selected or max(round(state.participation * known / self.n_clusters), 1)
 
-    def _centres(self, state: FedSoftState, phase: Phase, reports: Reports, average: Average) -> tuple[Vector, ...]:
+    def _centres(
+        self, state: FedSoftState, phase: Phase, reports: Reports, average: Average
+    ) -> tuple[Vector, ...]:
         """Uniform means over Sel_k among the reporters, for the draw has weighed them; weighted without a draw."""
-        models = {client: report.vectors["model"] for client, report in reports if report.examples > 0}
+        models = {
+            client: report.vectors["model"] for client, report in reports if report.examples > 0
+        }
         invited = phase.cohort if isinstance(phase.cohort, tuple) else tuple(models)
         centres = []
         for k, centre in enumerate(state.models):
@@ -247,9 +297,13 @@ class FedSoft(Strategy[FedSoftState]):
                 weights = self._weights(state, k, members)
                 shares = [self._importance(state, client)[k] for client in members]
             else:
-                members = [client for client in self._selection(state, k, invited) if client in models]
+                members = [
+                    client for client in self._selection(state, k, invited) if client in models
+                ]
                 members.sort()
                 weights = shares = [1.0] * len(members)
-            pairs = [(models[client], weight) for client, weight in zip(members, weights, strict=True)]
+            pairs = [
+                (models[client], weight) for client, weight in zip(members, weights, strict=True)
+            ]
             centres.append(average.mean(pairs, shares) if sum(weights) > 0 else centre)
         return tuple(centres)

@@ -66,36 +66,56 @@ class Fesem(HardClustered[FesemState]):
 
     signature_phases: ClassVar[tuple[str, ...]] = ("warmup", "entry")
     keeps_models: ClassVar[bool] = True
-    summary: ClassVar[str] = "K-means over client models in every round, with a pull towards the own centre"
+    summary: ClassVar[str] = (
+        "K-means over client models in every round, with a pull towards the own centre"
+    )
     source: ClassVar[str] = "Long et al. 2023"
 
     name: Literal["fesem"] = "fesem"
     n_clusters: int = Field(2, ge=1, description="K, the number of centres")
-    mu: float = Field(0.1, ge=0, description="strength of the pull towards the centre; 0: the version of 2020")
+    mu: float = Field(
+        0.1, ge=0, description="strength of the pull towards the centre; 0: the version of 2020"
+    )
     prox: Literal["constant", "paper"] = Field(
-        "constant", description="paper: mu * mean samples / own samples, as its equation 7 weighs the loss"
+        "constant",
+        description="paper: mu * mean samples / own samples, as its equation 7 weighs the loss",
     )
     distance: Distance = Field("l2sq", description="of a model's features to a centre's")
     features: Literal["full", "last_kernel", "last_layer", "sketch"] = Field(
-        "full", description="what is compared: all parameters, a part, or a random projection to 2048 dimensions"
+        "full",
+        description="what is compared: all parameters, a part, or a random projection to 2048 dimensions",
     )
-    restarts: int = Field(20, ge=1, description="K-means runs after the warm-up; the tightest is taken")
-    warmup_epochs: int | None = Field(None, ge=1, description="epochs before clustering; null: as in a round")
-    warmup_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
+    restarts: int = Field(
+        20, ge=1, description="K-means runs after the warm-up; the tightest is taken"
+    )
+    warmup_epochs: int | None = Field(
+        None, ge=1, description="epochs before clustering; null: as in a round"
+    )
+    warmup_quorum: float = Field(
+        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+    )
     update_center_every: int = Field(1, ge=1, description="rounds between two E-steps")
-    weighted_centers: bool = Field(False, description="centres weigh models by samples; the paper does not")
-    m_step: Literal["all", "participants"] = Field(
-        "all", description="centres are means of all members' latest models, or of this round's reporters"
+    weighted_centers: bool = Field(
+        False, description="centres weigh models by samples; the paper does not"
     )
-    max_age: int | None = Field(None, ge=0, description="leave models older than so many rounds out of E and M")
+    m_step: Literal["all", "participants"] = Field(
+        "all",
+        description="centres are means of all members' latest models, or of this round's reporters",
+    )
+    max_age: int | None = Field(
+        None, ge=0, description="leave models older than so many rounds out of E and M"
+    )
     newcomer_start: Literal["mean", "start"] = Field(
-        "mean", description="where a newcomer's first training starts: the mean of the centres, or the common start"
+        "mean",
+        description="where a newcomer's first training starts: the mean of the centres, or the common start",
     )
     stop: Literal["never", "assignments", "objective"] = Field(
         "never",
         description="end the run before rounds.count: once no agent changes its cluster, or once J hardly changes",
     )
-    stop_after: int = Field(3, ge=1, description="successive E-steps that must meet the stop condition")
+    stop_after: int = Field(
+        3, ge=1, description="successive E-steps that must meet the stop condition"
+    )
     stop_tolerance: float = Field(
         1e-3,
         ge=0,
@@ -105,7 +125,9 @@ class Fesem(HardClustered[FesemState]):
     @model_validator(mode="after")
     def _sketches_keep_no_l1(self) -> Self:
         if self.features == "sketch" and self.distance == "l1":
-            raise ValueError("a random projection does not keep l1 distances: take distance l2sq or cosine")
+            raise ValueError(
+                "a random projection does not keep l1 distances: take distance l2sq or cosine"
+            )
         return self
 
     def init(self, setup: Setup) -> FesemState:
@@ -113,14 +135,18 @@ class Fesem(HardClustered[FesemState]):
         return FesemState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed)
 
     def first(self, state: FesemState) -> Phase:
-        return Phase("warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum)
+        return Phase(
+            "warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
+        )
 
     def entry_sizes(self, state: FesemState) -> Mapping[str, int]:
         return {"model": state.start.size}
 
     def entry_order(self, state: FesemState) -> Order:
         key = "mean" if state.models and self.newcomer_start == "mean" else "start"
-        return Order(models=(key,), numbers={"epochs": self.warmup_epochs} if self.warmup_epochs else {})
+        return Order(
+            models=(key,), numbers={"epochs": self.warmup_epochs} if self.warmup_epochs else {}
+        )
 
     def member_order(self, state: FesemState, client: ClientId) -> Order:
         k = state.assign[client]
@@ -134,7 +160,9 @@ class Fesem(HardClustered[FesemState]):
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         pull = Pull(job.models[0], job.numbers["mu"]) if job.numbers.get("mu") else Pull()
         done = local.descend(job.models[0], pull, epochs=job.numbers.get("epochs"))
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+        ), memory
 
     def found(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         state = self._keep(state, reports)
@@ -143,7 +171,11 @@ class Fesem(HardClustered[FesemState]):
         few = min(self.n_clusters, len(rows))
         best = kmeans(rows, few, n_init=self.restarts, seed=state.seed, distance=self.distance)
         everybody = (mean([(model, 1.0) for model in state.stored.values()]),) * self.n_clusters
-        sketched = (mean([(one, 1.0) for one in state.sketches.values()]),) * self.n_clusters if state.sketches else ()
+        sketched = (
+            (mean([(one, 1.0) for one in state.sketches.values()]),) * self.n_clusters
+            if state.sketches
+            else ()
+        )
         state = replace(
             state,
             models=everybody,  # and there a centre stays that has no members yet
@@ -169,8 +201,12 @@ class Fesem(HardClustered[FesemState]):
         has_e_step = state.round % self.update_center_every == 0
         if has_e_step:
             state, moved = self._expect(state)
-        reporters = {client for client, _ in reports}  # who seeds an empty cluster counts with its latest model
-        counted = sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
+        reporters = {
+            client for client, _ in reports
+        }  # who seeds an empty cluster counts with its latest model
+        counted = (
+            sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
+        )
         state = self._measured(self._maximise(state, counted, average))
         if not has_e_step:
             return state
@@ -226,7 +262,12 @@ class Fesem(HardClustered[FesemState]):
     def notes(self, state: FesemState) -> dict[str, Any]:
         if not state.models:
             return {}
-        facts = {**super().notes(state), "J": state.spread, "J_after_M": state.spread_after, "reseeded": state.reseeded}
+        facts = {
+            **super().notes(state),
+            "J": state.spread,
+            "J_after_M": state.spread_after,
+            "reseeded": state.reseeded,
+        }
         largest, everybody = max(sizes(state)), len(state.assign)
         if 1 < self.n_clusters <= everybody / 2 and everybody - largest < self.n_clusters:
             facts["warning"] = (
@@ -257,14 +298,18 @@ class Fesem(HardClustered[FesemState]):
         )
         return state, moved
 
-    def _maximise(self, state: FesemState, clients: Collection[ClientId], average: Average) -> FesemState:
+    def _maximise(
+        self, state: FesemState, clients: Collection[ClientId], average: Average
+    ) -> FesemState:
         """M: each centre is the average of its members among `clients`; without any it stays."""
         models, sketched = list(state.models), list(state.centre_sketches)
         for k in range(self.n_clusters):
             members = [client for client in clients if state.assign[client] == k]
             if not members:
                 continue
-            weights = [float(state.samples[client]) if self.weighted_centers else 1.0 for client in members]
+            weights = [
+                float(state.samples[client]) if self.weighted_centers else 1.0 for client in members
+            ]
             if sum(weights) == 0:
                 continue
             models[k] = average.mean(
@@ -273,7 +318,9 @@ class Fesem(HardClustered[FesemState]):
             if sketched and average.rule != "mean":
                 sketched[k] = sketch([models[k][slice(*state.span)]], SKETCH, state.seed)[0]
             elif sketched:  # a projection of the mean is the mean of the projections
-                sketched[k] = mean([(state.sketches[one], w) for one, w in zip(members, weights, strict=True)])
+                sketched[k] = mean(
+                    [(state.sketches[one], w) for one, w in zip(members, weights, strict=True)]
+                )
         return replace(state, models=tuple(models), centre_sketches=tuple(sketched))
 
     def _measured(self, state: FesemState) -> FesemState:
@@ -281,7 +328,9 @@ class Fesem(HardClustered[FesemState]):
         total, count = 0.0, 0
         fresh = set(self._fresh(state))
         for k, centre in enumerate(self._centres(state)):
-            members = [client for client in state.stored if client in fresh and state.assign[client] == k]
+            members = [
+                client for client in state.stored if client in fresh and state.assign[client] == k
+            ]
             if members:
                 rows = [self._features(state, client) for client in members]
                 total += float(distances(rows, [centre], self.distance).sum())
@@ -304,7 +353,9 @@ class Fesem(HardClustered[FesemState]):
             sketched = {client: projected[i].copy() for i, (client, _) in enumerate(reports)}
         return replace(
             state,
-            stored=_with(state.stored, {client: report.vectors["model"] for client, report in reports}),
+            stored=_with(
+                state.stored, {client: report.vectors["model"] for client, report in reports}
+            ),
             since=_with(state.since, {client: state.round for client, _ in reports}),
             samples=_with(state.samples, {client: report.examples for client, report in reports}),
             sketches=_with(state.sketches, sketched),
@@ -318,12 +369,16 @@ class Fesem(HardClustered[FesemState]):
         return state.centre_sketches or [centre[slice(*state.span)] for centre in state.models]
 
     def _features(self, state: FesemState, client: ClientId) -> Vector:
-        return state.sketches[client] if state.sketches else state.stored[client][slice(*state.span)]
+        return (
+            state.sketches[client] if state.sketches else state.stored[client][slice(*state.span)]
+        )
 
     def _fresh(self, state: FesemState) -> list[ClientId]:
         if self.max_age is None:
             return list(state.stored)
-        return [client for client in state.stored if state.round - state.since[client] <= self.max_age]
+        return [
+            client for client in state.stored if state.round - state.since[client] <= self.max_age
+        ]
 
     def _mu(self, state: FesemState, client: ClientId) -> float:
         if self.prox == "constant":

@@ -84,29 +84,47 @@ class FesemMa(HardClustered[FesemMaState]):
     """Averaging index by index blurs networks whose units stand in different orders; matching does not."""
 
     keeps_models: ClassVar[bool] = True
-    summary: ClassVar[str] = "FeSEM with hidden units matched before models are compared and averaged"
+    summary: ClassVar[str] = (
+        "FeSEM with hidden units matched before models are compared and averaged"
+    )
     source: ClassVar[str] = "Long et al. 2023, Wang et al. 2020"
 
     name: Literal["fesem_ma"] = "fesem_ma"
     n_clusters: int = Field(3, ge=1, description="K, the number of centres")
     mu: float = Field(0.1, ge=0, description="strength of the pull towards the centre")
-    restarts: int = Field(20, ge=1, description="K-means runs after the warm-up; the tightest is taken")
-    warmup_epochs: int | None = Field(None, ge=1, description="epochs before clustering; null: as in a round")
-    warmup_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
+    restarts: int = Field(
+        20, ge=1, description="K-means runs after the warm-up; the tightest is taken"
+    )
+    warmup_epochs: int | None = Field(
+        None, ge=1, description="epochs before clustering; null: as in a round"
+    )
+    warmup_quorum: float = Field(
+        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+    )
     warmup_start: Literal["common", "own"] = Field(
         "common",
         description="own: each agent begins the warm-up at random weights of its own, so that units need matching",
     )
-    sweeps: int = Field(1, ge=0, description="how often members are matched again to the mean that they made")
-    matching: Literal["fixed", "fedma"] = Field(
-        "fixed", description="keep the widths, or widen the layers on the server: one phase per layer, few agents only"
+    sweeps: int = Field(
+        1, ge=0, description="how often members are matched again to the mean that they made"
     )
-    noise: float = Field(1.0, gt=0, description="fedma: variance of an agent's unit around its global unit")
-    prior: float = Field(1.0, gt=0, description="fedma: variance of global units, which are drawn towards zero by it")
+    matching: Literal["fixed", "fedma"] = Field(
+        "fixed",
+        description="keep the widths, or widen the layers on the server: one phase per layer, few agents only",
+    )
+    noise: float = Field(
+        1.0, gt=0, description="fedma: variance of an agent's unit around its global unit"
+    )
+    prior: float = Field(
+        1.0, gt=0, description="fedma: variance of global units, which are drawn towards zero by it"
+    )
     gamma: float = Field(1.0, gt=0, description="fedma: the larger, the more global units")
-    rematch: int = Field(8, ge=0, description="fedma: how often every agent's layer is taken out and matched again")
+    rematch: int = Field(
+        8, ge=0, description="fedma: how often every agent's layer is taken out and matched again"
+    )
     class_counts: bool = Field(
-        True, description="fedma: agents tell their samples per class, which weigh the last layer; else all samples do"
+        True,
+        description="fedma: agents tell their samples per class, which weigh the last layer; else all samples do",
     )
 
     def refuses(self, rule: Rule) -> str:
@@ -121,7 +139,9 @@ class FesemMa(HardClustered[FesemMaState]):
         return FesemMaState(setup.starts[0], tensors=tensors, seed=setup.seed)
 
     def first(self, state: FesemMaState) -> Phase:
-        return Phase("warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum)
+        return Phase(
+            "warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
+        )
 
     def entry_sizes(self, state: FesemMaState) -> Mapping[str, int]:
         return {"model": state.start.size}
@@ -132,9 +152,15 @@ class FesemMa(HardClustered[FesemMaState]):
             return Order(models=("mean",), numbers=numbers)
         return Order(models=() if self.warmup_start == "own" else ("start",), numbers=numbers)
 
-    def base(self, state: FesemMaState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+    def base(
+        self, state: FesemMaState, phase: Phase, client: ClientId, report: Report, name: str
+    ) -> str | None:
         """A model that began at weights of the client's own has no base: its length is compared with that of the others."""
-        return "" if not self.order(state, phase, client).models else super().base(state, phase, client, report, name)
+        return (
+            ""
+            if not self.order(state, phase, client).models
+            else super().base(state, phase, client, report, name)
+        )
 
     def plan(self, state: FesemMaState, view: View) -> Phase:
         last = state.frozen == len(layers_of(state.layout)) - 1 or self.matching == "fixed"
@@ -162,7 +188,9 @@ class FesemMa(HardClustered[FesemMaState]):
 
     def member_order(self, state: FesemMaState, client: ClientId) -> Order:
         order = self.serve(state, client)
-        return replace(order, numbers={"mu": self.mu, **({"frozen": _ends(state)} if state.frozen else {})})
+        return replace(
+            order, numbers={"mu": self.mu, **({"frozen": _ends(state)} if state.frozen else {})}
+        )
 
     def serve(self, state: FesemMaState, client: ClientId) -> Order:
         order = super().serve(state, client)
@@ -178,19 +206,29 @@ class FesemMa(HardClustered[FesemMaState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         """What comes has the right order of units: clients need to know nothing of matching."""
-        start = job.models[0] if job.models else random_start(job.layout, generator(job.seed, "own start", job.client))
+        start = (
+            job.models[0]
+            if job.models
+            else random_start(job.layout, generator(job.seed, "own start", job.client))
+        )
         pull = Pull(start, job.numbers["mu"]) if job.numbers.get("mu") else Pull()
-        done = local.descend(start, pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0))
+        done = local.descend(
+            start, pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0)
+        )
         numbers = self._class_counts(job, local)
         bases = {"model": 0} if job.models else {}
-        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, bases), memory
+        return Report(
+            {"model": done.end}, local.examples, numbers, done.steps, done.loss, bases
+        ), memory
 
     def found(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
         state = _kept(state, reports)
         anchor = state.start if self.warmup_start == "common" else _largest(reports)
         rows = [align(model, anchor, state.layout) for model in state.stored.values()]
         best = kmeans(rows, min(self.n_clusters, len(rows)), n_init=self.restarts, seed=state.seed)
-        everybody = (mean([(row, 1.0) for row in rows]),) * self.n_clusters  # there a centre without members stays
+        everybody = (
+            mean([(row, 1.0) for row in rows]),
+        ) * self.n_clusters  # there a centre without members stays
         return self._maximise(
             replace(
                 state,
@@ -210,7 +248,9 @@ class FesemMa(HardClustered[FesemMaState]):
         joined = {client: int(label) for (client, _), label in zip(reports, labels, strict=True)}
         return replace(state, assign=merged(state.assign, joined))
 
-    def improve(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
+    def improve(
+        self, state: FesemMaState, reports: Reports, average: Average = MEAN
+    ) -> FesemMaState:
         state = _kept(state, reports)
         if self.matching == "fixed":
             return self._maximise(self._expect(state), average)
@@ -221,7 +261,11 @@ class FesemMa(HardClustered[FesemMaState]):
     def notes(self, state: FesemMaState) -> dict[str, Any]:
         if not state.models:
             return {}
-        widths = {"widths": {k: list(state.widths[k]) for k in sorted(state.widths)}} if state.widths else {}
+        widths = (
+            {"widths": {k: list(state.widths[k]) for k in sorted(state.widths)}}
+            if state.widths
+            else {}
+        )
         return {**super().notes(state), "J": state.spread, "reseeded": state.reseeded, **widths}
 
     def _expect(self, state: FesemMaState) -> FesemMaState:
@@ -265,7 +309,9 @@ class FesemMa(HardClustered[FesemMaState]):
                 models = average_last(models, state.layout, inputs, weights)
             else:
                 draw = generator(state.seed, "fedma", state.passes, k, state.frozen)
-                models, found = match_layer(models, state.layout, state.frozen, inputs, self._prior, draw)
+                models, found = match_layer(
+                    models, state.layout, state.frozen, inputs, self._prior, draw
+                )
                 places.update(zip(members, found.places, strict=True))
                 widths[str(k)] = (*widths.get(str(k), ())[: state.frozen], found.width)
             stored.update(zip(members, models, strict=True))
@@ -296,7 +342,9 @@ def _passing(state: FesemMaState) -> dict[int, list[ClientId]]:
 def _inputs(state: FesemMaState, k: int, members: Sequence[ClientId]) -> Inputs:
     if not state.frozen:
         return raw_inputs(state.layout, len(members))
-    return Inputs(state.widths[str(k)][state.frozen - 1], tuple(state.places[client] for client in members))
+    return Inputs(
+        state.widths[str(k)][state.frozen - 1], tuple(state.places[client] for client in members)
+    )
 
 
 def _ends(state: FesemMaState) -> int:
@@ -318,7 +366,9 @@ def _counts(report: Report, outputs: int) -> tuple[int, ...]:
     return (max(report.examples, 1),) * outputs
 
 
-def _matched_mean(members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average = MEAN) -> Vector:
+def _matched_mean(
+    members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average = MEAN
+) -> Vector:
     """One ordered copy exists at a time, and a sum in float64; a rule needs all copies at once."""
     if average.rule != "mean":
         return average.mean([(align(model, anchor, layout), 1.0) for model in members])
@@ -334,7 +384,9 @@ def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Any, Any
     table = np.empty((len(clients), len(state.models)))
     for i, client in enumerate(clients):
         for k, centre in enumerate(state.models):
-            table[i, k] = squared_distance(align(state.stored[client], centre, state.layout), centre)
+            table[i, k] = squared_distance(
+                align(state.stored[client], centre, state.layout), centre
+            )
         release(state.stored[client])
     labels = table.argmin(axis=1)
     return labels, table[np.arange(len(labels)), labels]
@@ -345,6 +397,10 @@ def _kept(state: FesemMaState, reports: Reports) -> FesemMaState:
     outputs = layers_of(state.layout)[-1].units
     return replace(
         state,
-        stored=merged(state.stored, {client: report.vectors["model"] for client, report in reports}),
-        counts=merged(state.counts, {client: _counts(report, outputs) for client, report in reports}),
+        stored=merged(
+            state.stored, {client: report.vectors["model"] for client, report in reports}
+        ),
+        counts=merged(
+            state.counts, {client: _counts(report, outputs) for client, report in reports}
+        ),
     )

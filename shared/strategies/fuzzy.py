@@ -57,15 +57,25 @@ class FuzzyState:
 class Fuzzy(Strategy[FuzzyState]):
     """Soft clusters for the traffic of FedAvg: one personal model down, one model and K counts up."""
 
-    summary: ClassVar[str] = "a contrastive head counts each client's samples per cluster; models mix by the counts"
+    summary: ClassVar[str] = (
+        "a contrastive head counts each client's samples per cluster; models mix by the counts"
+    )
     source: ClassVar[str] = "Tang et al. 2024"
 
     name: Literal["fuzzy"] = "fuzzy"
-    n_clusters: int = Field(2, ge=1, description="K, the number of clusters; also task.model.options.head")
-    beta: float = Field(1.0, ge=0, description="weight of the contrastive loss; 0: the head is not trained")
+    n_clusters: int = Field(
+        2, ge=1, description="K, the number of clusters; also task.model.options.head"
+    )
+    beta: float = Field(
+        1.0, ge=0, description="weight of the contrastive loss; 0: the head is not trained"
+    )
     temperature: float = Field(1.0, gt=0, description="tau of the contrastive loss")
-    kappa: float = Field(1.0, ge=0, description="weight of the entropy term, which favours clusters of equal size")
-    contrast: Literal["columns", "rows"] = Field("columns", description="signatures of clusters, or of samples")
+    kappa: float = Field(
+        1.0, ge=0, description="weight of the entropy term, which favours clusters of equal size"
+    )
+    contrast: Literal["columns", "rows"] = Field(
+        "columns", description="signatures of clusters, or of samples"
+    )
     counts: Counted = Field(
         "received",
         description="samples are counted per cluster with the model as it was received, or after local training",
@@ -81,18 +91,26 @@ class Fuzzy(Strategy[FuzzyState]):
     @model_validator(mode="after")
     def _known_memberships_belong_to_their_ablation(self) -> Self:
         if (self.variant == "fedavg+clusteredFL") != bool(self.known):
-            raise ValueError("known memberships are what variant fedavg+clusteredFL needs, and no other takes")
+            raise ValueError(
+                "known memberships are what variant fedavg+clusteredFL needs, and no other takes"
+            )
         for client, shares in self.known.items():
             if len(shares) != self.n_clusters or min(shares) < 0 or abs(sum(shares) - 1) > 1e-6:
-                raise ValueError(f"known.{client}: {self.n_clusters} shares that sum to 1 are wanted, not {shares}")
+                raise ValueError(
+                    f"known.{client}: {self.n_clusters} shares that sum to 1 are wanted, not {shares}"
+                )
         return self
 
     @property
     def head(self) -> int:
-        return 0 if self.n_clusters == 1 or self.variant == "fedavg+clusteredFL" else self.n_clusters
+        return (
+            0 if self.n_clusters == 1 or self.variant == "fedavg+clusteredFL" else self.n_clusters
+        )
 
     def refuses(self, rule: Rule) -> str:
-        return SOFT if rule in PICKING and self.n_clusters > 1 and self.variant != "fedavg+clu" else ""
+        return (
+            SOFT if rule in PICKING and self.n_clusters > 1 and self.variant != "fedavg+clu" else ""
+        )
 
     def init(self, setup: Setup) -> FuzzyState:
         single = self.variant == "fedavg+clu"
@@ -100,7 +118,11 @@ class Fuzzy(Strategy[FuzzyState]):
 
     def plan(self, state: FuzzyState, view: View) -> Phase:
         counts = {"counts": Expected(self.n_clusters)}
-        if state.begun and len(state.models) > 1 and (newcomers := unknown(state.counts, state.asked, view)):
+        if (
+            state.begun
+            and len(state.models) > 1
+            and (newcomers := unknown(state.counts, state.asked, view))
+        ):
             return Phase("entry", newcomers, ends_round=False, may_be_empty=True, numbers=counts)
         return Phase(sizes={"model": state.models[0].size}, numbers=counts)
 
@@ -111,7 +133,9 @@ class Fuzzy(Strategy[FuzzyState]):
         if len(state.models) == 1:
             return Order(models=("0",))
         known = client in state.counts
-        return Order(models=(f"@{client}" if known else "mean",), cluster=dominant(state.counts, client))
+        return Order(
+            models=(f"@{client}" if known else "mean",), cluster=dominant(state.counts, client)
+        )
 
     def model(self, state: FuzzyState, key: str) -> Vector:
         """A cluster's model, the mean of all, or a client's own: the mean weighted by its counts (equation 4)."""
@@ -123,23 +147,35 @@ class Fuzzy(Strategy[FuzzyState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "entry":
-            return Report({}, local.examples, {"counts": self._count(job, job.models[0], local)}), memory
+            return Report(
+                {}, local.examples, {"counts": self._count(job, job.models[0], local)}
+            ), memory
         received = job.models[0]
         done = local.descend(received, contrast=self._contrast())
         counted = received if self.counts == "received" else done.end
         numbers = {"counts": self._count(job, counted, local)}
-        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}
+        ), memory
 
-    def fold(self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN) -> FuzzyState:
+    def fold(
+        self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> FuzzyState:
         told = {client: tuple(report.numbers["counts"]) for client, report in reports}
         counts = merged(state.counts, {client: own for client, own in told.items() if sum(own) > 0})
         if phase.name == "entry":
             invited = phase.cohort if isinstance(phase.cohort, tuple) else ()
-            return replace(state, counts=counts, asked=tuple(sorted({*state.asked, *invited} - set(counts))))
+            return replace(
+                state, counts=counts, asked=tuple(sorted({*state.asked, *invited} - set(counts)))
+            )
         if len(state.models) == 1:
-            models: tuple[Vector, ...] = (averaged(reports, otherwise=state.models[0], average=average),)
+            models: tuple[Vector, ...] = (
+                averaged(reports, otherwise=state.models[0], average=average),
+            )
         else:
-            models = tuple(_gathered(model, k, reports, average) for k, model in enumerate(state.models))
+            models = tuple(
+                _gathered(model, k, reports, average) for k, model in enumerate(state.models)
+            )
         return FuzzyState(models, counts, begun=True)
 
     def clusters(self, state: FuzzyState) -> tuple[Vector, ...]:
@@ -196,5 +232,7 @@ def _gathered(before: Vector, k: int, reports: Reports, average: Average) -> Vec
         fair = min(1.0, report.examples / total) if total > report.examples * (1 + 1e-9) else 1.0
         counts.append(float(own[k]) * fair)  # claimed samples are capped, and counts are samples
         shares.append(own[k] / total if total > 0 else 0.0)
-    pairs = [(report.vectors["model"], count) for (_, report), count in zip(reports, counts, strict=True)]
+    pairs = [
+        (report.vectors["model"], count) for (_, report), count in zip(reports, counts, strict=True)
+    ]
     return average.mean(pairs, shares) if sum(counts) > 0 else before

@@ -81,25 +81,41 @@ class Ifca(ManyModels[IfcaState]):
     name: Literal["ifca", "hypocluster"] = "ifca"
     n_clusters: int = Field(2, ge=1, description="K, the number of hypotheses")
     averaging: Literal["model", "gradient"] = Field(
-        "model", description="gradient: one gradient per client, summed by choice and divided by all reporters"
+        "model",
+        description="gradient: one gradient per client, summed by choice and divided by all reporters",
     )
-    weights: Literal["samples", "uniform"] = Field("samples", description="of the clients in a mean of models")
+    weights: Literal["samples", "uniform"] = Field(
+        "samples", description="of the clients in a mean of models"
+    )
     initial: Literal["random", "restarts", "kmeans++", "warmup"] = Field(
         "warmup",
         description="random: other models; restarts: short runs, the lowest mean loss goes on; kmeans++: models of clients that the "
         "others serve worst; warmup: random groups of clients first",
     )
     restarts: int = Field(1, ge=1, description="how many short runs")
-    restart_rounds: int = Field(3, ge=1, description="rounds of a short run (on top of the run's own)")
-    candidates: int = Field(20, ge=1, description="kmeans++: clients that train a model to choose from")
-    warmup_rounds: int = Field(
-        3, ge=1, description="warmup: rounds during which a client keeps its random group; 20 where initial is given"
+    restart_rounds: int = Field(
+        3, ge=1, description="rounds of a short run (on top of the run's own)"
     )
-    shared_trunk: bool = Field(False, description="hypotheses differ in their final layer only; the rest is one")
-    dead_after: int = Field(10, ge=1, description="a hypothesis is dead when nobody chose it for so many rounds")
-    reseed_dead: bool = Field(False, description="put the worst served client's model in a dead one's place")
+    candidates: int = Field(
+        20, ge=1, description="kmeans++: clients that train a model to choose from"
+    )
+    warmup_rounds: int = Field(
+        3,
+        ge=1,
+        description="warmup: rounds during which a client keeps its random group; 20 where initial is given",
+    )
+    shared_trunk: bool = Field(
+        False, description="hypotheses differ in their final layer only; the rest is one"
+    )
+    dead_after: int = Field(
+        10, ge=1, description="a hypothesis is dead when nobody chose it for so many rounds"
+    )
+    reseed_dead: bool = Field(
+        False, description="put the worst served client's model in a dead one's place"
+    )
     select_on: Literal["train", "test"] = Field(
-        "train", description="test: choose by test accuracy, a leak that some published numbers contain"
+        "train",
+        description="test: choose by test accuracy, a leak that some published numbers contain",
     )
 
     @model_validator(mode="before")
@@ -113,7 +129,9 @@ class Ifca(ManyModels[IfcaState]):
     @model_validator(mode="after")
     def _restarts_are_asked_for(self) -> Self:
         if (self.restarts > 1) != (self.initial == "restarts"):
-            raise ValueError("several restarts belong to initial: restarts, and it wants restarts of 2 or more")
+            raise ValueError(
+                "several restarts belong to initial: restarts, and it wants restarts of 2 or more"
+            )
         return self
 
     @property
@@ -145,14 +163,22 @@ class Ifca(ManyModels[IfcaState]):
             if state.candidates:
                 names = tuple(client for client, _ in state.candidates)
                 return Phase("score", names, ends_round=False, may_be_empty=True, numbers=losses)
-            order = generator(state.seed, "candidates", view.attempt).permutation(sorted(view.present)).tolist()
+            order = (
+                generator(state.seed, "candidates", view.attempt)
+                .permutation(sorted(view.present))
+                .tolist()
+            )
             names = tuple(sorted(order[: self.candidates]))
             return Phase("seed", names, {"model": state.start.size}, ends_round=False)
         sizes: dict[str, int] = {self.averaging: state.start.size}
-        if self._trying(state):  # names of their own: each of these rounds has its own draws, in all restarts the same
+        if self._trying(
+            state
+        ):  # names of their own: each of these rounds has its own draws, in all restarts the same
             if state.trial_round == self.restart_rounds:
                 return Phase("rate", ends_round=False, may_be_empty=True, numbers=losses)
-            return Phase(f"{RESTART}{state.trial_round}", sizes=sizes, ends_round=False, numbers=choice)
+            return Phase(
+                f"{RESTART}{state.trial_round}", sizes=sizes, ends_round=False, numbers=choice
+            )
         return Phase(sizes=sizes, numbers=choice)
 
     def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
@@ -177,14 +203,20 @@ class Ifca(ManyModels[IfcaState]):
         return super().model(state, key)
 
     def _keys(self, numbers: Sequence[int]) -> tuple[str, ...]:
-        return (TRUNK, *(f"{HEAD}{k}" for k in numbers)) if self.shared_trunk else tuple(map(str, numbers))
+        return (
+            (TRUNK, *(f"{HEAD}{k}" for k in numbers))
+            if self.shared_trunk
+            else tuple(map(str, numbers))
+        )
 
     # -- the client ------------------------------------------------------------------------------------
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "seed":
             done = local.descend(job.models[0])
-            return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+            return Report(
+                {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+            ), memory
         models = self._hypotheses(job)
         losses = comparable([local.loss(model) for model in models]).tolist()
         if job.phase in ("score", "rate"):
@@ -196,7 +228,9 @@ class Ifca(ManyModels[IfcaState]):
             return Report({"gradient": gradient}, local.examples, numbers, 1, losses[at]), memory
         done = local.descend(models[at])
         bases = {} if self.shared_trunk else {"model": at}
-        return Report({"model": done.end}, local.examples, numbers, done.steps, done.loss, bases), memory
+        return Report(
+            {"model": done.end}, local.examples, numbers, done.steps, done.loss, bases
+        ), memory
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
         models = self._hypotheses(job)
@@ -215,12 +249,17 @@ class Ifca(ManyModels[IfcaState]):
         truth = local.targets("test") if self.select_on == "test" else np.empty(0)
         if not len(truth) or truth.dtype.kind == "f":
             return lowest(losses)
-        right = [int(np.count_nonzero(local.predict(model, "test").argmax(axis=1) == truth)) for model in models]
+        right = [
+            int(np.count_nonzero(local.predict(model, "test").argmax(axis=1) == truth))
+            for model in models
+        ]
         return right.index(max(right))
 
     # -- the server ------------------------------------------------------------------------------------
 
-    def fold(self, state: IfcaState, phase: Phase, reports: Reports, average: Average = MEAN) -> IfcaState:
+    def fold(
+        self, state: IfcaState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> IfcaState:
         match phase.name:
             case "seed":
                 return self._first_centre(state, reports)
@@ -228,7 +267,11 @@ class Ifca(ManyModels[IfcaState]):
                 return self._next_centre(state, reports)
             case "rate":
                 return self._rated(state, reports)
-        valid = [(client, report) for client, report in reports if _choice(report, self.n_clusters) is not None]
+        valid = [
+            (client, report)
+            for client, report in reports
+            if _choice(report, self.n_clusters) is not None
+        ]
         state = self._improve(state, valid, average)
         if phase.name.startswith(RESTART):
             return replace(state, trial_round=state.trial_round + 1)
@@ -239,7 +282,9 @@ class Ifca(ManyModels[IfcaState]):
         state = self._reseeded(state, valid) if self.reseed_dead else state
         return replace(state, round=state.round + 1)
 
-    def base(self, state: IfcaState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+    def base(
+        self, state: IfcaState, phase: Phase, client: ClientId, report: Report, name: str
+    ) -> str | None:
         """The hypothesis that the client says it trained; a whole model, also where the trunk travels apart."""
         if name == GRADIENT:
             return ""
@@ -273,11 +318,18 @@ class Ifca(ManyModels[IfcaState]):
         return replace(state, models=self._one_trunk(state, (trunk, *models))[1:])
 
     def _moved(
-        self, state: IfcaState, model: Vector, reports: Reports, reporters: int, average: Average = MEAN
+        self,
+        state: IfcaState,
+        model: Vector,
+        reports: Reports,
+        reporters: int,
+        average: Average = MEAN,
     ) -> Vector:
         """A hypothesis after its reports: without any it stays."""
         if self.averaging == "model":
-            return averaged(reports, otherwise=model, uniform=self.weights == "uniform", average=average)
+            return averaged(
+                reports, otherwise=model, uniform=self.weights == "uniform", average=average
+            )
         lr = state.lr * factor_in(state.schedule, state.round)
         steps = [(report.vectors["gradient"], -lr / reporters) for _, report in reports]
         return average.combine([(model, 1.0)], steps) if steps else model
@@ -287,13 +339,16 @@ class Ifca(ManyModels[IfcaState]):
         if not self.shared_trunk:
             return tuple(models)
         first, last = state.head
-        return tuple(np.concatenate([models[0][:first], one[first:last], models[0][last:]]) for one in models)
+        return tuple(
+            np.concatenate([models[0][:first], one[first:last], models[0][last:]]) for one in models
+        )
 
     def _reseeded(self, state: IfcaState, reports: Reports) -> IfcaState:
         """Dead hypotheses become the models of the clients that are served worst, one each."""
         dead = [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
         worst = sorted(
-            ((_loss(report), client, report) for client, report in reports), key=lambda one: (-one[0], one[1])
+            ((_loss(report), client, report) for client, report in reports),
+            key=lambda one: (-one[0], one[1]),
         )
         models, idle = list(state.models), list(state.idle)
         for k, (_, _, report) in zip(dead, worst, strict=False):
@@ -323,13 +378,17 @@ class Ifca(ManyModels[IfcaState]):
         found = {client: _choice(report, self.n_clusters) for client, report in reports}
         return {client: choice for client, choice in found.items() if choice is not None}
 
-    def private_fold(self, state: IfcaState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]) -> IfcaState:
+    def private_fold(
+        self, state: IfcaState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
+    ) -> IfcaState:
         used = set(choices.values())
         idle = tuple(0 if k in used else rounds + bool(used) for k, rounds in enumerate(state.idle))
         return joined(replace(state, models=models, idle=idle, round=state.round + 1), choices)
 
     def check_local_privacy(self) -> None:
-        raise ValueError("ifca's reports hold the choice of a cluster, which is made from the data and not by DP-SGD")
+        raise ValueError(
+            "ifca's reports hold the choice of a cluster, which is made from the data and not by DP-SGD"
+        )
 
     # -- initialisation --------------------------------------------------------------------------------
 
@@ -339,7 +398,11 @@ class Ifca(ManyModels[IfcaState]):
     def _rated(self, state: IfcaState, reports: Reports) -> IfcaState:
         """The end of a restart: the better of it and the best so far is kept."""
         total = sum(report.examples for _, report in reports)
-        loss = math.fsum(_loss(report) * report.examples for _, report in reports) / total if total else math.inf
+        loss = (
+            math.fsum(_loss(report) * report.examples for _, report in reports) / total
+            if total
+            else math.inf
+        )
         if not math.isfinite(loss):
             loss = float(np.finfo(np.float64).max)
         if state.best_loss is None or loss < state.best_loss:
@@ -347,7 +410,9 @@ class Ifca(ManyModels[IfcaState]):
         done, k = state.trial + 1, self.n_clusters
         models = self._one_trunk(state, state.spare[:k]) if done < self.restarts else state.best
         best = state.best if done < self.restarts else ()
-        return replace(state, models=models, best=best, spare=state.spare[k:], trial=done, trial_round=0)
+        return replace(
+            state, models=models, best=best, spare=state.spare[k:], trial=done, trial_round=0
+        )
 
     def _first_centre(self, state: IfcaState, reports: Reports) -> IfcaState:
         models = tuple((client, report.vectors["model"]) for client, report in reports)
@@ -380,5 +445,9 @@ def _choice(report: Report, clusters: int) -> int | None:
 def _loss(report: Report) -> float:
     """The lowest of a client's losses; a report without any counts as served well."""
     losses = report.numbers.get("losses")
-    numbers = [float(loss) for loss in losses if isinstance(loss, int | float)] if isinstance(losses, list) else []
+    numbers = (
+        [float(loss) for loss in losses if isinstance(loss, int | float)]
+        if isinstance(losses, list)
+        else []
+    )
     return min(numbers, default=0.0)

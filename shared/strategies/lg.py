@@ -59,8 +59,12 @@ class LgFedAvg(Strategy[LgState]):
     source: ClassVar[str] = "Liang et al. 2020"
 
     name: Literal["lg"] = "lg"
-    shared_layers: int = Field(2, ge=0, description="how many of the last parametrised modules are shared")
-    weights: Literal["samples", "uniform"] = Field("samples", description="how clients count in the shared layers")
+    shared_layers: int = Field(
+        2, ge=0, description="how many of the last parametrised modules are shared"
+    )
+    weights: Literal["samples", "uniform"] = Field(
+        "samples", description="how clients count in the shared layers"
+    )
 
     def init(self, setup: Setup) -> LgState:
         spans = _shared_spans(setup.layout, self.shared_layers)
@@ -81,17 +85,26 @@ class LgFedAvg(Strategy[LgState]):
         done = local.descend(_composed(job, memory, spans))
         shared = _split(done.end, spans)[1]
         vectors, bases = ({"shared": shared}, {"shared": 0}) if shared.size else ({}, {})
-        return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {**memory, HELD: done.end}
+        return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {
+            **memory,
+            HELD: done.end,
+        }
 
-    def fold(self, state: LgState, phase: Phase, reports: Reports, average: Average = MEAN) -> LgState:
+    def fold(
+        self, state: LgState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> LgState:
         trained = tuple(sorted({*state.trained, *(client for client, _ in reports)}))
         if not state.shared.size:
             return replace(state, trained=trained)
         uniform = self.weights == "uniform"
-        shared = averaged(reports, otherwise=state.shared, of="shared", uniform=uniform, average=average)
+        shared = averaged(
+            reports, otherwise=state.shared, of="shared", uniform=uniform, average=average
+        )
         return replace(state, shared=shared, trained=trained)
 
-    def base(self, state: LgState, phase: Phase, client: ClientId, report: Report, name: str) -> str | None:
+    def base(
+        self, state: LgState, phase: Phase, client: ClientId, report: Report, name: str
+    ) -> str | None:
         return SHARED
 
     def serve(self, state: LgState, client: ClientId) -> Order:
@@ -106,7 +119,11 @@ class LgFedAvg(Strategy[LgState]):
         return (_joined(state.start, state.shared, state.spans),) if state.shared.size else ()
 
     def notes(self, state: LgState) -> dict[str, Any]:
-        return {"shared_values": state.shared.size, "own_values": state.start.size, "trained": len(state.trained)}
+        return {
+            "shared_values": state.shared.size,
+            "own_values": state.start.size,
+            "trained": len(state.trained),
+        }
 
 
 def _shared_spans(layout: Layout, count: int) -> Spans:
@@ -117,7 +134,9 @@ def _shared_spans(layout: Layout, count: int) -> Spans:
             f"({', '.join(layout.modules)}); share fewer, or take a model with more"
         )
     last = layout.modules[len(layout.modules) - count :]
-    return tuple((s.start, s.stop) for tensor, s in layout.spans() if tensor.name.rpartition(".")[0] in last)
+    return tuple(
+        (s.start, s.stop) for tensor, s in layout.spans() if tensor.name.rpartition(".")[0] in last
+    )
 
 
 def _composed(job: Job, memory: Memory, spans: Spans) -> Vector:

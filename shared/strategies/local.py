@@ -51,8 +51,12 @@ class LocalOnly(Strategy[LocalState]):
     source: ClassVar[str] = "baseline"
 
     name: Literal["local"] = "local"
-    epochs: int | None = Field(None, ge=1, description="epochs of each agent; null: rounds * participation * epochs")
-    newcomer_epochs: int | None = Field(None, ge=1, description="epochs of those who join after round 1; null: same")
+    epochs: int | None = Field(
+        None, ge=1, description="epochs of each agent; null: rounds * participation * epochs"
+    )
+    newcomer_epochs: int | None = Field(
+        None, ge=1, description="epochs of those who join after round 1; null: same"
+    )
 
     def init(self, setup: Setup) -> LocalState:
         expected = round(setup.rounds * setup.participation * setup.training.epochs)
@@ -61,7 +65,9 @@ class LocalOnly(Strategy[LocalState]):
     def plan(self, state: LocalState, view: View) -> Phase:
         if not state.opened:
             return Phase(cohort="all")
-        return Phase(cohort=tuple(sorted(set(view.present) - set(state.trained))), may_be_empty=True)
+        return Phase(
+            cohort=tuple(sorted(set(view.present) - set(state.trained))), may_be_empty=True
+        )
 
     def order(self, state: LocalState, phase: Phase, client: ClientId) -> Order:
         late = state.opened and self.newcomer_epochs
@@ -74,7 +80,9 @@ class LocalOnly(Strategy[LocalState]):
         done = local.descend(job.models[0], epochs=int(job.numbers["epochs"]))
         return Report({}, local.examples, {}, done.steps, done.loss), {**memory, HELD: done.end}
 
-    def fold(self, state: LocalState, phase: Phase, reports: Reports, average: Average = MEAN) -> LocalState:
+    def fold(
+        self, state: LocalState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> LocalState:
         trained = {*state.trained, *(client for client, _ in reports)}
         return replace(state, opened=True, trained=tuple(sorted(trained)))
 

@@ -24,7 +24,14 @@ from pydantic import ConfigDict, Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.choose_k import by_rotations
-from covey.shared.numerics.clustering import Agglomeration, Linkage, Matrix, agglomerative, cut_between, orthonormal
+from covey.shared.numerics.clustering import (
+    Agglomeration,
+    Linkage,
+    Matrix,
+    agglomerative,
+    cut_between,
+    orthonormal,
+)
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     LARGEST,
@@ -41,7 +48,14 @@ from covey.shared.strategies.base import (
     Routes,
     Setup,
 )
-from covey.shared.strategies.bases.hard import Clustered, HardClustered, cut_defaults, folded, joined, useless
+from covey.shared.strategies.bases.hard import (
+    Clustered,
+    HardClustered,
+    cut_defaults,
+    folded,
+    joined,
+    useless,
+)
 
 SETS: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean}
 
@@ -67,7 +81,9 @@ class Pacfl(HardClustered[PacflState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = ("signature", "entry")
-    summary: ClassVar[str] = "cluster once by angles between data subspaces, then one FedAvg per cluster"
+    summary: ClassVar[str] = (
+        "cluster once by angles between data subspaces, then one FedAvg per cluster"
+    )
     source: ClassVar[str] = "Vahidian et al. 2023"
 
     name: Literal["pacfl"] = "pacfl"
@@ -77,29 +93,44 @@ class Pacfl(HardClustered[PacflState]):
         description="degrees between two clients: least angle of any two vectors, smallest principal angle, or the sum "
         "over the vectors of the same class and order (90 where one has none)",
     )
-    signed: bool = Field(False, description="min_entry as the public code has it, without the absolute value")
-    threshold: float | None = Field(
-        None, alias="beta", allow_inf_nan=False, description="merge clusters up to so many degrees; 180: one cluster"
+    signed: bool = Field(
+        False, description="min_entry as the public code has it, without the absolute value"
     )
-    n_clusters: int | None = Field(None, ge=1, description="cut into so many clusters; no cut given: see choose")
+    threshold: float | None = Field(
+        None,
+        alias="beta",
+        allow_inf_nan=False,
+        description="merge clusters up to so many degrees; 180: one cluster",
+    )
+    n_clusters: int | None = Field(
+        None, ge=1, description="cut into so many clusters; no cut given: see choose"
+    )
     choose: Literal["rotations", "gap"] = Field(
         "rotations",
         description="no cut given: gap statistic against rotations, which can find one cluster, or largest relative gap",
     )
     linkage: Literal["weighted", "average", "single", "complete"] = Field(
-        "complete", description="distance of two clusters, as scipy names it; weighted unless rotations choose the cut"
+        "complete",
+        description="distance of two clusters, as scipy names it; weighted unless rotations choose the cut",
     )
     newcomers: Literal["nearest", "recluster"] = Field(
-        "nearest", description="join the nearest cluster or found a new one, or cluster everybody again"
+        "nearest",
+        description="join the nearest cluster or found a new one, or cluster everybody again",
     )
-    first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
-    most_values: int = Field(1 << 22, ge=1, description="a signature of more values than this is refused")
+    first_quorum: float = Field(
+        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+    )
+    most_values: int = Field(
+        1 << 22, ge=1, description="a signature of more values than this is refused"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_cut(cls, data: Any) -> Any:
         """`weighted` is the linkage of the public code."""
-        return cut_defaults(data, ("n_clusters", "beta", "threshold"), rotations="complete", given="weighted")
+        return cut_defaults(
+            data, ("n_clusters", "beta", "threshold"), rotations="complete", given="weighted"
+        )
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
@@ -132,13 +163,17 @@ class Pacfl(HardClustered[PacflState]):
 
     def order(self, state: PacflState, phase: Phase, client: ClientId) -> Order:
         if phase.name == "train" and client not in state.assign:
-            return Order(models=("start",))  # its signature is still wanted: this training helps nobody but itself
+            return Order(
+                models=("start",)
+            )  # its signature is still wanted: this training helps nobody but itself
         return super().order(state, phase, client)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "train":
             done = local.descend(job.models[0])
-            return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+            return Report(
+                {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+            ), memory
         vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
         return Report({"signature": vectors.ravel()}, local.examples, {"labels": labels}), memory
 
@@ -198,8 +233,14 @@ class Pacfl(HardClustered[PacflState]):
     def notes(self, state: PacflState) -> dict[str, Any]:
         low, high = state.cut
         facts = {"beta_from": low, "beta_below": high, "merge_heights": list(state.heights)}
-        facts.update(zip(("gap_statistic", "gap_statistic_by_chance"), state.evidence, strict=False))
-        return {**super().notes(state), **facts, **useless(state, chosen=self._chooses)} if state.models else {}
+        facts.update(
+            zip(("gap_statistic", "gap_statistic_by_chance"), state.evidence, strict=False)
+        )
+        return (
+            {**super().notes(state), **facts, **useless(state, chosen=self._chooses)}
+            if state.models
+            else {}
+        )
 
     # -- signatures and angles -------------------------------------------------------------------------
 
@@ -207,22 +248,35 @@ class Pacfl(HardClustered[PacflState]):
         """The state with the signatures that can be compared, and whose they are."""
         told = {client: _told(report) for client, report in reports}
         labels = {client: tuple(own) for client, own in told.items() if own}
-        vectors = {client: report.vectors["signature"] for client, report in reports if client in labels}
+        vectors = {
+            client: report.vectors["signature"] for client, report in reports if client in labels
+        }
         known = state.signatures or vectors
-        counts = Counter(vector.size // len({**labels, **state.labels}[client]) for client, vector in known.items())
+        counts = Counter(
+            vector.size // len({**labels, **state.labels}[client])
+            for client, vector in known.items()
+        )
         values = counts.most_common(1)[0][0] if counts else 0
-        fit = tuple(client for client in vectors if vectors[client].size == values * len(labels[client]))
+        fit = tuple(
+            client for client in vectors if vectors[client].size == values * len(labels[client])
+        )
         return replace(
             state,
-            signatures=dict(sorted({**state.signatures, **{client: vectors[client] for client in fit}}.items())),
-            labels=dict(sorted({**state.labels, **{client: labels[client] for client in fit}}.items())),
+            signatures=dict(
+                sorted({**state.signatures, **{client: vectors[client] for client in fit}}.items())
+            ),
+            labels=dict(
+                sorted({**state.labels, **{client: labels[client] for client in fit}}.items())
+            ),
         ), fit
 
     def _angles(self, state: PacflState, rows: Sequence[ClientId]) -> Matrix:
         """The symmetric matrix of degrees between clients."""
         return self._between(state, rows, rows)
 
-    def _between(self, state: PacflState, rows: Sequence[ClientId], columns: Sequence[ClientId]) -> Matrix:
+    def _between(
+        self, state: PacflState, rows: Sequence[ClientId], columns: Sequence[ClientId]
+    ) -> Matrix:
         names = dict.fromkeys([*rows, *columns])
         bases = {client: self._basis(state, client) for client in names}
         table = np.zeros((len(rows), len(columns)))
@@ -234,7 +288,11 @@ class Pacfl(HardClustered[PacflState]):
         return table + table.T if symmetric else table
 
     def _basis(self, state: PacflState, client: ClientId) -> Matrix:
-        columns = np.asarray(state.signatures[client], np.float64).reshape(len(state.labels[client]), -1).T
+        columns = (
+            np.asarray(state.signatures[client], np.float64)
+            .reshape(len(state.labels[client]), -1)
+            .T
+        )
         if self.measure == "principal":
             return orthonormal(columns)
         unit: Matrix = columns / np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
@@ -260,8 +318,13 @@ class Pacfl(HardClustered[PacflState]):
         linkage: Linkage = self.linkage
         if self._chooses and self.choose == "rotations":
             choice = by_rotations(matrix, linkage)
-            return agglomerative(matrix, linkage, n_clusters=choice.clusters), (choice.score, choice.chance)
-        return agglomerative(matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters), ()
+            return agglomerative(matrix, linkage, n_clusters=choice.clusters), (
+                choice.score,
+                choice.chance,
+            )
+        return agglomerative(
+            matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters
+        ), ()
 
     # -- newcomers -------------------------------------------------------------------------------------
 
@@ -305,7 +368,9 @@ class Pacfl(HardClustered[PacflState]):
         matrix = self._angles(state, clients)
         tree, evidence = self._tree(matrix)
         groups = tree.labels.tolist()
-        shared = Counter((state.assign[c], g) for c, g in zip(clients, groups, strict=True) if c in state.assign)
+        shared = Counter(
+            (state.assign[c], g) for c, g in zip(clients, groups, strict=True) if c in state.assign
+        )
         origin: dict[int, int] = {}  # group: the old cluster that most of it comes from
         numbers: dict[int, int] = {}
         for (old, group), _ in sorted(shared.items(), key=lambda one: (-one[1], one[0])):
@@ -316,7 +381,11 @@ class Pacfl(HardClustered[PacflState]):
         for group in range(tree.clusters):
             if group not in numbers:
                 numbers[group] = len(models)
-                like = origin[group] if group in origin else _neighbour(matrix, groups, group, state, clients)
+                like = (
+                    origin[group]
+                    if group in origin
+                    else _neighbour(matrix, groups, group, state, clients)
+                )
                 models.append(state.models[like])
         placed = {client: numbers[group] for client, group in zip(clients, groups, strict=True)}
         return replace(
@@ -329,7 +398,9 @@ class Pacfl(HardClustered[PacflState]):
         )
 
 
-def signature(inputs: npt.NDArray[Any], targets: npt.NDArray[Any], p: int) -> tuple[Vector, list[int]]:
+def signature(
+    inputs: npt.NDArray[Any], targets: npt.NDArray[Any], p: int
+) -> tuple[Vector, list[int]]:
     """The first p left singular vectors (count, values) of each class's samples as columns, and each vector's class.
 
     Classes ascend, vectors come by falling singular value, directions below rounding are left out; the largest entry
@@ -353,7 +424,11 @@ def _told(report: Report) -> list[int]:
     """The class of each vector of a signature; empty where the report holds none that makes sense."""
     labels = report.numbers.get("labels")
     vector = report.vectors.get("signature")
-    if vector is None or not isinstance(labels, list) or not all(isinstance(label, int) for label in labels):
+    if (
+        vector is None
+        or not isinstance(labels, list)
+        or not all(isinstance(label, int) for label in labels)
+    ):
         return []
     return labels if labels and vector.size and vector.size % len(labels) == 0 else []
 
@@ -373,7 +448,11 @@ def _angle(cosine: Any) -> float:
 
 
 def _neighbour(
-    matrix: Matrix, groups: Sequence[int], group: int, state: PacflState, clients: Sequence[ClientId]
+    matrix: Matrix,
+    groups: Sequence[int],
+    group: int,
+    state: PacflState,
+    clients: Sequence[ClientId],
 ) -> int:
     """The cluster of the placed client that lies nearest to a group of newcomers."""
     own = [i for i, g in enumerate(groups) if g == group]

@@ -54,16 +54,26 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     source: ClassVar[str] = "Fallah et al. 2020"
 
     name: Literal["perfedavg"] = "perfedavg"
-    variant: Literal["fo", "hf"] = Field("fo", description="fo: no second derivatives; hf: a difference of gradients")
-    alpha: float = Field(0.01, ge=0, description="rate of the inner step, and of the adaptation before a test")
+    variant: Literal["fo", "hf"] = Field(
+        "fo", description="fo: no second derivatives; hf: a difference of gradients"
+    )
+    alpha: float = Field(
+        0.01, ge=0, description="rate of the inner step, and of the adaptation before a test"
+    )
     beta: float = Field(0.001, gt=0, description="rate of the outer step")
     delta: float = Field(
-        0.001, gt=0, description="hf: how far apart the gradients of the difference are, in outer steps"
+        0.001,
+        gt=0,
+        description="hf: how far apart the gradients of the difference are, in outer steps",
     )
     adapt_epochs: int | None = Field(
-        None, ge=0, description="epochs of adaptation before a test; null: one step on one batch; 0: none"
+        None,
+        ge=0,
+        description="epochs of adaptation before a test; null: one step on one batch; 0: none",
     )
-    weights: Literal["samples", "uniform"] = Field("samples", description="how clients count in the mean")
+    weights: Literal["samples", "uniform"] = Field(
+        "samples", description="how clients count in the mean"
+    )
 
     def init(self, setup: Setup) -> PerFedAvgState:
         return PerFedAvgState(setup.starts[0], setup.training.schedule(setup.rounds))
@@ -78,9 +88,13 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         for batches in local.batches():
             for group in groups(batches, 3 if self.variant == "hf" else 2):
                 model, steps = self._step(local, model, group, beta), steps + 1
-        return Report({"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}), memory
+        return Report(
+            {"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}
+        ), memory
 
-    def fold(self, state: PerFedAvgState, phase: Phase, reports: Reports, average: Average = MEAN) -> PerFedAvgState:
+    def fold(
+        self, state: PerFedAvgState, phase: Phase, reports: Reports, average: Average = MEAN
+    ) -> PerFedAvgState:
         uniform = self.weights == "uniform"
         model = averaged(reports, otherwise=state.model, uniform=uniform, average=average)
         return replace(state, model=model, round=state.round + 1)
@@ -88,7 +102,14 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
         model = job.models[0]
         if self.adapt_epochs is None:
-            return ((1.0, _moved(model, local.gradient(model, rows=next(local.batches(1))[0]), -self.alpha)),)
+            return (
+                (
+                    1.0,
+                    _moved(
+                        model, local.gradient(model, rows=next(local.batches(1))[0]), -self.alpha
+                    ),
+                ),
+            )
         for batches in local.batches(self.adapt_epochs) if self.adapt_epochs else ():
             for rows in batches:
                 model = _moved(model, local.gradient(model, rows=rows), -self.alpha)
@@ -100,7 +121,10 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         slope = local.gradient(inner, rows=group[1])
         if self.variant == "fo":
             return _moved(model, slope, -beta)
-        ahead, behind = (local.gradient(_moved(model, slope, sign * self.delta), rows=group[2]) for sign in (1.0, -1.0))
+        ahead, behind = (
+            local.gradient(_moved(model, slope, sign * self.delta), rows=group[2])
+            for sign in (1.0, -1.0)
+        )
         bend = self.alpha / (2 * self.delta)
         outer = combine([(slope, 1.0), (ahead, -bend), (behind, bend)])
         return _moved(model, outer, -beta)

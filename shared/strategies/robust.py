@@ -36,7 +36,13 @@ from covey.shared.strategies.base import (
     View,
     factor_in,
 )
-from covey.shared.strategies.bases.hard import Clustered, Features, HardClustered, feature_span, joined
+from covey.shared.strategies.bases.hard import (
+    Clustered,
+    Features,
+    HardClustered,
+    feature_span,
+    joined,
+)
 from covey.shared.strategies.fedsgd import decayed
 
 STEPS = 200  # of the logistic regression
@@ -59,7 +65,9 @@ class RobustState(Clustered):
 class Robust(HardClustered[RobustState]):
     """A few broken or hostile clients can neither bend the clusters nor the models."""
 
-    summary: ClassVar[str] = "trimmed K-means over locally trained models, once, then trimmed means per cluster"
+    summary: ClassVar[str] = (
+        "trimmed K-means over locally trained models, once, then trimmed means per cluster"
+    )
     source: ClassVar[str] = "Ghosh et al. 2019"
 
     name: Literal["robust"] = "robust"
@@ -70,27 +78,46 @@ class Robust(HardClustered[RobustState]):
         "regression on the raw inputs",
     )
     trim: Trim = Field(
-        "mean", description="mean: drop each coordinate's extremes; ball: drop the farthest members; median"
+        "mean",
+        description="mean: drop each coordinate's extremes; ball: drop the farthest members; median",
     )
-    beta: float = Field(0.05, ge=0, lt=0.5, description="share that stage 2 drops, per side where there are sides")
+    beta: float = Field(
+        0.05, ge=0, lt=0.5, description="share that stage 2 drops, per side where there are sides"
+    )
     round_beta: float = Field(
-        0.2, ge=0, lt=0.5, description="share of each coordinate's values that a round drops per side"
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="share of each coordinate's values that a round drops per side",
     )
-    restarts: int = Field(20, ge=1, description="runs of trimmed K-means; the one with the least trimmed cost is taken")
+    restarts: int = Field(
+        20,
+        ge=1,
+        description="runs of trimmed K-means; the one with the least trimmed cost is taken",
+    )
     first_epochs: int = Field(10, ge=1, description="E_0, epochs of stage 1")
     first_tolerance: float | None = Field(
         None,
         gt=0,
         description="stage 1 ends when an epoch changes the mean loss by less (momentum is reset each epoch)",
     )
-    first_quorum: float = Field(0.5, ge=0, le=1, description="share of agents that must report before clustering")
-    averaging: Literal["model", "gradient"] = Field(
-        "model", description="what a round sends up: a trained model, or one gradient for a step of training.lr"
+    first_quorum: float = Field(
+        0.5, ge=0, le=1, description="share of agents that must report before clustering"
     )
-    most_values: int = Field(1 << 22, ge=1, description="logreg: refuse coefficients of more values than this")
+    averaging: Literal["model", "gradient"] = Field(
+        "model",
+        description="what a round sends up: a trained model, or one gradient for a step of training.lr",
+    )
+    most_values: int = Field(
+        1 << 22, ge=1, description="logreg: refuse coefficients of more values than this"
+    )
 
     def refuses(self, rule: Rule) -> str:
-        return "" if rule == "mean" else "it has robust means of its own: strategy.trim, beta and round_beta"
+        return (
+            ""
+            if rule == "mean"
+            else "it has robust means of its own: strategy.trim, beta and round_beta"
+        )
 
     def init(self, setup: Setup) -> RobustState:
         span = feature_span("full" if self.features == "logreg" else self.features, setup.layout)
@@ -103,7 +130,9 @@ class Robust(HardClustered[RobustState]):
         )
 
     def first(self, state: RobustState) -> Phase:
-        return Phase("solve", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum)
+        return Phase(
+            "solve", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
+        )
 
     def entry_sizes(self, state: RobustState) -> Mapping[str, int]:
         extra = {"logreg": -self.most_values} if self.features == "logreg" else {}
@@ -114,16 +143,28 @@ class Robust(HardClustered[RobustState]):
 
     def plan(self, state: RobustState, view: View) -> Phase:
         phase = super().plan(state, view)
-        return replace(phase, sizes={self.averaging: state.start.size}) if phase.name == "train" else phase
+        return (
+            replace(phase, sizes={self.averaging: state.start.size})
+            if phase.name == "train"
+            else phase
+        )
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "train" and self.averaging == "gradient":
             model = job.models[0]
             return Report(
-                {"gradient": decayed(local.gradient(model), model, job)}, local.examples, {}, 1, local.loss(model)
+                {"gradient": decayed(local.gradient(model), model, job)},
+                local.examples,
+                {},
+                1,
+                local.loss(model),
             ), memory
         epochs = job.numbers.get("epochs")
-        done = local.descend(job.models[0]) if epochs is None else self._solve(job.models[0], local, int(epochs))
+        done = (
+            local.descend(job.models[0])
+            if epochs is None
+            else self._solve(job.models[0], local, int(epochs))
+        )
         vectors = {"model": done.end}
         if job.phase != "train" and self.features == "logreg":
             vectors["logreg"] = logistic(local, job.models[0])
@@ -135,10 +176,13 @@ class Robust(HardClustered[RobustState]):
             return state
         rows = [self._features(state, report.vectors) for _, report in reports]
         few = min(self.n_clusters, len(rows))
-        best = trimmed_kmeans(rows, few, trim=self.trim, share=self.beta, n_init=self.restarts, seed=state.seed)
+        best = trimmed_kmeans(
+            rows, few, trim=self.trim, share=self.beta, n_init=self.restarts, seed=state.seed
+        )
         labels = best.labels.tolist()
         members = [
-            [r.vectors["model"] for (_, r), z in zip(reports, labels, strict=True) if z == k] for k in range(few)
+            [r.vectors["model"] for (_, r), z in zip(reports, labels, strict=True) if z == k]
+            for k in range(few)
         ]
         return replace(
             state,
@@ -153,14 +197,22 @@ class Robust(HardClustered[RobustState]):
         reports = self._comparable(state, reports)
         if not reports:
             return state
-        labels, _ = nearest([self._features(state, report.vectors) for _, report in reports], state.centres)
-        return joined(state, dict(zip((client for client, _ in reports), labels.tolist(), strict=True)))
+        labels, _ = nearest(
+            [self._features(state, report.vectors) for _, report in reports], state.centres
+        )
+        return joined(
+            state, dict(zip((client for client, _ in reports), labels.tolist(), strict=True))
+        )
 
     def improve(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
         models = list(state.models)
         lr = state.lr * factor_in(state.schedule, state.round)
         for k, model in enumerate(state.models):
-            own = [report.vectors[self.averaging] for client, report in reports if state.assign[client] == k]
+            own = [
+                report.vectors[self.averaging]
+                for client, report in reports
+                if state.assign[client] == k
+            ]
             if own:  # a cluster without reporters keeps its model
                 robust = trimmed_mean(own, self.round_beta).astype(np.float32)
                 step = [(model, 1.0), (robust, -lr)]
@@ -183,14 +235,18 @@ class Robust(HardClustered[RobustState]):
         return done
 
     def _features(self, state: RobustState, vectors: Mapping[str, Vector]) -> Vector:
-        return vectors["logreg"] if self.features == "logreg" else vectors["model"][slice(*state.span)]
+        return (
+            vectors["logreg"] if self.features == "logreg" else vectors["model"][slice(*state.span)]
+        )
 
     def _comparable(self, state: RobustState, reports: Reports) -> Reports:
         """Reports that hold the features, of the length that the centres have or most reports agree on."""
         name = "logreg" if self.features == "logreg" else "model"
         lengths = [report.vectors[name].size for _, report in reports if name in report.vectors]
         wanted = (
-            state.centres[0].size if state.centres and name == "logreg" else max(lengths, key=lengths.count, default=0)
+            state.centres[0].size
+            if state.centres and name == "logreg"
+            else max(lengths, key=lengths.count, default=0)
         )
         return [(c, r) for c, r in reports if name in r.vectors and r.vectors[name].size == wanted]
 
@@ -212,11 +268,15 @@ def logistic(local: Local, model: Vector) -> Vector:
     """
     x, y = local.inputs().astype(np.float64), local.targets("train")
     if y.dtype.kind == "f":
-        raise PublicError("strategy.features: logreg needs classes, the task is a regression; full would do")
+        raise PublicError(
+            "strategy.features: logreg needs classes, the task is a regression; full would do"
+        )
     classes = local.predict(model, "train").shape[1]
     truth = np.eye(classes)[y]
     present = truth.sum(axis=0) > 0
-    step = 2.0 / max(float(np.linalg.norm(x, 2)) ** 2 / len(x), 1e-12)  # 1 / L: a softmax bends by 1/2 at the most
+    step = 2.0 / max(
+        float(np.linalg.norm(x, 2)) ** 2 / len(x), 1e-12
+    )  # 1 / L: a softmax bends by 1/2 at the most
     w = ahead = np.zeros((classes, x.shape[1]))
     for t in range(STEPS):
         slope = (_softmax(x @ ahead.T, present) - truth).T @ x / len(x)
@@ -225,6 +285,8 @@ def logistic(local: Local, model: Vector) -> Vector:
     return w.astype(np.float32).ravel()
 
 
-def _softmax(logits: npt.NDArray[np.float64], present: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def _softmax(
+    logits: npt.NDArray[np.float64], present: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
     powers = np.where(present, np.exp(logits - logits.max(axis=1, keepdims=True)), 0.0)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

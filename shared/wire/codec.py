@@ -33,7 +33,9 @@ Bases = Callable[[bytes], Vector]
 
 LARGEST_FLOAT16 = np.float32(65504)
 LARGEST_BFLOAT16 = np.uint32(0x7F7F0000).view(np.float32)
-LARGEST_SCALE = np.nextafter(np.finfo(np.float32).max / np.float32(127), np.float32(0))  # 127 times it is finite
+LARGEST_SCALE = np.nextafter(
+    np.finfo(np.float32).max / np.float32(127), np.float32(0)
+)  # 127 times it is finite
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
@@ -106,7 +108,10 @@ def decode(encoded: Encoded, *, length: int, bases: Bases | None = None) -> Vect
     codec", "wrong length", "bad scale", "bad index", "no base", "wrong base", "not finite". The result may be read-only.
     """
     if encoded.length != length if length >= 0 else encoded.length > -length:
-        raise DecodeError("wrong length", f"{encoded.length} values, want {length if length >= 0 else f'<= {-length}'}")
+        raise DecodeError(
+            "wrong length",
+            f"{encoded.length} values, want {length if length >= 0 else f'<= {-length}'}",
+        )
     reader = _READERS.get(encoded.codec)
     if reader is None:
         raise DecodeError("unknown codec", encoded.codec)
@@ -144,7 +149,9 @@ def _dense(values: Vector, name: str, block: int, base: bytes, rng: np.random.Ge
 def _to_bfloat16(values: Vector) -> npt.NDArray[np.uint16]:
     """Round to nearest, ties to even, on the bits: adding 0x7fff plus the lowest kept bit carries exactly then."""
     bits = np.clip(values, -LARGEST_BFLOAT16, LARGEST_BFLOAT16).view(np.uint32)
-    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype("<u2")
+    return (
+        (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    ).astype("<u2")
 
 
 def _block_count(length: int, block: int) -> int:
@@ -166,7 +173,9 @@ def _to_int8(values: Vector, block: int, rng: np.random.Generator) -> tuple[byte
         peak = np.maximum.reduceat(np.abs(chunk), np.arange(0, chunk.size, block))
         scale = np.minimum(peak / np.float32(127), LARGEST_SCALE)
         each = np.repeat(scale, block)[: chunk.size]
-        steps = np.divide(chunk, each, out=np.zeros_like(chunk), where=each > 0)  # a block of zeros has no scale
+        steps = np.divide(
+            chunk, each, out=np.zeros_like(chunk), where=each > 0
+        )  # a block of zeros has no scale
         steps = np.floor(steps + rng.random(chunk.size, dtype=np.float32))
         data.append(np.clip(steps, -127, 127).astype(np.int8).tobytes())
         scales.append(scale.astype("<f4").tobytes())
@@ -185,7 +194,9 @@ def _top(values: Vector, codec: Codec, base: bytes, error: Vector | None) -> tup
     sent = values[index].astype("<f4")
     values[index] = 0
     positions = index.astype("<u4").tobytes()
-    return Encoded(codec="topk", length=values.size, base=base, data=sent.tobytes(), index=positions), values
+    return Encoded(
+        codec="topk", length=values.size, base=base, data=sent.tobytes(), index=positions
+    ), values
 
 
 def _largest(values: Vector, count: int) -> npt.NDArray[np.intp]:
@@ -229,7 +240,9 @@ def _find(bases: Bases | None, encoded: Encoded) -> Vector:
     if base is None:
         raise DecodeError("no base", f"the model {encoded.base.hex()} is not here")
     if base.shape != (encoded.length,):
-        raise DecodeError("wrong base", f"{encoded.length} values against a base of shape {base.shape}")
+        raise DecodeError(
+            "wrong base", f"{encoded.length} values against a base of shape {base.shape}"
+        )
     return base
 
 
@@ -241,7 +254,9 @@ def _sum(values: Vector, base: Vector) -> Vector:
 def _expect(encoded: Encoded, data: int, scale: int = 0, index: int = 0) -> None:
     seen = (len(encoded.data), len(encoded.scale), len(encoded.index))
     if seen != (data, scale, index):
-        raise DecodeError("wrong length", f"{seen} bytes of data, scale, index, want {(data, scale, index)}")
+        raise DecodeError(
+            "wrong length", f"{seen} bytes of data, scale, index, want {(data, scale, index)}"
+        )
 
 
 def _from_float32(encoded: Encoded) -> Vector:
@@ -266,7 +281,9 @@ def _from_int8(encoded: Encoded) -> Vector:
     _expect(encoded, length, 4 * count)
     block = _block_count(length, count) if count else 1
     if not block or _block_count(length, block) != count:  # a vector of no values has no scale
-        raise DecodeError("bad scale", f"{count} scales do not cut {length} values into equal blocks")
+        raise DecodeError(
+            "bad scale", f"{count} scales do not cut {length} values into equal blocks"
+        )
     scale = np.frombuffer(encoded.scale, "<f4")
     if not (np.isfinite(scale).all() and (scale >= 0).all()):
         raise DecodeError("bad scale", "a scale is negative or not finite")

@@ -128,7 +128,9 @@ class Message(BaseModel):
 class Packed(Message):
     """A msgpack message."""
 
-    largest: ClassVar[int] = 1 << 40  # bytes; what carries weights is bounded where its parts are put together
+    largest: ClassVar[int] = (
+        1 << 40
+    )  # bytes; what carries weights is bounded where its parts are put together
 
     def to_bytes(self) -> bytes:
         body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
@@ -181,7 +183,9 @@ class Document(Message):
         if cls.checked:
             payload = _without_check(payload)
         try:
-            json_text.loads(payload, depth=DEEPEST_DOCUMENT)  # pydantic takes the second of two equal keys
+            json_text.loads(
+                payload, depth=DEEPEST_DOCUMENT
+            )  # pydantic takes the second of two equal keys
         except json_text.JsonError as error:
             raise DecodeError("not json", str(error)) from None
         try:
@@ -240,7 +244,9 @@ class Work(Message):
     codec: Numbers  # {"name": "float32", "delta": false, ...}
     evaluation: Numbers
     part_bytes: Annotated[int, Field(ge=1024, le=8 << 20)]
-    privacy: Numbers | None = None  # noise that the agent adds: {"signatures": ..., "local": ..., "rounds": R}
+    privacy: Numbers | None = (
+        None  # noise that the agent adds: {"signatures": ..., "local": ..., "rounds": R}
+    )
 
     @model_serializer(mode="wrap")
     def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -326,7 +332,14 @@ class ReportContent(Packed):
     @classmethod
     def failed(cls, order: OrderMessage, client: str, why: str) -> Self:
         """The answer to an order whose work could not be done."""
-        empty: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "numbers": {}, "seconds": 0.0, "vectors": {}}
+        empty: dict[str, Any] = {
+            "examples": 0,
+            "steps": 0,
+            "loss": 0.0,
+            "numbers": {},
+            "seconds": 0.0,
+            "vectors": {},
+        }
         return cls(run=order.run, step=order.step, client=client, failure=why, **empty)
 
 
@@ -354,11 +367,17 @@ class AgentStatus(Document):
     session: Name
     serial: Count = 0  # grows with every status of a session; a last will has 0
     online: bool
-    epoch: Annotated[str, Field(max_length=64)] = ""  # the coordinator's roll call that this answers
-    task: Annotated[str, Field(max_length=64)] = ""  # digest of the task that the data was checked against
+    epoch: Annotated[str, Field(max_length=64)] = (
+        ""  # the coordinator's roll call that this answers
+    )
+    task: Annotated[str, Field(max_length=64)] = (
+        ""  # digest of the task that the data was checked against
+    )
     samples: Count = 0
     test_samples: Count = 0
-    labels: Annotated[list[Text], Field(max_length=MOST_LABELS)] = []  # as many as `bounded_labels` leaves
+    labels: Annotated[
+        list[Text], Field(max_length=MOST_LABELS)
+    ] = []  # as many as `bounded_labels` leaves
     problem: Text | None = None  # why this agent stays out of the run
     cluster: int | None = None
     busy: bool = False
@@ -366,14 +385,18 @@ class AgentStatus(Document):
     run: Annotated[str, Field(max_length=64)] = ""  # the run that the agent's state belongs to
     accepted: Count = 0  # the newest step of that run whose report it believes to be accepted
     version: Text = ""
-    dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}  # messages refused by this agent, by reason
+    dropped: Annotated[
+        dict[Text, Count], Field(max_length=64)
+    ] = {}  # messages refused by this agent, by reason
 
 
 class CoordinatorStatus(Document):
     """What runs (retained, and as last will with `online` false). A new `epoch` calls the roll."""
 
     online: bool
-    epoch: Annotated[str, Field(max_length=64)] = ""  # session of the coordinator, a dot, its connections so far
+    epoch: Annotated[str, Field(max_length=64)] = (
+        ""  # session of the coordinator, a dot, its connections so far
+    )
     run: Annotated[str, Field(max_length=64)] = ""
     name: Text = ""
     round: Count = 0

@@ -21,13 +21,17 @@ from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
 REMEMBERED = 64  # finished contents per sender that are known again when a part of them comes late
-BOOKKEEPING = 1024  # bytes charged for a pending content besides its size: tiny contents are not free
+BOOKKEEPING = (
+    1024  # bytes charged for a pending content besides its size: tiny contents are not free
+)
 
 
 def count_of(size: int, part_bytes: int) -> int:
     """How many parts of at most `part_bytes` make a content of `size` >= 1 bytes. Else ValueError."""
     if size < 1 or part_bytes < 1:
-        raise ValueError(f"a content of {size} bytes cannot be cut into parts of {part_bytes} bytes")
+        raise ValueError(
+            f"a content of {size} bytes cannot be cut into parts of {part_bytes} bytes"
+        )
     return -(-size // part_bytes)
 
 
@@ -36,7 +40,9 @@ def length_of(size: int, count: int) -> int:
     return -(-size // count)
 
 
-def part_at(source: BinaryIO, index: int, *, digest: bytes, size: int, part_bytes: int, about: int) -> Part:
+def part_at(
+    source: BinaryIO, index: int, *, digest: bytes, size: int, part_bytes: int, about: int
+) -> Part:
     """One part of a seekable content, to send a missing one again.
 
     Raises IndexError for an index that the content does not have, ValueError for a source shorter than `size`.
@@ -53,7 +59,9 @@ def part_at(source: BinaryIO, index: int, *, digest: bytes, size: int, part_byte
     return Part(digest=digest, index=index, count=count, size=size, about=about, data=data)
 
 
-def split(source: BinaryIO, *, digest: bytes, size: int, part_bytes: int, about: int) -> Iterator[Part]:
+def split(
+    source: BinaryIO, *, digest: bytes, size: int, part_bytes: int, about: int
+) -> Iterator[Part]:
     """All parts of a seekable content in order, one in memory at a time. Raises as `part_at`."""
     for index in range(count_of(size, part_bytes)):
         yield part_at(source, index, digest=digest, size=size, part_bytes=part_bytes, about=about)
@@ -63,12 +71,16 @@ def check(part: Part) -> None:
     """Does the part obey the rule of the cut? DecodeError "bad count", "bad index" or "wrong length"."""
     length = length_of(part.size, part.count)
     if count_of(part.size, length) != part.count:
-        raise DecodeError("bad count", f"{part.size} bytes cannot be cut into {part.count} equal parts")
+        raise DecodeError(
+            "bad count", f"{part.size} bytes cannot be cut into {part.count} equal parts"
+        )
     if part.index >= part.count:
         raise DecodeError("bad index", f"part {part.index} of {part.count}")
     wanted = min(length, part.size - part.index * length)
     if len(part.data) != wanted:
-        raise DecodeError("wrong length", f"part {part.index} has {len(part.data)} bytes, want {wanted}")
+        raise DecodeError(
+            "wrong length", f"part {part.index} has {len(part.data)} bytes, want {wanted}"
+        )
 
 
 class Sink(Protocol):
@@ -101,7 +113,9 @@ class FileSink:
 
     def digest(self) -> bytes:
         with self.path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).digest()
+            return hashlib.file_digest(
+                file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)
+            ).digest()
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
@@ -137,7 +151,9 @@ class _Partial:
 
 @dataclass
 class _Sender:
-    partials: OrderedDict[bytes, _Partial] = field(default_factory=OrderedDict)  # least recently touched first
+    partials: OrderedDict[bytes, _Partial] = field(
+        default_factory=OrderedDict
+    )  # least recently touched first
     finished: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
 
@@ -193,7 +209,9 @@ class Assembler:
         partial = own.partials.get(part.digest) or self._begin(sender, part, now)
         if (partial.size, partial.count) != (part.size, part.count):
             seen = f"{part.size} bytes in {part.count} parts"
-            raise DecodeError("contradicts", f"{seen}, the first part said {partial.size} in {partial.count}")
+            raise DecodeError(
+                "contradicts", f"{seen}, the first part said {partial.size} in {partial.count}"
+            )
         if partial.have[part.index]:
             return None
         partial.sink.write(part.index * length_of(part.size, part.count), part.data)
@@ -206,7 +224,11 @@ class Assembler:
     def missing(self, sender: str, digest: bytes) -> list[int]:
         """Indices of the parts that a pending content lacks; empty where nothing of it is pending."""
         partial = self._senders.get(sender, _Sender()).partials.get(digest)
-        return [] if partial is None else [index for index, there in enumerate(partial.have) if not there]
+        return (
+            []
+            if partial is None
+            else [index for index, there in enumerate(partial.have) if not there]
+        )
 
     def expire(self, now: float) -> list[Pending]:
         """Give up every content without a new part for `max_age_s`; returns what was given up."""
@@ -236,9 +258,15 @@ class Assembler:
         partials = self._senders[sender].partials
         cost = part.size + part.count + BOOKKEEPING
         own_bytes = sum(partial.cost for partial in partials.values())
-        if self._bytes - own_bytes + cost > self._total_bytes:  # even without all of this sender's others
-            raise DecodeError("no room", f"for {part.size} bytes, {self._bytes - own_bytes} are others'")
-        while partials and (len(partials) >= self._per_sender or self._bytes + cost > self._total_bytes):
+        if (
+            self._bytes - own_bytes + cost > self._total_bytes
+        ):  # even without all of this sender's others
+            raise DecodeError(
+                "no room", f"for {part.size} bytes, {self._bytes - own_bytes} are others'"
+            )
+        while partials and (
+            len(partials) >= self._per_sender or self._bytes + cost > self._total_bytes
+        ):
             self._give_up(sender, next(iter(partials)))
         sink = self._new_sink(sender, part)
         partial = _Partial(part.size, part.count, part.about, sink, now, bytearray(part.count))
@@ -266,4 +294,12 @@ class Assembler:
 
 
 def _describe(sender: str, digest: bytes, partial: _Partial) -> Pending:
-    return Pending(sender, digest, partial.about, partial.size, partial.count, partial.received, partial.touched)
+    return Pending(
+        sender,
+        digest,
+        partial.about,
+        partial.size,
+        partial.count,
+        partial.received,
+        partial.touched,
+    )

@@ -119,7 +119,9 @@ def _parsed(base: str, topic: str) -> Topic:
             return PlainTopic("/".join(words))
         case ["agents", agent, ("status" | "order") as leaf] if is_name(agent):
             return AgentTopic(agent, leaf)
-        case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(part):
+        case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(
+            part
+        ):
             return AgentTopic(agent, leaf, int(part))
         case ["clusters", key, "model", part] if is_name(key) and _is_part(part):
             return ClusterTopic(key, int(part))

@@ -18,7 +18,9 @@ PART_BYTES = 1024
 
 
 def ref(key: str = "0", content: bytes = MODEL, part_bytes: int = PART_BYTES) -> ModelRef:
-    return ModelRef(key=key, digest=digest(content), parts=count_of(len(content), part_bytes), size=len(content))
+    return ModelRef(
+        key=key, digest=digest(content), parts=count_of(len(content), part_bytes), size=len(content)
+    )
 
 
 def work(*refs: ModelRef, phase: str = "train", round_: int = 0, **changes: Any) -> Work:
@@ -43,7 +45,12 @@ def work(*refs: ModelRef, phase: str = "train", round_: int = 0, **changes: Any)
 
 
 def order(
-    step: int, *refs: ModelRef, run: str = "run-1", accepted: int = 0, closed: int = -1, **changes: Any
+    step: int,
+    *refs: ModelRef,
+    run: str = "run-1",
+    accepted: int = 0,
+    closed: int = -1,
+    **changes: Any,
 ) -> OrderMessage:
     """An order to work on `step`; everything before it is closed."""
     again, serial = changes.pop("again", 0), changes.pop("serial", 0)

@@ -15,7 +15,9 @@ def data_root(name: str) -> Path:
     """The data root, if `name` lies there; otherwise the test skips."""
     root = find_root()
     if root is None or not (root / FILES[name]).exists():
-        pytest.skip(f"needs the data set {name!r}: set COVEY_DATA_ROOT to a folder with {FILES[name]}")
+        pytest.skip(
+            f"needs the data set {name!r}: set COVEY_DATA_ROOT to a folder with {FILES[name]}"
+        )
     return root
 
 

@@ -47,7 +47,12 @@ def test_a_finding_counts_classes_and_tells_no_samples(table: Path) -> None:
     assert finding.classes == (("dog", 10, 0), ("cat", 20, 0))
     assert (finding.samples, finding.test_samples, finding.shape) == (30, 0, (2,))
     assert finding.value_range == (0.0, 58.0)
-    assert finding.told == {"samples": 30, "test_samples": 0, "labels": ["dog", "cat"], "problem": None}
+    assert finding.told == {
+        "samples": 30,
+        "test_samples": 0,
+        "labels": ["dog", "cat"],
+        "problem": None,
+    }
     assert any("no test part" in note for note in finding.notes)
 
 

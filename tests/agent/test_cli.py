@@ -41,7 +41,9 @@ TOPICS = Topics("default")
 
 def run(*arguments: object) -> str:
     """The output of a command that ends well."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, [str(argument) for argument in arguments], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -53,7 +55,12 @@ def scenario(folder: Path, **changes: object) -> Path:
 
 
 def test_a_host_name_becomes_an_agents_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    for host, wanted in {"pi-7": "pi-7", "büro.local": "b-ro.local", "_x y_": "x-y", "": "agent"}.items():
+    for host, wanted in {
+        "pi-7": "pi-7",
+        "büro.local": "b-ro.local",
+        "_x y_": "x-y",
+        "": "agent",
+    }.items():
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
         assert default_name() == wanted
         assert is_name(default_name())
@@ -90,13 +97,17 @@ def test_check_shows_what_was_found_and_what_is_told(tmp_path: Path) -> None:
 
 
 def test_check_ends_with_2_where_the_data_does_not_fit(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["check", "--data", str(data(tmp_path)), "--scenario", str(scenario(tmp_path))])
+    result = CliRunner().invoke(
+        app, ["check", "--data", str(data(tmp_path)), "--scenario", str(scenario(tmp_path))]
+    )
     assert result.exit_code == 2
     assert "samples have shape [4]" in result.output
     assert CliRunner().invoke(app, ["check", "--data", str(tmp_path / "none.npz")]).exit_code == 2
 
 
-def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_stream(tmp_path: Path) -> None:
+def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_stream(
+    tmp_path: Path,
+) -> None:
     path = scenario(tmp_path)
     run("model", path, "--out", tmp_path / "deep" / "start.npz")
     task = Scenario.model_validate(yaml.safe_load(path.read_text())).task
@@ -113,7 +124,14 @@ def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_strea
 def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
     import subprocess
 
-    command = [sys.executable, "-m", "covey.agent.cli", "start", "--data", str(tmp_path / "none.csv")]
+    command = [
+        sys.executable,
+        "-m",
+        "covey.agent.cli",
+        "start",
+        "--data",
+        str(tmp_path / "none.csv"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
     assert done.stderr.startswith("agent: --data")
@@ -127,13 +145,23 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) ->
         ("model scenario.yaml --out file/x", "file: a file stands where a folder is wanted"),
         ("model scenario.yaml --out folder", "folder: a folder stands where a file is wanted"),
         ("start --data data.npz --state file", "file: a file stands where a folder is wanted"),
-        ("check --data json:loads", "data source 'json:loads': called with a path it raised TypeError"),
-        ("superclasses scenario.yaml --models folder --scaling garbage", "--scaling garbage: JSON such as"),
+        (
+            "check --data json:loads",
+            "data source 'json:loads': called with a path it raised TypeError",
+        ),
+        (
+            "superclasses scenario.yaml --models folder --scaling garbage",
+            "--scaling garbage: JSON such as",
+        ),
         ("superclasses scenario.yaml --models folder --scaling {}", "--scaling {}: JSON such as"),
     ],
 )
 def test_what_cannot_be_is_one_message(
-    line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["agent", *line.split()])
@@ -153,7 +181,11 @@ def test_what_cannot_be_is_one_message(
 @asynccontextmanager
 async def program(*arguments: object) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "covey.agent.cli", *map(str, arguments), stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-m",
+        "covey.agent.cli",
+        *map(str, arguments),
+        stdout=asyncio.subprocess.PIPE,
     )
     try:
         yield process
@@ -198,8 +230,19 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.processes
 @pytest.mark.broker
 @pytest.mark.skipif(sys.platform != "linux", reason="PSS is Linux's measure")
-async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(broker: str, tmp_path: Path) -> None:
-    options = ("--data", data(tmp_path), "--broker", broker, "--id", "pi", "--state", tmp_path / "state")
+async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(
+    broker: str, tmp_path: Path
+) -> None:
+    options = (
+        "--data",
+        data(tmp_path),
+        "--broker",
+        broker,
+        "--id",
+        "pi",
+        "--state",
+        tmp_path / "state",
+    )
     async with program("start", *options) as agent:
         assert (await statuses(broker, 1))["pi"].online
         used = pss_bytes(agent.pid)
@@ -225,7 +268,9 @@ async def online(url: str) -> bool:
 
 @pytest.mark.processes
 @pytest.mark.broker
-async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sigterm(tmp_path: Path) -> None:
+async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sigterm(
+    tmp_path: Path,
+) -> None:
     with start("mosquitto", tmp_path) as url:
         options = ("--broker", url, "--run-dir", tmp_path / "run", "--json")
         async with program("fleet", scenario(tmp_path), *options) as fleet:
@@ -243,7 +288,15 @@ async def test_a_fleet_writes_its_partition_brings_its_agents_up_and_ends_on_sig
 
 @pytest.mark.processes
 async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "covey.agent.cli", "fleet", str(scenario(tmp_path)), "--run-dir", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "covey.agent.cli",
+        "fleet",
+        str(scenario(tmp_path)),
+        "--run-dir",
+        str(tmp_path),
+    ]
     shell = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -260,7 +313,12 @@ async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> 
     finally:
         shell.kill()
         await shell.wait()
-    await until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/status").read_text()[:200])
+    await until(
+        lambda: (
+            not Path(f"/proc/{pid}").exists()
+            or "Z" in Path(f"/proc/{pid}/status").read_text()[:200]
+        )
+    )
 
 
 def test_the_idle_agents_modules_are_light() -> None:

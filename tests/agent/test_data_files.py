@@ -65,7 +65,9 @@ def test_images_without_labels_are_named(tmp_path: Path) -> None:
 
 
 def cifar_records(labels: list[int], hundred: bool = False) -> bytes:
-    return b"".join((b"\7" if hundred else b"") + bytes([label]) + bytes([label]) * 3072 for label in labels)
+    return b"".join(
+        (b"\7" if hundred else b"") + bytes([label]) + bytes([label]) * 3072 for label in labels
+    )
 
 
 def cifar_archive(path: Path, files: dict[str, bytes]) -> Path:
@@ -99,7 +101,10 @@ def test_cifar_10_reads_from_the_archive_as_it_ships_and_from_its_folder(tmp_pat
 
 
 def test_cifar_100_counts_its_fine_labels(tmp_path: Path) -> None:
-    files = {"train.bin": cifar_records([30, 99], hundred=True), "test.bin": cifar_records([5], hundred=True)}
+    files = {
+        "train.bin": cifar_records([30, 99], hundred=True),
+        "test.bin": cifar_records([5], hundred=True),
+    }
     data = load(cifar_archive(tmp_path / "c.tar.gz", files))
     assert (data.targets.tolist(), data.test_targets.tolist()) == ([30, 99], [5])
 
@@ -111,7 +116,9 @@ def test_cifar_100_counts_its_fine_labels(tmp_path: Path) -> None:
         ([1, 2, 3, 4, 5], r"test_batch\.bin missing"),
     ],
 )
-def test_a_part_of_cifar_that_is_missing_is_named(tmp_path: Path, files: list[Any], words: str) -> None:
+def test_a_part_of_cifar_that_is_missing_is_named(
+    tmp_path: Path, files: list[Any], words: str
+) -> None:
     for one in files:
         name = "test_batch.bin" if one == "test" else f"data_batch_{one}.bin"
         (tmp_path / name).write_bytes(cifar_records([1]))
@@ -120,8 +127,12 @@ def test_a_part_of_cifar_that_is_missing_is_named(tmp_path: Path, files: list[An
 
 
 def test_cifar_records_cut_short_are_named(tmp_path: Path) -> None:
-    whole = {f"data_batch_{i}.bin": cifar_records([1]) for i in range(2, 6)} | {"test_batch.bin": cifar_records([1])}
-    path = cifar_archive(tmp_path / "c.tar.gz", {"data_batch_1.bin": cifar_records([1, 2])[:-1], **whole})
+    whole = {f"data_batch_{i}.bin": cifar_records([1]) for i in range(2, 6)} | {
+        "test_batch.bin": cifar_records([1])
+    }
+    path = cifar_archive(
+        tmp_path / "c.tar.gz", {"data_batch_1.bin": cifar_records([1, 2])[:-1], **whole}
+    )
     with pytest.raises(DataError, match=r"data_batch_1\.bin: 6145 bytes.*3073"):
         load(path)
     path.write_bytes(path.read_bytes()[:40])
@@ -156,12 +167,19 @@ def test_npz_with_pickled_objects_is_refused_and_never_unpickled(tmp_path: Path)
         ({"x": np.zeros(3), "y": np.zeros(3)}, "at least 2 axes"),
         ({"x": np.zeros((2, 2)), "y": np.zeros(2), "x_test": np.zeros((1, 2))}, "belong together"),
         (
-            {"x": np.zeros((2, 2)), "y": np.zeros(2), "x_test": np.zeros((1, 3)), "y_test": np.zeros(1)},
+            {
+                "x": np.zeros((2, 2)),
+                "y": np.zeros(2),
+                "x_test": np.zeros((1, 3)),
+                "y_test": np.zeros(1),
+            },
             "test samples have shape",
         ),
     ],
 )
-def test_a_fault_in_an_npz_is_named(tmp_path: Path, arrays: dict[str, npt.NDArray[np.float64]], words: str) -> None:
+def test_a_fault_in_an_npz_is_named(
+    tmp_path: Path, arrays: dict[str, npt.NDArray[np.float64]], words: str
+) -> None:
     path = tmp_path / "data.npz"
     np.savez(path, **arrays)  # type: ignore[arg-type]
     with pytest.raises(DataError) as caught:
@@ -178,7 +196,9 @@ def test_a_cut_short_npz_is_named(tmp_path: Path) -> None:
         load(path)
 
 
-def image(path: Path, mode: str = "RGB", size: tuple[int, int] = (3, 2), colour: int | tuple[int, ...] = 0) -> None:
+def image(
+    path: Path, mode: str = "RGB", size: tuple[int, int] = (3, 2), colour: int | tuple[int, ...] = 0
+) -> None:
     image_module = pytest.importorskip("PIL.Image")
     path.parent.mkdir(parents=True, exist_ok=True)
     image_module.new(mode, size, colour).save(path)
@@ -227,7 +247,9 @@ def test_a_broken_image_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_a_function_of_the_users_own_is_called_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_of_the_users_own_is_called_with_its_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "their_code.py").write_text(
         "import numpy as np\n"
         "def pair(path): return np.ones((4, 2)) * len(path.name), np.array([0, 1, 0, 1])\n"
@@ -262,7 +284,9 @@ def test_what_is_typed_as_data_is_allowed_and_nothing_else_of_its_module() -> No
         load("their_code:pair")
 
 
-def test_a_folder_with_nothing_usable_says_what_was_found_and_what_is_wanted(tmp_path: Path) -> None:
+def test_a_folder_with_nothing_usable_says_what_was_found_and_what_is_wanted(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "readme.txt").touch()
     with pytest.raises(DataError, match=r"readme\.txt; expected is a table"):
         load(tmp_path)

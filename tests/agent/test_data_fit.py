@@ -13,7 +13,12 @@ from covey.shared.errors import DataError
 from covey.shared.scenario.scenario import Task
 
 
-def some(*shape: int, targets: list[int] | list[float], labels: tuple[str, ...] = (), ordered: bool = False) -> Dataset:
+def some(
+    *shape: int,
+    targets: list[int] | list[float],
+    labels: tuple[str, ...] = (),
+    ordered: bool = False,
+) -> Dataset:
     features = np.arange(len(targets) * int(np.prod(shape)), dtype=np.float32).reshape(-1, *shape)
     return dataset(features, np.array(targets), source="here.csv", labels=labels, ordered=ordered)
 
@@ -39,7 +44,9 @@ def test_axes_of_length_one_do_not_matter() -> None:
         ((7,), (1, 8, 8), "7 numbers per sample, 64"),
     ],
 )
-def test_a_wrong_shape_is_told_exactly(have: tuple[int, ...], want: tuple[int, ...], words: str) -> None:
+def test_a_wrong_shape_is_told_exactly(
+    have: tuple[int, ...], want: tuple[int, ...], words: str
+) -> None:
     with pytest.raises(DataError) as caught:
         fit(some(*have, targets=[0, 1]), Task(features=want, classes=2))
     assert words in str(caught.value)
@@ -47,14 +54,20 @@ def test_a_wrong_shape_is_told_exactly(have: tuple[int, ...], want: tuple[int, .
 
 
 def test_class_names_get_the_tasks_indices_whatever_the_devices_own_order() -> None:
-    data = fit(some(2, targets=[0, 1, 1], labels=("cat", "dog")), Task(features=(2,), classes=("dog", "ant", "cat")))
+    data = fit(
+        some(2, targets=[0, 1, 1], labels=("cat", "dog")),
+        Task(features=(2,), classes=("dog", "ant", "cat")),
+    )
     assert data.targets.tolist() == [2, 0, 0]
     assert data.labels == ("dog", "ant", "cat")
 
 
 def test_an_unknown_class_is_named_with_its_row() -> None:
     with pytest.raises(DataError, match=r"row 2: class 'eel' is unknown.*dog, cat"):
-        fit(some(2, targets=[0, 1], labels=("cat", "eel")), Task(features=(2,), classes=("dog", "cat")))
+        fit(
+            some(2, targets=[0, 1], labels=("cat", "eel")),
+            Task(features=(2,), classes=("dog", "cat")),
+        )
     with pytest.raises(DataError, match=r"row 3: class '2' is unknown.*0 to 1"):
         fit(some(2, targets=[0, 1, 2]), Task(features=(2,), classes=2))
     with pytest.raises(DataError, match="class '-1'"):
@@ -62,7 +75,11 @@ def test_an_unknown_class_is_named_with_its_row() -> None:
 
 
 def test_a_class_in_the_test_part_alone_is_checked_too() -> None:
-    data = replace(some(2, targets=[0, 1]), test_features=np.ones((1, 2), np.float32), test_targets=np.array([9]))
+    data = replace(
+        some(2, targets=[0, 1]),
+        test_features=np.ones((1, 2), np.float32),
+        test_targets=np.array([9]),
+    )
     with pytest.raises(DataError, match="class '9'"):
         fit(data, Task(features=(2,), classes=2))
 
@@ -96,7 +113,9 @@ def test_bytes_stay_bytes() -> None:
 
 
 def test_values_that_are_whole_numbers_in_one_part_stay_values() -> None:
-    data = dataset(np.ones((2, 1)), np.array([1.0, 2.0]), (np.ones((1, 1)), np.array([0.5])), source="x")
+    data = dataset(
+        np.ones((2, 1)), np.array([1.0, 2.0]), (np.ones((1, 1)), np.array([0.5])), source="x"
+    )
     assert fit(data, Task(features=(1,))).test_targets.tolist() == [0.5]
     with pytest.raises(DataError, match=r"a target is 0\.5"):
         fit(data, Task(features=(1,), classes=3))

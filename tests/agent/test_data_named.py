@@ -35,7 +35,9 @@ def test_digits_are_what_scikit_learn_loads() -> None:
         ("har", (9, 128), "int16", 10299, 0),
     ],
 )
-def test_a_real_set_keeps_its_small_type(name: str, shape: tuple[int, ...], dtype: str, train: int, test: int) -> None:
+def test_a_real_set_keeps_its_small_type(
+    name: str, shape: tuple[int, ...], dtype: str, train: int, test: int
+) -> None:
     data = real(name)
     assert (data.shape, data.features.dtype.name) == (shape, dtype)
     assert (len(data.targets), len(data.test_targets)) == (train, test)
@@ -59,7 +61,9 @@ def test_har_windows_of_one_recording_follow_one_another() -> None:
 def test_windows_come_back_in_time_order_from_any_order() -> None:
     rng = np.random.default_rng(0)
     signals = [rng.integers(0, 1000, (2 * (n + 1), 3)) for n in (5, 1, 8)]
-    windows = np.array([signal[2 * i : 2 * i + 4] for signal in signals for i in range(len(signal) // 2 - 1)])
+    windows = np.array(
+        [signal[2 * i : 2 * i + 4] for signal in signals for i in range(len(signal) // 2 - 1)]
+    )
     shuffled = rng.permutation(len(windows))
     order = shuffled[in_time_order(windows[shuffled])]
     assert sorted(order) == list(range(14))

@@ -43,13 +43,19 @@ def pixels(value: float, n: int) -> list[list[float]]:
 
 def femnist(folder: Path) -> Path:
     """Three writers in two files, each with a test sample or two of her own."""
-    leaf_file(folder / "train/all_data_0_niid_0_keep_0_train_9.json", {"f0001_41": (pixels(0.25, 3), [61, 0, 5])})
+    leaf_file(
+        folder / "train/all_data_0_niid_0_keep_0_train_9.json",
+        {"f0001_41": (pixels(0.25, 3), [61, 0, 5])},
+    )
     leaf_file(
         folder / "train/all_data_1_niid_0_keep_0_train_9.json",
         {"f0000_14": (pixels(0.5, 2), [1, 2]), "f0002_10": (pixels(1.0, 4), [3, 3, 3, 4])},
     )
     tests = {"f0001_41": (pixels(0.25, 1), [7]), "f0000_14": (pixels(0.5, 1), [8])}
-    leaf_file(folder / "test/all_data_0_niid_0_keep_0_test_9.json", {**tests, "f0002_10": (pixels(1.0, 2), [9, 10])})
+    leaf_file(
+        folder / "test/all_data_0_niid_0_keep_0_test_9.json",
+        {**tests, "f0002_10": (pixels(1.0, 2), [9, 10])},
+    )
     return folder
 
 
@@ -61,7 +67,10 @@ def test_femnist_as_leaf_writes_it_keeps_its_writers(tmp_path: Path) -> None:
     assert data.groups is not None
     assert data.groups.tolist() == ["f0001_41"] * 3 + ["f0000_14"] * 2 + ["f0002_10"] * 4
     assert data.test_groups is not None
-    assert (data.test_groups.tolist()[2:], data.test_targets.tolist()) == (["f0002_10"] * 2, [7, 8, 9, 10])
+    assert (data.test_groups.tolist()[2:], data.test_targets.tolist()) == (
+        ["f0002_10"] * 2,
+        [7, 8, 9, 10],
+    )
 
 
 def by_group(data: str, agents: int) -> Scenario:
@@ -76,16 +85,26 @@ def by_group(data: str, agents: int) -> Scenario:
     )
 
 
-def test_a_leaf_folder_below_the_data_root_gives_each_agent_one_writer_and_her_own_test_part(tmp_path: Path) -> None:
+def test_a_leaf_folder_below_the_data_root_gives_each_agent_one_writer_and_her_own_test_part(
+    tmp_path: Path,
+) -> None:
     femnist(tmp_path / "femnist")
     data, split = fleet_data(by_group("femnist", 3), tmp_path)
     parts = [client_dataset(data, split, i) for i in range(3)]
-    assert [part.targets.tolist() for part in parts] == [[1, 2], [61, 0, 5], [3, 3, 3, 4]]  # in the order of names
+    assert [part.targets.tolist() for part in parts] == [
+        [1, 2],
+        [61, 0, 5],
+        [3, 3, 3, 4],
+    ]  # in the order of names
     assert [part.test_targets.tolist() for part in parts] == [[8], [7], [9, 10]]
 
 
-def test_a_leaf_split_by_users_leaves_each_agent_a_test_part_of_its_training_samples(tmp_path: Path) -> None:
-    leaf_file(tmp_path / "train/a.json", {"a": (pixels(0, 5), [0] * 5), "b": (pixels(0, 5), [1] * 5)})
+def test_a_leaf_split_by_users_leaves_each_agent_a_test_part_of_its_training_samples(
+    tmp_path: Path,
+) -> None:
+    leaf_file(
+        tmp_path / "train/a.json", {"a": (pixels(0, 5), [0] * 5), "b": (pixels(0, 5), [1] * 5)}
+    )
     leaf_file(tmp_path / "test/a.json", {"c": (pixels(0, 5), [2] * 5)})
     data, split = fleet_data(by_group(".", 2), tmp_path)
     assert [len(client_dataset(data, split, i).test_targets) for i in range(2)] == [1, 1]
@@ -119,7 +138,9 @@ def test_celeba_names_are_read_from_the_raw_folder_as_84x84(tmp_path: Path, raw:
 
 def test_celeba_is_resized_exactly_as_leafs_call_does_it(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    noise = np.random.default_rng(0).integers(0, 256, (218, 178), np.uint8)  # grey: LEAF makes it RGB after resizing
+    noise = np.random.default_rng(0).integers(
+        0, 256, (218, 178), np.uint8
+    )  # grey: LEAF makes it RGB after resizing
     image.fromarray(noise).save(tmp_path / "a.png")
     file = leaf_file(tmp_path / "one.json", {"1": (["a.png"] * 2, [0, 1])})
     with image.open(tmp_path / "a.png") as opened:
@@ -129,7 +150,10 @@ def test_celeba_is_resized_exactly_as_leafs_call_does_it(tmp_path: Path) -> None
 
 def test_a_celeba_without_its_images_says_which_and_where(tmp_path: Path) -> None:
     leaf_file(tmp_path / "train/all.json", {"7": (["000001.jpg"] * 2, [0, 1])})
-    with pytest.raises(DataError, match=r"all\.json: user '7': image '000001\.jpg' is in none of .*img_align_celeba"):
+    with pytest.raises(
+        DataError,
+        match=r"all\.json: user '7': image '000001\.jpg' is in none of .*img_align_celeba",
+    ):
         load(tmp_path)
     celeba(tmp_path / "other")
     leaf_file(tmp_path / "other/train/all_data.json", {"7": (["000000.png", "9.png"], [0, 1])})
@@ -148,13 +172,19 @@ def test_a_celeba_without_its_images_says_which_and_where(tmp_path: Path) -> Non
         ({"a": ([[1]], [0])}, {"user_data": {"b": {}}}, "user 'a': user_data has no lists x and y"),
         ({"a": ([[1], [1, 2]], [0, 1])}, {}, "user 'a': the rows of x have different lengths"),
         ({"a": ([[1], [float("nan")]], [0, 1])}, {}, "NaN is no number of JSON"),
-        ({"a": (["to be", "or not"], [0, 1])}, {}, "user 'a': x holds 'to be'; rows of numbers are expected"),
+        (
+            {"a": (["to be", "or not"], [0, 1])},
+            {},
+            "user 'a': x holds 'to be'; rows of numbers are expected",
+        ),
         ({"a": ([[1], [2]], ["b", "c"])}, {}, "user 'a': y holds 'b'; numbers are expected"),
         ({"a": ([[1]], [0]), "b": ([[1, 2]], [0])}, {}, "(1,) of user 'a' and (2,) of user 'b'"),
         ({"a": ([], [])}, {}, "no samples"),
     ],
 )
-def test_a_fault_in_a_leaf_file_is_named(tmp_path: Path, users: Any, changes: Any, words: str) -> None:
+def test_a_fault_in_a_leaf_file_is_named(
+    tmp_path: Path, users: Any, changes: Any, words: str
+) -> None:
     path = leaf_file(tmp_path / "train/part.json", users, **changes)
     with pytest.raises(DataError) as caught:
         load(tmp_path)
@@ -180,7 +210,11 @@ def test_a_cut_short_leaf_file_is_named(tmp_path: Path) -> None:
 
 
 def idx(array: Bytes) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}I", *array.shape)
+        + array.tobytes()
+    )
 
 
 def emnist(folder: Path, split: str, labels: list[int]) -> Bytes:
@@ -188,8 +222,12 @@ def emnist(folder: Path, split: str, labels: list[int]) -> Bytes:
     upright = np.random.default_rng(0).integers(0, 256, (len(labels), 28, 28), np.uint8)
     for part in ("train", "test"):
         name = folder / f"emnist-{split}-{part}"
-        Path(f"{name}-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(upright.transpose(0, 2, 1))))
-        Path(f"{name}-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(np.array(labels, np.uint8))))
+        Path(f"{name}-images-idx3-ubyte.gz").write_bytes(
+            gzip.compress(idx(upright.transpose(0, 2, 1)))
+        )
+        Path(f"{name}-labels-idx1-ubyte.gz").write_bytes(
+            gzip.compress(idx(np.array(labels, np.uint8)))
+        )
     return upright
 
 
@@ -204,11 +242,21 @@ def test_emnist_letters_stand_upright_and_count_from_zero(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("split", "classes", "last"),
-    [("byclass", 62, "z"), ("bymerge", 47, "t"), ("balanced", 47, "t"), ("digits", 10, "9"), ("mnist", 10, "9")],
+    [
+        ("byclass", 62, "z"),
+        ("bymerge", 47, "t"),
+        ("balanced", 47, "t"),
+        ("digits", 10, "9"),
+        ("mnist", 10, "9"),
+    ],
 )
-def test_the_other_splits_of_emnist_count_from_zero(tmp_path: Path, split: str, classes: int, last: str) -> None:
+def test_the_other_splits_of_emnist_count_from_zero(
+    tmp_path: Path, split: str, classes: int, last: str
+) -> None:
     emnist(tmp_path, split, [0, classes - 1])
-    data = load_local(tmp_path, task=Task(features=(1, 28, 28), classes=classes, model=Model(name="mlp")))
+    data = load_local(
+        tmp_path, task=Task(features=(1, 28, 28), classes=classes, model=Model(name="mlp"))
+    )
     assert data.targets.tolist() == [0, classes - 1]
     assert (len(load(tmp_path).labels), load(tmp_path).labels[-1]) == (classes, last)
 
@@ -217,9 +265,14 @@ def test_a_folder_of_several_emnist_splits_wants_one_of_them_named(tmp_path: Pat
     (tmp_path / "emnist").mkdir()
     emnist(tmp_path / "emnist", "digits", [7, 8])
     emnist(tmp_path / "emnist", "letters", [7, 8])
-    with pytest.raises(DataError, match=r"2 data sets; .*emnist-digits-train-images.*, emnist-letters-train-images"):
+    with pytest.raises(
+        DataError, match=r"2 data sets; .*emnist-digits-train-images.*, emnist-letters-train-images"
+    ):
         load(tmp_path / "emnist")
-    assert load(tmp_path / "emnist/emnist-digits-train-images-idx3-ubyte.gz").targets.tolist() == [7, 8]
+    assert load(tmp_path / "emnist/emnist-digits-train-images-idx3-ubyte.gz").targets.tolist() == [
+        7,
+        8,
+    ]
     assert load_named("emnist-letters", tmp_path).targets.tolist() == [6, 7]
 
 
@@ -246,7 +299,9 @@ def test_a_cut_short_emnist_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"emnist-digits-test-labels-idx1-ubyte\.gz: cut short"):
         load(tmp_path)
     path.unlink()
-    with pytest.raises(DataError, match=r"emnist-digits-test-images.* its labels \(emnist-digits-test-labels"):
+    with pytest.raises(
+        DataError, match=r"emnist-digits-test-images.* its labels \(emnist-digits-test-labels"
+    ):
         load(tmp_path)
 
 
@@ -257,8 +312,16 @@ def svhn(path: Path, labels: list[int], **changes: Any) -> Bytes:
     """One of SVHN's files; returns the images as (n, 3, 32, 32)."""
     io = pytest.importorskip("scipy.io")
     images = np.random.default_rng(0).integers(0, 256, (len(labels), 3, 32, 32), np.uint8)
-    arrays = {"X": images.transpose(2, 3, 1, 0), "y": np.array(labels, np.uint8)[:, None], **changes}
-    io.savemat(path, {name: array for name, array in arrays.items() if array is not None}, do_compression=True)
+    arrays = {
+        "X": images.transpose(2, 3, 1, 0),
+        "y": np.array(labels, np.uint8)[:, None],
+        **changes,
+    }
+    io.savemat(
+        path,
+        {name: array for name, array in arrays.items() if array is not None},
+        do_compression=True,
+    )
     return images
 
 
@@ -285,11 +348,16 @@ def test_svhn_has_its_name_below_the_data_root(tmp_path: Path) -> None:
         ({"X": np.zeros((32, 32, 3, 2))}, r"X is float64 \(32, 32, 3, 2\); bytes"),
         ({"X": np.zeros((2, 32, 32, 3), np.uint8)}, r"X is uint8 \(2, 32, 32, 3\)"),
         ({"y": None}, "y is missing"),
-        ({"y": np.ones((3, 1), np.uint8)}, r"y is of shape \(3, 1\); one digit for each of 2 images"),
+        (
+            {"y": np.ones((3, 1), np.uint8)},
+            r"y is of shape \(3, 1\); one digit for each of 2 images",
+        ),
         ({"y": np.array([[0], [9]], np.uint8)}, "y reaches from 0 to 9; 1 to 10 are expected"),
     ],
 )
-def test_a_fault_in_an_svhn_file_is_named(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_a_fault_in_an_svhn_file_is_named(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
     svhn(tmp_path / "train_32x32.mat", [1, 2], **changes)
     with pytest.raises(DataError, match=rf"train_32x32\.mat: {words}"):
         load(tmp_path)

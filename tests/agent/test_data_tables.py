@@ -25,7 +25,9 @@ def test_a_column_called_label_is_the_label_and_all_others_are_features(tmp_path
     assert (data.labels, data.targets.tolist()) == (("cat", "dog"), [0, 1, 0])
 
 
-def test_without_such_a_column_the_last_one_is_the_label_and_the_source_says_so(tmp_path: Path) -> None:
+def test_without_such_a_column_the_last_one_is_the_label_and_the_source_says_so(
+    tmp_path: Path,
+) -> None:
     data = load(written(tmp_path, "a;b;species\n1;2;0\n3;4;1\n"))
     assert data.targets.tolist() == [0, 1]
     assert data.labels == ()
@@ -33,12 +35,16 @@ def test_without_such_a_column_the_last_one_is_the_label_and_the_source_says_so(
 
 
 @pytest.mark.parametrize(
-    ("header", "label"), [("x1,label", None), ("x,species", None), ("0,label", None), ("1,species", "species")]
+    ("header", "label"),
+    [("x1,label", None), ("x,species", None), ("0,label", None), ("1,species", "species")],
 )
 def test_a_header_is_recognised_by_a_features_name_or_by_the_label_that_was_asked_for(
     header: str, label: str | None, tmp_path: Path
 ) -> None:
-    assert load(written(tmp_path, f"{header}\n1,cat\n2,dog\n"), label=label).labels == ("cat", "dog")
+    assert load(written(tmp_path, f"{header}\n1,cat\n2,dog\n"), label=label).labels == (
+        "cat",
+        "dog",
+    )
 
 
 def test_the_label_option_wins(tmp_path: Path) -> None:
@@ -119,7 +125,9 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
         load(path)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"pip install 'covey\[parquet\]'"):
         load(written(tmp_path, "x", "data.parquet"))

@@ -53,7 +53,9 @@ def outputs(program: Path, features: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_raw_features_give_what_the_agents_model_gives(task: Task, kind: str, tmp_path: Path) -> None:
+def test_raw_features_give_what_the_agents_model_gives(
+    task: Task, kind: str, tmp_path: Path
+) -> None:
     path, vector, layout = saved(tmp_path, task)
     export(path, program := tmp_path / "new" / f"model.{kind}")
     data = data_of(task)
@@ -87,7 +89,9 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rubbish").write_bytes(b"rubbish" * 9)
     save_file({"w": np.zeros(3, np.float32)}, tmp_path / "foreign", metadata={"facts": "null"})
     facts = {"task": VALUES.model_dump(mode="json")}
-    save_file({"w": np.zeros(3, np.float32)}, tmp_path / "other", metadata={"facts": json.dumps(facts)})
+    save_file(
+        {"w": np.zeros(3, np.float32)}, tmp_path / "other", metadata={"facts": json.dumps(facts)}
+    )
     for name, words in {
         "rubbish": "a model file of a finished run is wanted",
         "foreign": "a model file of a finished run is wanted",
@@ -96,5 +100,7 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=words):
             export(tmp_path / name, tmp_path / "model.pt2")
     assert not (tmp_path / "model.pt2").exists()
-    done = CliRunner().invoke(app, ["export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.pt2")])
+    done = CliRunner().invoke(
+        app, ["export", str(tmp_path / "nowhere"), "--out", str(tmp_path / "x.pt2")]
+    )
     assert done.exit_code == 2

@@ -39,7 +39,10 @@ def there(sky: Weather, round_: int) -> list[int]:
 
 def test_agents_join_leave_and_return_in_their_rounds() -> None:
     sky = weather(
-        10, Timeline(agents=(1,), joins=2), Timeline(agents=(2, 3), leaves=1), Timeline(agents=(3,), leaves=1)
+        10,
+        Timeline(agents=(1,), joins=2),
+        Timeline(agents=(2, 3), leaves=1),
+        Timeline(agents=(3,), leaves=1),
     )
     assert there(sky, 0) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
     assert there(sky, 1) == [0, 4, 5, 6, 7, 8, 9]
@@ -64,7 +67,9 @@ def test_deaths_are_drawn_per_agent_and_step() -> None:
     sky = weather(die=0.3)
     deaths = [sky.dies(index, step) for index in range(10) for step in range(100)]
     assert 0.25 < sum(deaths) / 1000 < 0.35
-    assert deaths == [weather(die=0.3).dies(index, step) for index in range(10) for step in range(100)]
+    assert deaths == [
+        weather(die=0.3).dies(index, step) for index in range(10) for step in range(100)
+    ]
     assert not any(weather(die=0.0).dies(index, step) for index in range(10) for step in range(10))
 
 
@@ -78,7 +83,12 @@ class Hall:
         self.online: set[str] = set()
         self.hand = self.broker.link("hand")
         self.fleet = FleetRun(
-            scenario, {}, folder, self.broker.link, self.pool, lambda event: self.events.append(dict(event))
+            scenario,
+            {},
+            folder,
+            self.broker.link,
+            self.pool,
+            lambda event: self.events.append(dict(event)),
         )
 
     async def listen(self) -> None:
@@ -90,7 +100,9 @@ class Hall:
                 (self.online.add if said.online else self.online.discard)(said.agent)
 
     async def round(self, round_: int) -> None:
-        await self.hand.publish(TOPICS.coordinator_status, status(round=round_).to_bytes(), retain=True)
+        await self.hand.publish(
+            TOPICS.coordinator_status, status(round=round_).to_bytes(), retain=True
+        )
         await asyncio.sleep(1)
 
     async def order(self, agent: str, message: OrderMessage) -> None:
@@ -153,7 +165,9 @@ def test_a_slow_agents_report_waits(tmp_path: Path) -> None:
     play(tmp_path, scene(1, faults=Faults(slow=1.0, slow_s=20.0)), story)
 
 
-async def test_the_partition_is_written_by_a_worker_and_its_mistakes_are_the_users(tmp_path: Path) -> None:
+async def test_the_partition_is_written_by_a_worker_and_its_mistakes_are_the_users(
+    tmp_path: Path,
+) -> None:
     class Refusing(FakePool):
         async def run(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
             assert (job["job"], job["out"]) == ("partition", str(tmp_path / "deep" / "p.npz"))
@@ -172,7 +186,9 @@ def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
         load_alone(tmp_path / "none.yaml")
 
 
-def test_relative_paths_of_a_scenario_start_at_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_of_a_scenario_start_at_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "sub" / "s.yaml"
     path.parent.mkdir()
     path.write_text(
@@ -183,7 +199,10 @@ def test_relative_paths_of_a_scenario_start_at_its_own_folder(tmp_path: Path, mo
     found = load_alone(Path("sub/s.yaml"))
     assert found.fleet is not None
     folder = path.parent.resolve()
-    assert (found.task.init, found.fleet.partition) == (str(folder / "start.npz"), str(folder / "split.npz"))
+    assert (found.task.init, found.fleet.partition) == (
+        str(folder / "start.npz"),
+        str(folder / "split.npz"),
+    )
 
 
 def test_a_scenario_without_a_fleet_cannot_be_simulated(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from covey.shared.strategies.fuzzy import Fuzzy
 from tests.drive import Run
 
 SIDE = 8
-TASK = Task(features=(1, SIDE, SIDE), classes=2, model=Model(name="mlp", options={"hidden": 16, "head": 2}))
+TASK = Task(
+    features=(1, SIDE, SIDE), classes=2, model=Model(name="mlp", options={"hidden": 16, "head": 2})
+)
 TRAINING = Training(batch=50, lr=0.1, momentum=0.9)
 SHARES = (0.9, 0.9, 0.9, 0.1, 0.1, 0.1)  # of kind 0 in each agent's images
 TRUTH = [(share, 1 - share) for share in SHARES]
@@ -53,7 +55,9 @@ def membership_error(strategy: Fuzzy, seed: int, rounds: int = 6) -> float:
     """Mean over agents of the squared error of their estimated memberships, summed over the two clusters."""
     start, layout = initial(TASK, seed)
     data: Any = {f"agent-{i}": images(share, seed=i) for i, share in enumerate(SHARES)}
-    run = Learning(strategy, Setup((start,), layout, seed, rounds, 1.0, TRAINING), data).rounds(rounds)
+    run = Learning(strategy, Setup((start,), layout, seed, rounds, 1.0, TRAINING), data).rounds(
+        rounds
+    )
     estimated = strategy.memberships(run.state)
     return membership_mse([estimated[client] for client in data], TRUTH).total
 

@@ -32,12 +32,19 @@ pytestmark = pytest.mark.usefixtures("single_thread")
 def data_of(task: Task, n: int = 23, tests: int = 7, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n + tests, *task.features)).astype(np.float32)
-    y = rng.normal(size=n + tests).astype(np.float32) if task.classes is None else rng.integers(0, 4, n + tests)
+    y = (
+        rng.normal(size=n + tests).astype(np.float32)
+        if task.classes is None
+        else rng.integers(0, 4, n + tests)
+    )
     return dataset(x[:n], y[:n], (x[n:], y[n:]) if tests else None, source="made up")
 
 
 def local_of(
-    task: Task, data: Dataset | None = None, scaling: dict[str, list[float]] | None = None, **training: Any
+    task: Task,
+    data: Dataset | None = None,
+    scaling: dict[str, list[float]] | None = None,
+    **training: Any,
 ) -> tuple[TorchLocal, Vector, Layout]:
     start, layout = initial(task, 3)
     settings = Training(**({"batch": 5, "lr": 0.1} | training))
@@ -55,7 +62,10 @@ def reference(
     anchor = torch.from_numpy(start.copy() if pull.anchor is None else pull.anchor)
     drift = torch.zeros(len(start)) if pull.drift is None else torch.from_numpy(pull.drift)
     sgd = torch.optim.SGD(
-        module.parameters(), training.lr, momentum=training.momentum, weight_decay=training.weight_decay
+        module.parameters(),
+        training.lr,
+        momentum=training.momentum,
+        weight_decay=training.weight_decay,
     )
     rng = generator(1, "test")
     for _ in range(training.epochs):
@@ -101,16 +111,23 @@ def test_the_pull_bends_the_gradient_before_momentum() -> None:
         assert np.allclose(fresh.descend(start, pull).end, expected, atol=1e-5)
 
 
-def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_they_were_not_there() -> None:
+def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_they_were_not_there() -> (
+    None
+):
     start, layout = initial(TABLE, 3)
-    (frozen,) = {span.stop for tensor, span in layout.spans() if tensor.name == layout.tensors[1].name}
+    (frozen,) = {
+        span.stop for tensor, span in layout.spans() if tensor.name == layout.tensors[1].name
+    }
     anchor, drift = np.ones_like(start), np.ones_like(start)
     local, *_ = local_of(TABLE, momentum=0.9, weight_decay=0.1, epochs=3)
     end = local.descend(start, Pull(anchor, 0.3, drift), frozen=frozen).end
     assert np.array_equal(end[:frozen], start[:frozen])
     assert np.all(end[frozen:] != start[frozen:])
     one_step: dict[str, Any] = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
-    ends = [local_of(TABLE, **one_step)[0].descend(start, Pull(anchor, 0.3), frozen=n).end for n in (0, frozen)]
+    ends = [
+        local_of(TABLE, **one_step)[0].descend(start, Pull(anchor, 0.3), frozen=n).end
+        for n in (0, frozen)
+    ]
     assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
     assert np.array_equal(local_of(TABLE)[0].descend(start, frozen=layout.parameters).end, start)
 
@@ -137,12 +154,17 @@ def test_the_same_generator_and_start_give_the_same_bytes() -> None:
 
 
 def test_momentum_starts_anew_with_every_job() -> None:
-    local, start, _ = local_of(TABLE, momentum=0.9, batch=100)  # one batch: its order does not matter
+    local, start, _ = local_of(
+        TABLE, momentum=0.9, batch=100
+    )  # one batch: its order does not matter
     assert np.allclose(local.descend(start).end, local.descend(start).end, atol=1e-6)
 
 
 def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
-    settings: dict[str, Any] = {"momentum": 0.9, "batch": 100}  # one batch: its order does not matter
+    settings: dict[str, Any] = {
+        "momentum": 0.9,
+        "batch": 100,
+    }  # one batch: its order does not matter
     local, start, _ = local_of(TABLE, **settings, weight_decay=0.1)
     first = local.descend(start, epochs=2)
     assert first.velocity is not None
@@ -151,7 +173,9 @@ def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
     assert np.allclose(second.end, local.descend(start, epochs=5).end, atol=1e-6)
     assert not np.allclose(second.end, local.descend(first.end, epochs=3).end, atol=1e-3)
     assert np.array_equal(first.velocity, before)
-    assert local_of(TABLE)[0].descend(start).velocity is None  # without momentum there is nothing to hand on
+    assert (
+        local_of(TABLE)[0].descend(start).velocity is None
+    )  # without momentum there is nothing to hand on
 
 
 def test_a_descent_leaves_its_start_and_the_callers_arrays_alone() -> None:
@@ -189,18 +213,24 @@ def test_steps_given_override_the_epochs_and_begin_another_epoch_where_one_is_to
 
 
 def test_steps_given_are_made_where_batch_norm_skips_a_batch_of_every_epoch() -> None:
-    local, start, _ = local_of(NORMED, data_of(NORMED, n=11))  # two batches of five, and one of a single sample
+    local, start, _ = local_of(
+        NORMED, data_of(NORMED, n=11)
+    )  # two batches of five, and one of a single sample
     assert local.descend(start, steps=5).steps == 5
 
 
 def test_one_full_batch_step_follows_the_gradient() -> None:
     for task in (IMAGES, TABLE, VALUES):
         local, start, _ = local_of(task, batch=100)
-        assert np.allclose(local.descend(start).end, start - np.float32(0.1) * local.gradient(start), atol=1e-6)
+        assert np.allclose(
+            local.descend(start).end, start - np.float32(0.1) * local.gradient(start), atol=1e-6
+        )
 
 
 def test_the_reported_loss_is_the_mean_over_the_steps() -> None:
-    local, start, _ = local_of(TABLE, lr=1e-12, batch=1)  # the model stands still: every step sees the start
+    local, start, _ = local_of(
+        TABLE, lr=1e-12, batch=1
+    )  # the model stands still: every step sees the start
     assert local.descend(start).loss == pytest.approx(local.loss(start), rel=1e-6)
 
 
@@ -211,7 +241,9 @@ def test_weights_multiply_losses_and_the_mean_still_divides_by_the_batch_size() 
     data = data_of(TABLE)
     expected = np.zeros(layout.size)
     for i, weight in enumerate(weights):
-        single = dataset(np.repeat(data.features[i : i + 1], 2, 0), np.repeat(data.targets[i], 2), source="x")
+        single = dataset(
+            np.repeat(data.features[i : i + 1], 2, 0), np.repeat(data.targets[i], 2), source="x"
+        )
         expected += weight * local_of(TABLE, single)[0].gradient(start) / 23
     assert np.allclose(end, start - 0.1 * expected, atol=1e-6)
     ones = local_of(TABLE)[0].descend(start, weights=np.ones(23, np.float32)).end
@@ -234,7 +266,9 @@ def test_the_gradient_is_that_of_the_loss_whatever_the_chunks() -> None:
     for i in np.random.default_rng(0).integers(0, layout.size, 8):
         step = np.zeros(layout.size, np.float32)
         step[i] = 1e-2
-        assert gradient[i] == pytest.approx((local.loss(start + step) - local.loss(start - step)) / 2e-2, abs=1e-3)
+        assert gradient[i] == pytest.approx(
+            (local.loss(start + step) - local.loss(start - step)) / 2e-2, abs=1e-3
+        )
 
 
 def test_a_gradient_over_a_drawn_batch_is_unbiased_and_repeats_on_the_seed() -> None:
@@ -296,10 +330,16 @@ def test_features_are_scaled_then_standardised_per_channel() -> None:
     expected = local_of(plain, dataset(ready, np.arange(10) % 4, source="x"))[0]
     start, _ = initial(task, 3)
     assert np.allclose(
-        local_of(task, data, scaling)[0].predict(start, "train"), expected.predict(start, "train"), atol=1e-5
+        local_of(task, data, scaling)[0].predict(start, "train"),
+        expected.predict(start, "train"),
+        atol=1e-5,
     )
     fixed = task.model_copy(update={"standardise": Standardise(mean=(3.0, 5.0), std=(2.0, 1.0))})
-    assert np.allclose(local_of(fixed, data)[0].predict(start, "train"), expected.predict(start, "train"), atol=1e-5)
+    assert np.allclose(
+        local_of(fixed, data)[0].predict(start, "train"),
+        expected.predict(start, "train"),
+        atol=1e-5,
+    )
 
 
 def test_scaling_for_another_number_of_channels_is_refused() -> None:
@@ -347,13 +387,17 @@ def test_batch_norm_skips_a_batch_of_one_sample() -> None:
 
 
 def test_dropout_draws_from_the_jobs_own_generator() -> None:
-    task = Task(features=(3, 32, 32), classes=4, model=Model(name="vgg16", options={"dropout": 0.5}))
+    task = Task(
+        features=(3, 32, 32), classes=4, model=Model(name="vgg16", options={"dropout": 0.5})
+    )
     start, layout = initial(task, 3)
     ends = []
     for seed in (1, 2):
         torch.manual_seed(seed)
         before = torch.random.get_rng_state()
-        local = TorchLocal(data_of(task, n=2, tests=0), task, layout, Training(), generator(1, "test"))
+        local = TorchLocal(
+            data_of(task, n=2, tests=0), task, layout, Training(), generator(1, "test")
+        )
         ends.append(local.descend(start).end.tobytes())
         assert torch.equal(torch.random.get_rng_state(), before)
     assert ends[0] == ends[1]
@@ -361,7 +405,11 @@ def test_dropout_draws_from_the_jobs_own_generator() -> None:
 
 def test_losses_predictions_gradients_and_memberships_are_those_of_evaluation() -> None:
     """With dropout and batch norm in training mode each would differ from call to call, or move the buffers."""
-    task = Task(features=(3, 32, 32), classes=4, model=Model(name="vgg16", options={"dropout": 0.5, "head": 2}))
+    task = Task(
+        features=(3, 32, 32),
+        classes=4,
+        model=Model(name="vgg16", options={"dropout": 0.5, "head": 2}),
+    )
     local, start, layout = local_of(task, data_of(task, n=4, tests=2))
     for ask in (
         local.losses,
@@ -382,7 +430,9 @@ def test_a_layout_of_another_model_is_refused() -> None:
     with pytest.raises(UserError, match="built here it has 44 values, the coordinator's has 12"):
         TorchLocal(data_of(TABLE), TABLE, other, Training(), generator(1, "test"))
     other = Layout((Tensor("fc.weight", (11, 4)),), 1)  # as many values, but others
-    with pytest.raises(UserError, match="44 parameters in 4 tensors, the coordinator's has 44 in 1"):
+    with pytest.raises(
+        UserError, match="44 parameters in 4 tensors, the coordinator's has 44 in 1"
+    ):
         TorchLocal(data_of(TABLE), TABLE, other, Training(), generator(1, "test"))
 
 

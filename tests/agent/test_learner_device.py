@@ -35,7 +35,9 @@ from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
 from tests.agent.test_worker import job
 from tests.processes import ROOT
 
-SCALED = IMAGES.model_copy(update={"standardise": Standardise(mean=(0.5,), std=(2.0,)), "scale": 0.5})
+SCALED = IMAGES.model_copy(
+    update={"standardise": Standardise(mean=(0.5,), std=(2.0,)), "scale": 0.5}
+)
 DROPPING = Task(features=(1, 28, 28), classes=4, model=Model(name="femnist_cnn"))
 HEADED = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5", options={"head": 2}))
 COLOURED = Task(features=(3, 32, 32), classes=4, model=Model(name="resnet9", options={"head": 2}))
@@ -67,7 +69,8 @@ def test_auto_takes_the_fastest_that_is_there(
 def test_a_device_that_is_not_there_is_an_error_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, "mps")
     with pytest.raises(
-        PublicError, match=r"training\.device: torch .* can use no cuda here; it has mps, cpu\. Set auto"
+        PublicError,
+        match=r"training\.device: torch .* can use no cuda here; it has mps, cpu\. Set auto",
     ):
         chosen("cuda", "training.device")
 
@@ -111,7 +114,11 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.products: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor) and one.dim()]
+        tensors = [
+            one
+            for one in tree_leaves((args, kwargs))
+            if isinstance(one, torch.Tensor) and one.dim()
+        ]
         devices = {tensor.device.type for tensor in tensors}
         name = str(func)
         if len(devices) > 1 and not name.startswith("aten.copy_"):
@@ -155,19 +162,35 @@ def test_the_watch_sees_an_operation_on_two_devices(elsewhere: Watch) -> None:
     assert elsewhere.products == {"meta"}
 
 
-@pytest.mark.parametrize("task", [IMAGES, SCALED, TABLE, VALUES, NORMED, DROPPING], ids=lambda task: task.model.name)
-def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cpu(task: Task, elsewhere: Watch) -> None:
+@pytest.mark.parametrize(
+    "task", [IMAGES, SCALED, TABLE, VALUES, NORMED, DROPPING], ids=lambda task: task.model.name
+)
+def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cpu(
+    task: Task, elsewhere: Watch
+) -> None:
     local, start = local_of(task, momentum=0.9, weight_decay=0.1)
     elsewhere.products.clear()  # a model that is built computes its shape, on the CPU
     drift = np.ones(local._layout.parameters, np.float32)
     done = local.descend(start, Pull(start, 0.1, drift), epochs=1)
     assert done.velocity is not None
-    assert elsewhere.crossed == [done.steps, local._layout.size, local._layout.parameters]  # losses, model, velocity
-    for vector in (done.end, done.velocity, local.gradient(start), local.losses(start), local.predict(start, "test")):
+    assert elsewhere.crossed == [
+        done.steps,
+        local._layout.size,
+        local._layout.parameters,
+    ]  # losses, model, velocity
+    for vector in (
+        done.end,
+        done.velocity,
+        local.gradient(start),
+        local.losses(start),
+        local.predict(start, "test"),
+    ):
         assert type(vector) is np.ndarray
         assert vector.dtype == np.float32
     assert done.end.shape == start.shape
-    again = local.descend(start, velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2)
+    again = local.descend(
+        start, velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2
+    )
     assert again.steps == 2
     assert elsewhere.products == {"meta"}
     assert local.moments().count.dtype == np.float64  # sums over files are made on the CPU
@@ -179,7 +202,9 @@ def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) 
     done = local.descend(start, contrast=Contrast(2), epochs=1)
     assert done.steps > 0
     assert local.memberships(start, 2).sum() == local.examples
-    assert "meta" in elsewhere.products  # matrices of colours are made on the CPU, where they are drawn
+    assert (
+        "meta" in elsewhere.products
+    )  # matrices of colours are made on the CPU, where they are drawn
 
 
 def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
@@ -212,12 +237,18 @@ def test_a_job_for_a_device_that_is_not_there_fails_with_the_setting(
 def test_a_worker_is_asked_whether_a_device_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, "mps")
     assert answer({"job": "device", "wanted": "auto"}) == {"device": "mps"}
-    assert answer({"job": "device", "wanted": "cuda"})["failure"].startswith("training.device: torch")
+    assert answer({"job": "device", "wanted": "cuda"})["failure"].startswith(
+        "training.device: torch"
+    )
 
 
-def test_a_report_names_what_it_was_computed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_names_what_it_was_computed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     has(monkeypatch, "mps")
-    monkeypatch.setattr(learner, "opened", lambda kind: torch.device("cpu"))  # there is no such device here
+    monkeypatch.setattr(
+        learner, "opened", lambda kind: torch.device("cpu")
+    )  # there is no such device here
     answer(job(tmp_path, training=Training(device="auto").model_dump(mode="json")))
     assert ReportContent.from_bytes((tmp_path / "report").read_bytes()).device == "mps"
 
@@ -248,8 +279,12 @@ async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
 def test_an_agent_that_is_to_use_a_gpu_that_is_not_there_says_so_at_once(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,label\n1,0\n2,1\n")
     words = ["--data", str(tmp_path / "data.csv"), "--state", str(tmp_path / "state")]
-    command = python("covey.agent.cli", "start", *words, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda")
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment())
+    command = python(
+        "covey.agent.cli", "start", *words, "--broker", "mqtt://127.0.0.1:9", "--device", "cuda"
+    )
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environment()
+    )
     assert done.returncode == 2, done.stderr
     assert "policy of this device: device: torch" in done.stderr
     assert "can use no cuda here" in done.stderr

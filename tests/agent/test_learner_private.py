@@ -74,8 +74,12 @@ def test_each_examples_gradient_is_shortened_to_the_norm() -> None:
 
 
 def test_the_noise_of_a_step_is_what_was_declared() -> None:
-    quiet, start = local_of(LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0)
-    noisy, _ = local_of(LocalPrivacy(noise_multiplier=3.0, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0)
+    quiet, start = local_of(
+        LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0
+    )
+    noisy, _ = local_of(
+        LocalPrivacy(noise_multiplier=3.0, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0
+    )
     difference = noisy.descend(start).end - quiet.descend(start).end
     assert np.std(difference) == pytest.approx(3.0 * 2.0 / 60, rel=0.1)
 
@@ -103,8 +107,12 @@ def test_an_empty_sample_is_a_step_of_noise_alone() -> None:
     local, _ = local_of(privacy, batch=1, epochs=1, lr=1.0)
     private = local._private
     assert private is not None
-    gradients = private.gradients(lambda outputs: outputs.sum(), local._gathered(private_rows([]))[0])
-    assert np.std(np.concatenate([one.numpy().ravel() for one in gradients])) == pytest.approx(1.0, rel=0.1)
+    gradients = private.gradients(
+        lambda outputs: outputs.sum(), local._gathered(private_rows([]))[0]
+    )
+    assert np.std(np.concatenate([one.numpy().ravel() for one in gradients])) == pytest.approx(
+        1.0, rel=0.1
+    )
 
 
 def private_rows(rows: list[int]) -> Any:
@@ -183,22 +191,33 @@ def done(folder: Path, **changes: Any) -> ReportContent:
     return ReportContent.from_bytes((folder / "report").read_bytes())
 
 
-def test_a_worker_trains_privately_and_reports_epsilon_and_no_figure_of_the_data(tmp_path: Path) -> None:
+def test_a_worker_trains_privately_and_reports_epsilon_and_no_figure_of_the_data(
+    tmp_path: Path,
+) -> None:
     report = done(tmp_path / "a", privacy=LOCAL)
     assert set(report.numbers) == {"epsilon"}
     assert report.numbers["epsilon"] > 0.0
     assert (report.loss, report.steps) == (0.0, 0)
     assert load_memory(tmp_path / "a" / "memory")[LEDGER].shape == (1, 3)
     other = done(tmp_path / "b", privacy=LOCAL)
-    first, second = (decode(one.vectors["model"], length=one.vectors["model"].length) for one in (report, other))
-    assert not np.array_equal(first, second), "a device's noise must be secret, and the order's seed is not"
+    first, second = (
+        decode(one.vectors["model"], length=one.vectors["model"].length) for one in (report, other)
+    )
+    assert not np.array_equal(first, second), (
+        "a device's noise must be secret, and the order's seed is not"
+    )
 
 
 def test_a_device_draws_its_signatures_noise_in_secret(tmp_path: Path) -> None:
     """An order of the same seed twice: who can repeat the noise can take it off."""
     privacy = {"signatures": {"clip": 1.0, "noise_multiplier": 1.0}, "local": None, "rounds": 3}
     size = 5 * 2  # the linear model's only layer is its final one
-    order = {"phase": "signature", "strategy": {"name": "fedclust"}, "sizes": {"signature": size}, "privacy": privacy}
+    order = {
+        "phase": "signature",
+        "strategy": {"name": "fedclust"},
+        "sizes": {"signature": size},
+        "privacy": privacy,
+    }
     one, other = (done(tmp_path / name, **order).vectors["signature"] for name in ("a", "b"))
     first, second = (decode(vector, length=vector.length) for vector in (one, other))
     assert np.linalg.norm(first - second) > 0.5

@@ -18,8 +18,12 @@ from covey.shared.scenario.consent import AllowedCode, ConsentError
 from covey.shared.scenario.scenario import Model, Task
 
 
-def task(name: str, *features: int, classes: int | None = 10, init: str | None = None, **options: Any) -> Task:
-    return Task(features=features, classes=classes, model=Model(name=name, options=options), init=init)
+def task(
+    name: str, *features: int, classes: int | None = 10, init: str | None = None, **options: Any
+) -> Task:
+    return Task(
+        features=features, classes=classes, model=Model(name=name, options=options), init=init
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,7 +44,9 @@ def task(name: str, *features: int, classes: int | None = 10, init: str | None =
     ],
     ids=lambda value: value.model.name if isinstance(value, Task) else str(value),
 )
-def test_a_built_in_model_has_exactly_the_published_parameters(described: Task, parameters: int, final: int) -> None:
+def test_a_built_in_model_has_exactly_the_published_parameters(
+    described: Task, parameters: int, final: int
+) -> None:
     vector, layout = initial(described, seed=0)
     assert layout.parameters == parameters
     assert layout.final_layer == slice(parameters - final, parameters)
@@ -56,7 +62,10 @@ def test_celeba_with_two_blocks_has_fesems_flat_width() -> None:
 def test_float_buffers_follow_the_parameters_and_integer_buffers_are_left_out() -> None:
     vector, layout = initial(task("celeba_cnn", 3, 84, 84, classes=2), 0)
     assert layout.size - layout.parameters == 4 * 64
-    assert [tensor.name for tensor in layout.tensors[layout.trainable :]][:2] == ["bn1.running_mean", "bn1.running_var"]
+    assert [tensor.name for tensor in layout.tensors[layout.trainable :]][:2] == [
+        "bn1.running_mean",
+        "bn1.running_var",
+    ]
     assert not any("num_batches" in tensor.name for tensor in layout.tensors)
     assert layout.named(vector)["bn4.running_var"].tolist() == [1.0] * 32
 
@@ -116,17 +125,26 @@ def test_a_model_of_the_users_own_that_nobody_allowed_is_not_imported() -> None:
     assert "their_models" not in sys.modules
 
 
-def test_an_installed_entry_point_is_a_name_that_can_be_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_entry_point_is_a_name_that_can_be_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     point = EntryPoint("tiny", "covey.agent.training.models:linear", "covey.models")
-    monkeypatch.setattr("covey.agent.own_code.metadata.entry_points", lambda group, name: [point] * (name == "tiny"))
+    monkeypatch.setattr(
+        "covey.agent.own_code.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
+    )
     assert layout_of(build(task("tiny", 5), 0, AllowedCode(frozenset({"tiny"})))).parameters == 60
     with pytest.raises(UserError, match="no installed package has an entry point 'small'"):
         build(task("small", 5), 0, AllowedCode(frozenset({"small"})))
 
 
 @pytest.mark.parametrize("options", [{"hidden": 10**9}, {"hidden": [1] * 65}], ids=str)
-def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memory(options: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"built here it has 75000000010 values, the coordinator's has 650|at most 64"):
+def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memory(
+    options: dict[str, Any],
+) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"built here it has 75000000010 values, the coordinator's has 650|at most 64",
+    ):
         build(task("mlp", 64, **options), 0, values=650)
 
 
@@ -143,9 +161,15 @@ def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memo
             r"only imports system from elsewhere; .* allow it by --allow their_models:system",
         ),
         (task("their_models:not_a_module", 3), r"returned int; a torch\.nn\.Module"),
-        (task("their_models:wrong_width", 3), r"gives shape \(2, 11\) for 2 samples, the task wants \(2, 10\)"),
+        (
+            task("their_models:wrong_width", 3),
+            r"gives shape \(2, 11\) for 2 samples, the task wants \(2, 10\)",
+        ),
         (task("their_models:wrong_input", 3), r"does not take features \[3\]"),
-        (task("their_models:good", 3, depth=9), r"depth.*it takes \(features, outputs, \*, width=3\)"),
+        (
+            task("their_models:good", 3, depth=9),
+            r"depth.*it takes \(features, outputs, \*, width=3\)",
+        ),
         (task("mlp", 3, hiden=9), r"hiden.*it takes \(features"),
         (task("lenet5", 64), "images"),
         (task("lenet5", 1, 8, 8), "at least 16x16"),
@@ -174,7 +198,9 @@ def test_stored_initial_weights_replace_the_drawn_ones(tmp_path: Path) -> None:
     assert np.array_equal(initial(task("linear", 10, classes=3, init=str(path)), 0)[0], theta)
 
 
-def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a_row(tmp_path: Path) -> None:
+def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a_row(
+    tmp_path: Path,
+) -> None:
     described = task("linear", 10, classes=3, init=str(tmp_path / "start.npz"))
     rows = np.arange(66, dtype=np.float32).reshape(2, 33)
     np.savez(tmp_path / "start.npz", theta0=rows[0])
@@ -187,12 +213,18 @@ def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a
         initial(described, 0, 2)
 
 
-def test_what_agent_model_wrote_is_taken_whole_with_the_statistics_of_batch_norms(tmp_path: Path) -> None:
-    normed = Task(features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1}))
+def test_what_agent_model_wrote_is_taken_whole_with_the_statistics_of_batch_norms(
+    tmp_path: Path,
+) -> None:
+    normed = Task(
+        features=(3, 8, 8), classes=4, model=Model(name="celeba_cnn", options={"blocks": 1})
+    )
     drawn = [initial(normed, seed)[0] + 1 for seed in (1, 2)]
     np.savez(tmp_path / "start.npz", starts=np.stack(drawn), layout=np.array("{}"))
     again = normed.model_copy(update={"init": str(tmp_path / "start.npz")})
-    assert [initial(again, 0, j)[0].tolist() for j in range(2)] == [vector.tolist() for vector in drawn]
+    assert [initial(again, 0, j)[0].tolist() for j in range(2)] == [
+        vector.tolist() for vector in drawn
+    ]
     with pytest.raises(UserError, match="starts is float32"):
         initial(task("linear", 10, classes=3, init=str(tmp_path / "start.npz")), 0)
 
@@ -213,7 +245,9 @@ def test_batch_norm_that_averages_over_all_it_ever_saw_is_refused() -> None:
         ({"theta0": np.array([None] * 33)}, "pickle"),
     ],
 )
-def test_faulty_initial_weights_are_refused(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_faulty_initial_weights_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], words: str
+) -> None:
     path = tmp_path / "start.npz"
     np.savez(path, **arrays)
     with pytest.raises(UserError, match=words):

@@ -37,7 +37,9 @@ def put(box: Outbox, step: int, text: str = "", *, with_memory: bool = True) -> 
     report, memory = box.places(step)
     content, kept = report.read_bytes(), digest(memory.read_bytes())
     size = len(content)
-    box.put(step, digest(content), size, part_bytes=1024, with_memory=with_memory, memory_digest=kept)
+    box.put(
+        step, digest(content), size, part_bytes=1024, with_memory=with_memory, memory_digest=kept
+    )
 
 
 def seen(folder: Path) -> tuple[Outboxed, str | None, str | None]:
@@ -60,7 +62,11 @@ def started(folder: Path) -> Outbox:
 def test_a_report_and_its_fate_survive_a_restart(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
-        assert (box.state.size, box.state.part_bytes, box.state.digest) == (8, 1024, digest(b"report 2").hex())
+        assert (box.state.size, box.state.part_bytes, box.state.digest) == (
+            8,
+            1024,
+            digest(b"report 2").hex(),
+        )
     assert seen(tmp_path) == (Outboxed("r", 1, 2), "report 2", "memory 1")
 
 
@@ -109,7 +115,9 @@ def test_the_fate_of_another_step_changes_nothing(tmp_path: Path) -> None:
     assert seen(tmp_path)[0] == Outboxed("r", 1, 2)
 
 
-def test_another_run_begins_with_nothing_and_finds_its_own_again_when_it_comes_back(tmp_path: Path) -> None:
+def test_another_run_begins_with_nothing_and_finds_its_own_again_when_it_comes_back(
+    tmp_path: Path,
+) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.switch("other")
@@ -127,7 +135,9 @@ def test_a_third_run_leaves_no_files_of_the_first(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["state.json"]
 
 
-def test_an_accepted_report_that_is_asked_for_again_waits_with_the_memory_from_before_it(tmp_path: Path) -> None:
+def test_an_accepted_report_that_is_asked_for_again_waits_with_the_memory_from_before_it(
+    tmp_path: Path,
+) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.commit(2)
@@ -170,7 +180,9 @@ def test_a_damaged_report_is_named_set_aside_and_not_promised(tmp_path: Path) ->
     assert (tmp_path / "report-r-2.damaged").exists()
 
 
-def test_a_damaged_report_that_was_accepted_is_worked_on_again_from_the_memory_before_it(tmp_path: Path) -> None:
+def test_a_damaged_report_that_was_accepted_is_worked_on_again_from_the_memory_before_it(
+    tmp_path: Path,
+) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.commit(2)
@@ -189,7 +201,9 @@ def test_memory_that_is_set_aside_stays_readable_for_a_person(tmp_path: Path) ->
     assert (tmp_path / "memory-r-1.damaged").read_text() == "memory 1"
 
 
-def test_a_full_disk_delays_what_is_written_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_delays_what_is_written_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         with monkeypatch.context() as patch:

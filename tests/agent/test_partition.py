@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 
 from covey.agent.data import Dataset, load_named
 from covey.agent.data.dataset import dataset
-from covey.agent.data.partition import Split, client_dataset, fleet_data, limited, load_split, partition
+from covey.agent.data.partition import (
+    Split,
+    client_dataset,
+    fleet_data,
+    limited,
+    load_split,
+    partition,
+)
 from covey.agent.data.partition_rules import superclass
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import (
@@ -55,7 +62,9 @@ RULES: list[Partition] = [
 
 
 def split_of(cfg: Partition, agents: int = 20, seed: int = 0, tests: bool = True) -> Split:
-    return partition(cfg, TARGETS, agents, np.random.default_rng(seed), test_targets=TESTS if tests else None)
+    return partition(
+        cfg, TARGETS, agents, np.random.default_rng(seed), test_targets=TESTS if tests else None
+    )
 
 
 def labels_of(split: Split, agent: int) -> set[int]:
@@ -64,7 +73,9 @@ def labels_of(split: Split, agent: int) -> set[int]:
 
 @pytest.mark.parametrize("tests", [True, False])
 @pytest.mark.parametrize("cfg", RULES, ids=str)
-def test_training_shares_are_disjoint_and_nobody_is_left_without(cfg: Partition, tests: bool) -> None:
+def test_training_shares_are_disjoint_and_nobody_is_left_without(
+    cfg: Partition, tests: bool
+) -> None:
     split = split_of(cfg, tests=tests)
     assert split.agents == 20
     assert len(np.unique(split.train_idx)) == len(split.train_idx)
@@ -72,7 +83,9 @@ def test_training_shares_are_disjoint_and_nobody_is_left_without(cfg: Partition,
     assert min(len(split.test(agent)) for agent in range(20)) > 0
 
 
-@pytest.mark.parametrize("cfg", [rule for rule in RULES if rule.name != "superclass_mixture"], ids=str)
+@pytest.mark.parametrize(
+    "cfg", [rule for rule in RULES if rule.name != "superclass_mixture"], ids=str
+)
 def test_training_shares_cover_the_set(cfg: Partition) -> None:
     assert sorted(split_of(cfg).train_idx) == list(range(2000))
 
@@ -111,7 +124,9 @@ def test_label_skew_shares_a_label_evenly_among_its_owners() -> None:
 def test_the_local_view_holds_all_test_samples_of_the_labels_owned(cfg: Partition) -> None:
     split = split_of(cfg)
     for agent in range(20):
-        assert sorted(split.test(agent)) == [i for i in range(500) if TESTS[i] in labels_of(split, agent)]
+        assert sorted(split.test(agent)) == [
+            i for i in range(500) if TESTS[i] in labels_of(split, agent)
+        ]
 
 
 @pytest.mark.parametrize("rule", [LabelSkew, GroupedLabels, Dirichlet])
@@ -120,7 +135,9 @@ def test_proportional_tests_are_shared_out_as_the_training_samples_of_each_label
     assert np.array_equal(split.train_idx, view.train_idx)
     assert sorted(split.test_idx) == list(range(500))  # every test sample, once
     for agent, label in itertools.product(range(20), range(10)):
-        own, everybody = (np.bincount(TARGETS[idx], minlength=10) for idx in (split.train(agent), split.train_idx))
+        own, everybody = (
+            np.bincount(TARGETS[idx], minlength=10) for idx in (split.train(agent), split.train_idx)
+        )
         tests = np.bincount(TESTS[split.test(agent)], minlength=10)[label]
         assert abs(tests - own[label] / everybody[label] * np.count_nonzero(label == TESTS)) < 1
 
@@ -132,12 +149,18 @@ def test_a_second_super_class_leaves_the_other_labels_out() -> None:
         assert set(labels.tolist()) <= {0, 1, 2, 3, 4}
         assert (np.isin(labels, (0, 1)).mean() > 0.5) == (agent < 10)
         assert set(TESTS[split.test(agent)].tolist()) <= {0, 1, 2, 3, 4}
-    assert superclass(SuperclassMixture(first=(0,), second=(2,)), np.array([0, 1, 2])).tolist() == [0, -1, 1]
+    assert superclass(SuperclassMixture(first=(0,), second=(2,)), np.array([0, 1, 2])).tolist() == [
+        0,
+        -1,
+        1,
+    ]
 
 
 @settings(max_examples=20, deadline=None)
 @given(alpha=st.floats(0.05, 5), agents=st.integers(2, 30), seed=st.integers(0, 100))
-def test_dirichlet_and_quantity_leave_nobody_below_the_minimum(alpha: float, agents: int, seed: int) -> None:
+def test_dirichlet_and_quantity_leave_nobody_below_the_minimum(
+    alpha: float, agents: int, seed: int
+) -> None:
     for cfg in (Dirichlet(alpha=alpha, min_samples=10), Quantity(alpha=alpha, min_samples=10)):
         split = split_of(cfg, agents=agents, seed=seed)
         assert np.diff(split.train_ptr).min() >= 10
@@ -193,7 +216,9 @@ def test_the_first_version_of_dirichlet_still_gives_the_partitions_of_stored_tab
 def test_every_agent_gets_its_share_of_a_class_rounded_down_or_up_under_dirichlet() -> None:
     """One class and a large alpha: shares are nearly even, and no offset moves a count by a whole sample."""
     targets = np.zeros(1000, np.int64)
-    split = partition(Dirichlet(alpha=1e9), targets, 7, np.random.default_rng(0), test_targets=targets[:10])
+    split = partition(
+        Dirichlet(alpha=1e9), targets, 7, np.random.default_rng(0), test_targets=targets[:10]
+    )
     assert set(np.diff(split.train_ptr).tolist()) == {142, 143}
 
 
@@ -201,7 +226,10 @@ def test_grouped_labels_gives_groups_disjoint_labels_and_says_which() -> None:
     split = split_of(GroupedLabels(groups=2), agents=10)
     assert split.truth is not None
     assert split.truth.tolist() == [0] * 5 + [1] * 5
-    assert all(labels_of(split, agent) == ({0, 1, 2, 3, 4} if agent < 5 else {5, 6, 7, 8, 9}) for agent in range(10))
+    assert all(
+        labels_of(split, agent) == ({0, 1, 2, 3, 4} if agent < 5 else {5, 6, 7, 8, 9})
+        for agent in range(10)
+    )
     assert set(np.diff(split.train_ptr).tolist()) == {200}
 
 
@@ -219,7 +247,9 @@ def test_rotation_turns_the_images_of_a_group_and_of_its_test_set() -> None:
         own = client_dataset(data, split, agent)
         turned = np.rot90(images[split.train(agent)], agent // 2, axes=(2, 3))
         assert np.array_equal(own.features, turned)
-        assert np.array_equal(own.test_features, np.rot90(images[split.test(agent)], agent // 2, axes=(2, 3)))
+        assert np.array_equal(
+            own.test_features, np.rot90(images[split.test(agent)], agent // 2, axes=(2, 3))
+        )
 
 
 def test_rotation_refuses_what_is_no_square_image() -> None:
@@ -233,7 +263,9 @@ def test_superclass_mixture_draws_the_larger_share_from_ones_own_superclass() ->
     assert split.truth is not None
     assert np.allclose(split.truth[0], [0.7, 0.3])
     assert np.allclose(split.truth[19], [0.3, 0.7])
-    assert set(np.diff(split.train_ptr).tolist()) == {80}  # 2 * 800 / 20: the smaller super-class suffices
+    assert set(np.diff(split.train_ptr).tolist()) == {
+        80
+    }  # 2 * 800 / 20: the smaller super-class suffices
     assert set(np.diff(split.test_ptr).tolist()) == {16}
     firsts = [int(np.isin(TARGETS[split.train(agent)], (0, 1, 8, 9)).sum()) for agent in range(20)]
     assert firsts == [56] * 10 + [24] * 10
@@ -327,7 +359,9 @@ def test_by_group_says_what_is_lacking(cfg: ByGroup, agents: int, words: str) ->
 def test_a_rule_that_cannot_be_kept_says_so() -> None:
     with pytest.raises(UserError, match="natural clients"):
         split_of(ByGroup())
-    with pytest.raises(UserError, match="100 agents with 30 samples each need 3000, there are 2000"):
+    with pytest.raises(
+        UserError, match="100 agents with 30 samples each need 3000, there are 2000"
+    ):
         split_of(Quantity(min_samples=30), agents=100)
     with pytest.raises(UserError, match="11 groups"):
         split_of(GroupedLabels(groups=11))
@@ -353,13 +387,29 @@ def test_a_stored_partition_comes_back_the_same(cfg: Partition, tmp_path: Path) 
         split = split_of(cfg, tests=tests)
         split.save(tmp_path / "p.npz")
         back = load_split(tmp_path / "p.npz", data, 20)
-        for name in ("train_idx", "train_ptr", "test_idx", "test_ptr", "test_of", "truth", "turns", "populations"):
+        for name in (
+            "train_idx",
+            "train_ptr",
+            "test_idx",
+            "test_ptr",
+            "test_of",
+            "truth",
+            "turns",
+            "populations",
+        ):
             assert np.array_equal(getattr(split, name), getattr(back, name)), name
 
 
 def stored(path: Path, **changed: object) -> Path:
-    arrays = {"train_idx": [0, 1, 2], "train_ptr": [0, 2, 3], "test_idx": [3, 4], "test_ptr": [0, 1, 2]} | changed
-    np.savez(path, **{name: np.asarray(value) for name, value in arrays.items() if value is not None})  # type: ignore[arg-type]
+    arrays = {
+        "train_idx": [0, 1, 2],
+        "train_ptr": [0, 2, 3],
+        "test_idx": [3, 4],
+        "test_ptr": [0, 1, 2],
+    } | changed
+    np.savez(
+        path, **{name: np.asarray(value) for name, value in arrays.items() if value is not None}
+    )  # type: ignore[arg-type]
     return path
 
 
@@ -384,14 +434,18 @@ def test_a_users_partition_needs_the_four_arrays_only(tmp_path: Path) -> None:
         ({"test_of": "dev"}, "test_of is 'dev'"),
     ],
 )
-def test_a_faulty_stored_partition_names_the_array(tmp_path: Path, changed: dict[str, object], words: str) -> None:
+def test_a_faulty_stored_partition_names_the_array(
+    tmp_path: Path, changed: dict[str, object], words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         load_split(stored(tmp_path / "p.npz", **changed), POOL, 2)
 
 
 def scenario(**fleet: object) -> Scenario:
     task = Task(features=(1, 8, 8), classes=10)
-    return Scenario(name="t", task=task, strategy=FedAvg(), fleet=Fleet.model_validate({"agents": 10, **fleet}))
+    return Scenario(
+        name="t", task=task, strategy=FedAvg(), fleet=Fleet.model_validate({"agents": 10, **fleet})
+    )
 
 
 def test_a_fleet_on_digits_gets_its_data_by_the_scenario_alone() -> None:
@@ -402,7 +456,9 @@ def test_a_fleet_on_digits_gets_its_data_by_the_scenario_alone() -> None:
     assert np.array_equal(split.train_idx, again.train_idx)
 
 
-def test_the_limit_draws_on_the_seed_and_does_not_go_with_a_stored_partition(tmp_path: Path) -> None:
+def test_the_limit_draws_on_the_seed_and_does_not_go_with_a_stored_partition(
+    tmp_path: Path,
+) -> None:
     data, split = fleet_data(scenario(limit=300))
     assert len(data.targets) == 300
     assert len(split.train_idx) + len(np.unique(split.test_idx)) == 300
@@ -419,7 +475,9 @@ def test_a_fleet_reads_a_stored_partition(tmp_path: Path) -> None:
     data: Dataset = load_named("digits")
     split = partition(Iid(), data.targets, 10, np.random.default_rng(5))
     split.save(tmp_path / "p.npz")
-    assert np.array_equal(fleet_data(scenario(partition=str(tmp_path / "p.npz")))[1].train_idx, split.train_idx)
+    assert np.array_equal(
+        fleet_data(scenario(partition=str(tmp_path / "p.npz")))[1].train_idx, split.train_idx
+    )
     with pytest.raises(UserError, match="does not exist"):
         fleet_data(scenario(partition=str(tmp_path / "absent.npz")))
 
@@ -447,7 +505,9 @@ def test_two_hundred_writers_of_two_populations() -> None:
 
 def test_thirty_people_keep_every_activity_in_both_parts_and_leak_next_to_nothing() -> None:
     data = real("har")
-    split = partition(ByGroup(split="time"), data.targets, 30, np.random.default_rng(0), groups=data.groups)
+    split = partition(
+        ByGroup(split="time"), data.targets, 30, np.random.default_rng(0), groups=data.groups
+    )
     leaks = 0
     for agent in range(30):
         own = client_dataset(data, split, agent)

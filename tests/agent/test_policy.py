@@ -40,17 +40,41 @@ def model(**options: Any) -> dict[str, Any]:
 
 REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     (policy(methods=["fedclust", "ifca"]), {}, "methods: fedavg is not among fedclust, ifca"),
-    (policy(refuse_phases=["signature"]), {"phase": "signature"}, "refuse_phases: the phase signature is refused"),
-    (policy(max_epochs=3), {"training": {"epochs": 4}}, "max_epochs: training.epochs is 4, at most 3 are allowed"),
+    (
+        policy(refuse_phases=["signature"]),
+        {"phase": "signature"},
+        "refuse_phases: the phase signature is refused",
+    ),
+    (
+        policy(max_epochs=3),
+        {"training": {"epochs": 4}},
+        "max_epochs: training.epochs is 4, at most 3 are allowed",
+    ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
     (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),
     (Rules(), {"numbers": {"steps": "many"}}, "numbers.steps is no whole number"),
-    (policy(max_epochs=3), {"evaluation": {"tune_epochs": 5}}, "max_epochs: evaluation.tune_epochs is 5"),
-    (policy(max_model_values=9), {}, "max_model_values: the model has 10 values, at most 9 are allowed"),
+    (
+        policy(max_epochs=3),
+        {"evaluation": {"tune_epochs": 5}},
+        "max_epochs: evaluation.tune_epochs is 5",
+    ),
+    (
+        policy(max_model_values=9),
+        {},
+        "max_model_values: the model has 10 values, at most 9 are allowed",
+    ),
     (Rules(), {"training": {"epochs": "many"}}, "training.epochs is no whole number"),
     (Rules(), {"layout": {"tensors": 3, "trainable": 1}}, "layout: expected a list of tensors"),
-    (Rules(), {"task": {**TASK.told(), "init": "/etc/shadow"}}, "task.init names a file of this device"),
-    (Rules(), {"task": {**TASK.told(), "model": {"name": "os:system"}}}, "os:system; .* --allow os"),
+    (
+        Rules(),
+        {"task": {**TASK.told(), "init": "/etc/shadow"}},
+        "task.init names a file of this device",
+    ),
+    (
+        Rules(),
+        {"task": {**TASK.told(), "model": {"name": "os:system"}}},
+        "os:system; .* --allow os",
+    ),
     (Rules(), {"task": {**TASK.told(), "model": []}}, "task.model is no mapping"),
     (Rules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
     (Rules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),
@@ -58,7 +82,9 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("rules", "changes", "why"), REFUSED, ids=lambda value: str(value)[:40])
-def test_an_order_that_breaks_a_rule_is_refused_with_its_name(rules: Rules, changes: dict[str, Any], why: str) -> None:
+def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
+    rules: Rules, changes: dict[str, Any], why: str
+) -> None:
     refusal = rules.refuses(order(1, ref(), **changes), DEVICE)
     assert refusal is not None
     with pytest.raises(PolicyError, match=why):
@@ -70,16 +96,25 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(rules: Rules, chan
 
 
 def test_models_are_counted_and_none_is_another_agents() -> None:
-    assert "max_models: 2 models, at most 1" in str(policy(max_models=1).refuses(order(1, ref(), ref("1")), DEVICE))
-    assert Rules().refuses(order(1, ref("@pi-8")), DEVICE) == "models: @pi-8 is another agent's own model"
+    assert "max_models: 2 models, at most 1" in str(
+        policy(max_models=1).refuses(order(1, ref(), ref("1")), DEVICE)
+    )
+    assert (
+        Rules().refuses(order(1, ref("@pi-8")), DEVICE)
+        == "models: @pi-8 is another agent's own model"
+    )
     large = ref(content=b"x" * 100_000)
-    assert "a model of 100000 bytes, at most 65616" in str(policy(max_model_values=10).refuses(order(1, large), DEVICE))
+    assert "a model of 100000 bytes, at most 65616" in str(
+        policy(max_model_values=10).refuses(order(1, large), DEVICE)
+    )
 
 
 def test_steps_are_counted_over_all_trainings_of_an_order() -> None:
     rules = policy(max_steps=10)
     rules.check_steps(10)
-    with pytest.raises(PolicyError, match="max_steps: the order takes 11 steps or more, at most 10"):
+    with pytest.raises(
+        PolicyError, match="max_steps: the order takes 11 steps or more, at most 10"
+    ):
         rules.check_steps(11)
     Rules(UNLIMITED).check_steps(10**15)
 
@@ -92,7 +127,8 @@ def test_allowed_code_is_no_reason_to_stay_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "tensors", [[["w"]], [["w", [-1]]], [["w", [True]]], [["w", [1.0]]], [[1, [1]]], [["w", [1] * 9]]]
+    "tensors",
+    [[["w"]], [["w", [-1]]], [["w", [True]]], [["w", [1.0]]], [[1, [1]]], [["w", [1] * 9]]],
 )
 def test_what_is_no_layout_is_not_counted(tensors: Any) -> None:
     assert values_of(LAYOUT.to_wire()) == LAYOUT.size
@@ -103,10 +139,23 @@ def test_what_is_no_layout_is_not_counted(tensors: Any) -> None:
 def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text("methods: [fedavg]\nmax_seconds: 600\nmax_models: null\n")
-    options = ["policy", "--policy", str(file), "--limit", "max_epochs=5", "--limit", "labels=hidden"]
+    options = [
+        "policy",
+        "--policy",
+        str(file),
+        "--limit",
+        "max_epochs=5",
+        "--limit",
+        "labels=hidden",
+    ]
     shown = json.loads(CliRunner().invoke(app, [*options, "--json"]).output)
     assert shown["methods"] == ["fedavg"]
-    assert (shown["max_seconds"], shown["max_models"], shown["max_epochs"], shown["labels"]) == (600, None, 5, "hidden")
+    assert (shown["max_seconds"], shown["max_models"], shown["max_epochs"], shown["labels"]) == (
+        600,
+        None,
+        5,
+        "hidden",
+    )
     text = CliRunner().invoke(app, options).output
     assert "max_epochs: 5  # epochs of one training" in text
 
@@ -125,7 +174,9 @@ def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_pa
         ("", ["max_seconds=["], "not YAML"),
     ],
 )
-def test_a_mistake_in_a_policy_is_named(text: str, limits: list[str], why: str, tmp_path: Path) -> None:
+def test_a_mistake_in_a_policy_is_named(
+    text: str, limits: list[str], why: str, tmp_path: Path
+) -> None:
     file = tmp_path / "policy.yaml"
     file.write_text(text)
     with pytest.raises(UserError, match=why):
@@ -134,9 +185,20 @@ def test_a_mistake_in_a_policy_is_named(text: str, limits: list[str], why: str, 
 
 def test_the_systemd_unit_carries_the_policy_and_the_consent(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").touch()
-    options = ["--data", str(tmp_path), "--policy", str(tmp_path / "policy.yaml"), "--limit", "max_epochs=5"]
+    options = [
+        "--data",
+        str(tmp_path),
+        "--policy",
+        str(tmp_path / "policy.yaml"),
+        "--limit",
+        "max_epochs=5",
+    ]
     more = ["--limit", "max_seconds=60", "--allow", "my_pkg.models", "--allow", "other"]
     unit = CliRunner().invoke(app, ["service", *options, *more]).output
-    for words in (f"--policy {tmp_path}/policy.yaml", "--limit max_epochs=5", "--limit max_seconds=60"):
+    for words in (
+        f"--policy {tmp_path}/policy.yaml",
+        "--limit max_epochs=5",
+        "--limit max_seconds=60",
+    ):
         assert words in unit
     assert "--allow my_pkg.models --allow other" in unit

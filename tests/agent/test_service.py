@@ -48,7 +48,11 @@ class FakePool:
 
     @property
     def steps(self) -> list[int]:
-        return [OrderMessage.from_bytes(job["order"]).step for job in self.jobs if job["job"] == "perform"]
+        return [
+            OrderMessage.from_bytes(job["order"]).step
+            for job in self.jobs
+            if job["job"] == "perform"
+        ]
 
 
 def worked(job: frames.Job) -> frames.Job:
@@ -72,7 +76,9 @@ class World:
 
     def agent(self, device: str = "device", **options: Any) -> Agent:
         identity = Identity("pi", "default", {"data": "x"}, self.folder / device, durable=False)
-        return Agent(identity, self.pool, tell=lambda event: self.told.append(dict(event)), **options)
+        return Agent(
+            identity, self.pool, tell=lambda event: self.told.append(dict(event)), **options
+        )
 
     async def live(self, agent: Agent) -> None:
         async with self.broker.link(agent.client_id, agent.will) as link:
@@ -110,7 +116,9 @@ class World:
 Story = Callable[[World], Awaitable[None]]
 
 
-def play(folder: Path, story: Story, *, broker: MemoryBroker | None = None, pool: FakePool | None = None) -> World:
+def play(
+    folder: Path, story: Story, *, broker: MemoryBroker | None = None, pool: FakePool | None = None
+) -> World:
     async def program() -> World:
         world = World(folder, broker or MemoryBroker(), pool or FakePool())
         async with world.hand, asyncio.TaskGroup() as group:
@@ -152,7 +160,9 @@ def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
 
     world = play(tmp_path, alive(story))
     assert world.pool.steps == [1]
-    assert [(part.index, part.about, part.count) for part in world.parts] == [(i, 1, 5) for i in range(5)]
+    assert [(part.index, part.about, part.count) for part in world.parts] == [
+        (i, 1, 5) for i in range(5)
+    ]
     assert b"".join(part.data for part in world.parts) == b"r" * REPORT_BYTES
     assert not world.statuses[-1].online
 
@@ -190,7 +200,9 @@ def test_an_agent_that_vanishes_is_announced_by_its_last_will(tmp_path: Path) ->
     play(tmp_path, story)
 
 
-def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_option(tmp_path: Path) -> None:
+def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_option(
+    tmp_path: Path,
+) -> None:
     async def story(world: World, first: Agent) -> None:
         await asyncio.sleep(60)
         second = world.agent("clone", session="z-younger")
@@ -294,7 +306,9 @@ def flip(path: Path) -> None:
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_sent_damaged(tmp_path: Path) -> None:
+def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_sent_damaged(
+    tmp_path: Path,
+) -> None:
     async def story(world: World, agent: Agent) -> None:
         await world.model()
         await world.order(order(1, ref()))
@@ -307,7 +321,11 @@ def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_se
     assert world.pool.steps == [1, 1]
     assert world.reports() >= 2
     assert {part.data for part in world.parts} == {b"r" * (REPORT_BYTES // 5)}
-    assert any("report-run-1-1" in event.get("why", "") for event in world.told if event["event"] == "damaged")
+    assert any(
+        "report-run-1-1" in event.get("why", "")
+        for event in world.told
+        if event["event"] == "damaged"
+    )
 
 
 def test_a_report_that_was_damaged_before_a_restart_is_worked_on_again(tmp_path: Path) -> None:
@@ -388,7 +406,9 @@ class ForgetfulPool(FakePool):
         return {"memory_damaged": True} if job.get("memory") else answer
 
 
-def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(tmp_path: Path) -> None:
+def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(
+    tmp_path: Path,
+) -> None:
     async def story(world: World, agent: Agent) -> None:
         await world.model()
         await world.order(order(1, ref()))
@@ -403,7 +423,9 @@ def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(t
     assert "memory-run-1-1" in why
 
 
-def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_work(tmp_path: Path) -> None:
+def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_work(
+    tmp_path: Path,
+) -> None:
     async def story(world: World, agent: Agent) -> None:
         await world.model()
         await world.order(order(1, ref(), again=1))
@@ -422,7 +444,9 @@ def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_
 
 def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> None:
     async def story(world: World, agent: Agent) -> None:
-        await world.hand.publish(TOPICS.coordinator_status, status(task=True).to_bytes(), retain=True)
+        await world.hand.publish(
+            TOPICS.coordinator_status, status(task=True).to_bytes(), retain=True
+        )
         await asyncio.sleep(3)
 
     world = play(tmp_path, alive(story))

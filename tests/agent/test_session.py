@@ -18,7 +18,11 @@ TOPICS = Topics("default")
 REF = ref()
 PART = "covey/default/clusters/0/model/0"
 SUBSCRIPTIONS = e.Subscribe(
-    ("covey/default/coordinator/status", "covey/default/agents/pi/order", "covey/default/agents/pi/status")
+    (
+        "covey/default/coordinator/status",
+        "covey/default/agents/pi/order",
+        "covey/default/agents/pi/status",
+    )
 )
 
 
@@ -84,7 +88,9 @@ def test_a_session_lets_no_echo_and_no_retained_status_of_its_own_name_disturb_i
 
 def test_a_session_tells_a_younger_one_that_it_lives() -> None:
     session = up()
-    assert session.handle(e.OwnStatusSeen(namesake(session, session="z")), 0.0) == [e.PublishStatus(session.status)]
+    assert session.handle(e.OwnStatusSeen(namesake(session, session="z")), 0.0) == [
+        e.PublishStatus(session.status)
+    ]
 
 
 def test_a_session_gives_way_to_an_older_one_that_answers_after_five_seconds() -> None:
@@ -111,14 +117,21 @@ def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> 
         e.Subscribe((PART,)),
     ]
     assert session.status.busy
-    assert react(session, e.ModelReady("0", REF.digest)) == [e.StartWork(order(1, REF)), e.Unsubscribe((PART,))]
+    assert react(session, e.ModelReady("0", REF.digest)) == [
+        e.StartWork(order(1, REF)),
+        e.Unsubscribe((PART,)),
+    ]
     assert react(session, e.WorkDone(1)) == [e.SendReport(1)]
     assert not session.status.busy
 
 
 def test_busy_and_cluster_are_told_when_they_change_and_not_otherwise() -> None:
     session = up(models=[REF.digest])
-    assert [a for a in session.handle(e.OrderSeen(rest(cluster=3)), 0.0) if isinstance(a, e.PublishStatus)]
+    assert [
+        a
+        for a in session.handle(e.OrderSeen(rest(cluster=3)), 0.0)
+        if isinstance(a, e.PublishStatus)
+    ]
     assert session.handle(e.OrderSeen(rest(cluster=3, closed=1)), 0.0) == []
     actions = session.handle(e.OrderSeen(order(2, REF, cluster=3)), 0.0)
     assert actions[-1] == e.PublishStatus(session.status)
@@ -182,7 +195,9 @@ def test_a_new_order_cancels_the_old_work() -> None:
     assert react(session, e.WorkDone(1)) == [e.DropReport(1)]
 
 
-def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that_it_does_not_call_closed() -> None:
+def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that_it_does_not_call_closed() -> (
+    None
+):
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     newer = order(2, REF, closed=0)
@@ -206,11 +221,15 @@ def test_an_order_to_rest_cancels_the_work() -> None:
 def test_a_lost_worker_is_reported_as_a_failure() -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
-    assert session.handle(e.WorkFailed(1, "killed"), 0.0) == [e.ReportFailure(order(1, REF), "killed")]
+    assert session.handle(e.WorkFailed(1, "killed"), 0.0) == [
+        e.ReportFailure(order(1, REF), "killed")
+    ]
     assert react(session, e.WorkDone(1)) == [e.SendReport(1)]
 
 
-@pytest.mark.parametrize("late", [order(6, REF, serial=4), order(7, REF, serial=4), rest(closed=7, serial=4)])
+@pytest.mark.parametrize(
+    "late", [order(6, REF, serial=4), order(7, REF, serial=4), rest(closed=7, serial=4)]
+)
 def test_an_order_that_was_overtaken_is_ignored(late: OrderMessage) -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(7, REF, serial=5)), 0.0)
@@ -245,7 +264,9 @@ def test_a_report_on_disk_is_sent_after_a_restart() -> None:
     assert session.handle(e.Tick(), NUDGE_S) == [e.SendReport(1)]
 
 
-def test_a_report_on_disk_is_sent_at_the_sight_of_its_order_and_not_once_more_by_the_timer() -> None:
+def test_a_report_on_disk_is_sent_at_the_sight_of_its_order_and_not_once_more_by_the_timer() -> (
+    None
+):
     session = up(outboxed=e.Outboxed("run-1", accepted=0, step=1))
     assert react(session, e.OrderSeen(order(1, REF)), 0.1) == [e.SendReport(1)]
     assert session.wake_at is None
@@ -268,7 +289,9 @@ def test_a_report_without_an_answer_is_sent_again_after_waits_that_double_up_to_
         now = session.wake_at
         assert session.handle(e.Tick(), now) == [e.SendReport(1)]
         assert session.handle(e.Sent(1), now) == []
-    assert all(0.75 * RETRY_S * 2**i <= wait <= 1.25 * RETRY_S * 2**i for i, wait in enumerate(waits[:5]))
+    assert all(
+        0.75 * RETRY_S * 2**i <= wait <= 1.25 * RETRY_S * 2**i for i, wait in enumerate(waits[:5])
+    )
     assert all(45 <= wait <= 75 for wait in waits[5:])
 
 
@@ -330,7 +353,9 @@ def test_a_report_goes_out_soon_after_the_same_coordinator_is_back() -> None:
     assert session.wake_at == 100.0 + NUDGE_S
 
 
-def test_a_session_says_who_it_is_after_every_up_for_its_last_will_may_have_been_published() -> None:
+def test_a_session_says_who_it_is_after_every_up_for_its_last_will_may_have_been_published() -> (
+    None
+):
     session = up()
     session.handle(Down("gone"), 1.0)
     assert session.handle(Up(), 2.0) == [SUBSCRIPTIONS, e.PublishStatus(session.status)]
@@ -348,7 +373,9 @@ def coordinator_of(run: str, epoch: str = "e1.1", *, retained: bool = False) -> 
     return e.CoordinatorSeen(status(epoch, run=run), retained)
 
 
-def test_another_run_counts_its_steps_from_the_beginning_and_commits_nothing_of_the_old_one() -> None:
+def test_another_run_counts_its_steps_from_the_beginning_and_commits_nothing_of_the_old_one() -> (
+    None
+):
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
     session.handle(coordinator_of("run-2"), 0.0)
     first = order(1, REF, run="run-2")
@@ -422,7 +449,10 @@ def test_an_agent_that_comes_back_to_a_run_finds_its_report_there() -> None:
     session.handle(coordinator_of("run-2"), 0.0)
     session.handle(e.OrderSeen(rest(run="run-2")), 0.0)
     session.handle(coordinator_of("run-1"), 1.0)
-    assert react(session, e.OrderSeen(order(1, REF, serial=9)), 1.0) == [e.SwitchRun("run-1"), e.SendReport(1)]
+    assert react(session, e.OrderSeen(order(1, REF, serial=9)), 1.0) == [
+        e.SwitchRun("run-1"),
+        e.SendReport(1),
+    ]
 
 
 def accepted_once(step: int = 1) -> Session:
@@ -435,12 +465,17 @@ def accepted_once(step: int = 1) -> Session:
 def test_an_accepted_report_is_kept_until_its_step_is_closed() -> None:
     session = accepted_once()
     assert session.handle(e.OrderSeen(rest(accepted=1, closed=0, again=1, serial=1)), 1.0) == []
-    assert session.handle(e.OrderSeen(rest(accepted=1, closed=1, again=1, serial=2)), 1.0) == [e.DropReport(1)]
+    assert session.handle(e.OrderSeen(rest(accepted=1, closed=1, again=1, serial=2)), 1.0) == [
+        e.DropReport(1)
+    ]
 
 
 def test_a_coordinator_of_a_later_life_that_lost_an_accepted_report_gets_it_again() -> None:
     session = accepted_once()
-    assert react(session, e.OrderSeen(order(1, REF, again=2)), 1.0) == [e.GoBack(0), e.SendReport(1)]
+    assert react(session, e.OrderSeen(order(1, REF, again=2)), 1.0) == [
+        e.GoBack(0),
+        e.SendReport(1),
+    ]
     assert session.status.accepted == 0
     assert react(session, e.OrderSeen(rest(accepted=1, again=2, serial=1)), 2.0) == [
         e.StopSending(),
@@ -506,8 +541,12 @@ def test_delivery_all_stays_subscribed_and_holds_the_newest_model_ahead_of_its_o
     session.handle(e.WorkDone(1), 0.0)
     assert react(session, e.OrderSeen(rest(accepted=1))) == [e.StopSending(), e.CommitMemory(1)]
     newer = ref("0", b"newer" * 100)
-    assert react(session, e.ModelReady("0", newer.digest)) == [e.KeepModels(frozenset({newer.digest}))]
-    assert e.StartWork(order(2, newer, accepted=1)) in session.handle(e.OrderSeen(order(2, newer, accepted=1)), 0.0)
+    assert react(session, e.ModelReady("0", newer.digest)) == [
+        e.KeepModels(frozenset({newer.digest}))
+    ]
+    assert e.StartWork(order(2, newer, accepted=1)) in session.handle(
+        e.OrderSeen(order(2, newer, accepted=1)), 0.0
+    )
 
 
 def test_delivery_all_follows_its_agent_to_another_cluster() -> None:
@@ -516,7 +555,10 @@ def test_delivery_all_follows_its_agent_to_another_cluster() -> None:
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     other = ref("1", b"other" * 100)
     actions = react(session, e.OrderSeen(order(2, other)))
-    assert actions[-2:] == [e.Unsubscribe((PART,)), e.Subscribe(("covey/default/clusters/1/model/0",))]
+    assert actions[-2:] == [
+        e.Unsubscribe((PART,)),
+        e.Subscribe(("covey/default/clusters/1/model/0",)),
+    ]
 
 
 def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
@@ -537,12 +579,19 @@ def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
 def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
     session = up()
     task = TASK.told()
-    assert session.handle(e.CoordinatorSeen(status(task=True)), 0.0) == [e.Inspect(task, TASK.digest)]
+    assert session.handle(e.CoordinatorSeen(status(task=True)), 0.0) == [
+        e.Inspect(task, TASK.digest)
+    ]
     assert session.handle(e.CoordinatorSeen(status(task=True, round=1)), 0.0) == []
     actions = session.handle(e.Inspected(TASK.digest, 80, 20, ("0", "1")), 1.0)
     assert actions == [e.PublishStatus(session.status)]
     said = session.status
-    assert (said.task, said.samples, said.test_samples, said.labels) == (TASK.digest, 80, 20, ["0", "1"])
+    assert (said.task, said.samples, said.test_samples, said.labels) == (
+        TASK.digest,
+        80,
+        20,
+        ["0", "1"],
+    )
 
 
 def test_data_that_does_not_fit_is_said_once() -> None:
@@ -556,7 +605,9 @@ def test_data_that_does_not_fit_is_said_once() -> None:
 def test_the_detail_of_a_problem_is_for_the_terminal_and_never_in_the_status() -> None:
     session = up()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
-    seen = e.Inspected(TASK.digest, problem="row 1, column 2 is not a number", detail="data.csv: 'Erika'")
+    seen = e.Inspected(
+        TASK.digest, problem="row 1, column 2 is not a number", detail="data.csv: 'Erika'"
+    )
     assert react(session, seen) == [e.Say("data.csv: 'Erika'")]
     assert session.status.problem == "row 1, column 2 is not a number"
     assert b"Erika" not in session.status.to_bytes()
@@ -598,8 +649,12 @@ class AnyOrder(RuleBasedStateMachine):
             match action:
                 case e.StartWork(wanted):
                     assert self.working is None, "one order at a time"
-                    assert (wanted.run, wanted.step) not in self.done, "accepted work is never done again"
-                    assert wanted.step != self.outbox, "what lies in the outbox is never worked on again"
+                    assert (wanted.run, wanted.step) not in self.done, (
+                        "accepted work is never done again"
+                    )
+                    assert wanted.step != self.outbox, (
+                        "what lies in the outbox is never worked on again"
+                    )
                     self.working = wanted.step
                 case e.CancelWork():
                     assert self.working is not None
@@ -620,7 +675,9 @@ class AnyOrder(RuleBasedStateMachine):
                     assert step in (self.outbox, self.kept)
                     self.outbox = self.kept = 0
                 case e.GoBack(accepted):
-                    self.done = {done for done in self.done if done[0] != self.run or done[1] <= accepted}
+                    self.done = {
+                        done for done in self.done if done[0] != self.run or done[1] <= accepted
+                    }
                     self.outbox, self.kept = (self.kept if self.kept > accepted else 0), 0
                 case e.LoseMemory(accepted):
                     assert accepted != self.outbox
@@ -654,7 +711,11 @@ class AnyOrder(RuleBasedStateMachine):
         serial=st.integers(0, 3),
     )
     def ordered(self, step: int, accepted: int, run: str, again: int, serial: int) -> None:
-        self.feed(e.OrderSeen(order(step, REF, run=run, accepted=min(accepted, step), again=again, serial=serial)))
+        self.feed(
+            e.OrderSeen(
+                order(step, REF, run=run, accepted=min(accepted, step), again=again, serial=serial)
+            )
+        )
 
     @rule(accepted=st.integers(0, 4), closed=st.integers(0, 4))
     def told_to_rest(self, accepted: int, closed: int) -> None:
@@ -684,9 +745,13 @@ class AnyOrder(RuleBasedStateMachine):
         everything=st.booleans(),
         retained=st.booleans(),
     )
-    def coordinator(self, online: bool, epoch: str, run: str, everything: bool, retained: bool) -> None:
+    def coordinator(
+        self, online: bool, epoch: str, run: str, everything: bool, retained: bool
+    ) -> None:
         delivery = "all" if everything else "participants"
-        self.feed(e.CoordinatorSeen(status(epoch, run=run, online=online, delivery=delivery), retained))
+        self.feed(
+            e.CoordinatorSeen(status(epoch, run=run, online=online, delivery=delivery), retained)
+        )
 
     @rule(wait=st.floats(0.1, 100))
     def time_passes(self, wait: float) -> None:

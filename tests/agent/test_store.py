@@ -28,7 +28,9 @@ def test_a_model_is_found_by_the_next_process(tmp_path: Path) -> None:
     assert (store.digests, store.damaged) == ([NAME], [])
 
 
-@pytest.mark.parametrize("content", [CONTENT[:-1] + b"?", CONTENT[:-1], b""], ids=["one byte", "cut short", "empty"])
+@pytest.mark.parametrize(
+    "content", [CONTENT[:-1] + b"?", CONTENT[:-1], b""], ids=["one byte", "cut short", "empty"]
+)
 def test_a_damaged_model_is_named_and_can_be_fetched_again(tmp_path: Path, content: bytes) -> None:
     path = filled(tmp_path).path(NAME)
     path.write_bytes(content)

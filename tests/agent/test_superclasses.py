@@ -21,7 +21,9 @@ from tests.agent.test_cli import run
 FIRST = (0, 1, 8, 9)
 
 
-def scenario(*, options: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **fleet: Any) -> Scenario:
+def scenario(
+    *, options: dict[str, Any] | None = None, task: dict[str, Any] | None = None, **fleet: Any
+) -> Scenario:
     return Scenario.model_validate(
         {
             "name": "s",
@@ -32,7 +34,11 @@ def scenario(*, options: dict[str, Any] | None = None, task: dict[str, Any] | No
                 **(task or {}),
             },
             "strategy": {"name": "fedavg"},
-            "fleet": {"agents": 4, "partition": {"name": "superclass_mixture", "first": FIRST}, **fleet},
+            "fleet": {
+                "agents": 4,
+                "partition": {"name": "superclass_mixture", "first": FIRST},
+                **fleet,
+            },
         }
     )
 
@@ -68,7 +74,10 @@ def test_every_model_is_tested_on_the_pooled_test_data_of_each_superclass(
 
 
 def test_a_data_set_with_a_test_part_is_tested_on_all_of_it(tmp_path: Path) -> None:
-    y, y_test = np.repeat(np.arange(10), 20), np.repeat(np.arange(10), [9, 1, 3, 3, 3, 20, 3, 3, 3, 3])
+    y, y_test = (
+        np.repeat(np.arange(10), 20),
+        np.repeat(np.arange(10), [9, 1, 3, 3, 3, 20, 3, 3, 3, 3]),
+    )
     x, x_test = (np.zeros((len(labels), 1, 8, 8), np.float32) for labels in (y, y_test))
     np.savez(tmp_path / "own.npz", x=x, y=y, x_test=x_test, y_test=y_test)
     scene = scenario(data="own.npz")
@@ -105,7 +114,9 @@ def test_what_cannot_be_tested_says_why(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"nothing: no cluster-0\.safetensors"):
         accuracies(scene, tmp_path / "nothing", None)
     models = stubborn(scenario(options={"head": 2}), tmp_path / "models", 8)
-    with pytest.raises(UserError, match=r"cluster-0\.safetensors: the tensors are not those of task\.model"):
+    with pytest.raises(
+        UserError, match=r"cluster-0\.safetensors: the tensors are not those of task\.model"
+    ):
         accuracies(scene, models, None)
     with pytest.raises(UserError, match="superclass_mixture alone"):
         accuracies(scenario(partition={"name": "iid"}), models, None)

@@ -27,7 +27,9 @@ def unit(*options: str) -> dict[str, str]:
 def enrolled(user: str, folder: Path) -> Path:
     """Credentials as `broker enroll` writes them."""
     file = folder / "user.pem"
-    file.write_text(credentials.render(user, BrokerUrl.parse("mqtts://u:p@host"), f"{credentials.BEGIN}\n"))
+    file.write_text(
+        credentials.render(user, BrokerUrl.parse("mqtts://u:p@host"), f"{credentials.BEGIN}\n")
+    )
     return file
 
 
@@ -36,16 +38,37 @@ def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my data").mkdir()
-    options = ["--data", "my data", "--broker", "mqtts://host", "--ca", "ca.pem", "--insecure", "--keep-warm", "5"]
+    options = [
+        "--data",
+        "my data",
+        "--broker",
+        "mqtts://host",
+        "--ca",
+        "ca.pem",
+        "--insecure",
+        "--keep-warm",
+        "5",
+    ]
     found = unit(*options, "--user", "pi", "--id", "pi-7")
     (_, *words) = shlex.split(found["ExecStart"])
-    wanted = ["--data", str(tmp_path / "my data"), "--broker", "mqtts://host", "--ca", str(tmp_path / "ca.pem")]
+    wanted = [
+        "--data",
+        str(tmp_path / "my data"),
+        "--broker",
+        "mqtts://host",
+        "--ca",
+        str(tmp_path / "ca.pem"),
+    ]
     assert words[:4] == ["-P", "-m", "covey.agent.cli", "start"]
-    assert sorted(words[4:]) == sorted([*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"])
+    assert sorted(words[4:]) == sorted(
+        [*wanted, "--insecure", "--keep-warm", "5.0", "--id", "pi-7"]
+    )
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 
 
-def test_what_stands_in_the_environment_now_will_not_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_stands_in_the_environment_now_will_not_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COVEY_FEDERATION", "hospital")
     assert "--federation hospital" in unit("--data", str(tmp_path))["ExecStart"]
 
@@ -108,12 +131,19 @@ def test_credentials_of_somebody_else_are_refused(
 
 def test_an_agents_own_credentials_name_it(tmp_path: Path) -> None:
     file = enrolled("pi-7", tmp_path)
-    assert unit("--data", str(tmp_path), "--credentials", str(file))["Description"] == "Covey agent pi-7"
+    assert (
+        unit("--data", str(tmp_path), "--credentials", str(file))["Description"]
+        == "Covey agent pi-7"
+    )
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed")
+@pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed"
+)
 def test_systemd_understands_it(tmp_path: Path) -> None:
     file = tmp_path / "covey-agent.service"
     file.write_text(render("pi-7", ["/bin/true", "--data", "/my data/100%"], "root"))
-    done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=60
+    )
     assert "covey-agent" not in done.stderr, done.stderr

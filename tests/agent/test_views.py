@@ -26,7 +26,10 @@ from tests.agent.test_learner import data_of
 
 HEADED = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5", options={"head": 3}))
 COLOURED = HEADED.model_copy(
-    update={"features": (3, 16, 16), "standardise": Standardise(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3))}
+    update={
+        "features": (3, 16, 16),
+        "standardise": Standardise(mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.3)),
+    }
 )
 By = Literal["columns", "rows"]
 
@@ -40,7 +43,9 @@ def images(channels: int, n: int = 64, size: int = 16) -> Tensor:
 
 
 @pytest.mark.parametrize(("view", "channels"), [(natural, 3), (handwriting, 1)])
-def test_views_keep_shape_and_range_and_follow_their_generator(view: augment.Views, channels: int) -> None:
+def test_views_keep_shape_and_range_and_follow_their_generator(
+    view: augment.Views, channels: int
+) -> None:
     x = images(channels)
     seen = view(x, draw())
     assert seen.shape == x.shape
@@ -48,7 +53,9 @@ def test_views_keep_shape_and_range_and_follow_their_generator(view: augment.Vie
     assert seen.max() <= 1
     assert torch.equal(view(x, draw()), seen)
     assert not torch.equal(view(x, draw(1)), seen)
-    assert not torch.equal(seen[0], view(x[:1].expand(2, -1, -1, -1), draw())[1])  # each image its own numbers
+    assert not torch.equal(
+        seen[0], view(x[:1].expand(2, -1, -1, -1), draw())[1]
+    )  # each image its own numbers
 
 
 def test_handwriting_is_never_mirrored_and_stays_near_its_place() -> None:
@@ -65,10 +72,15 @@ def test_a_view_turns_in_pixels_also_where_images_are_not_square() -> None:
     square = torch.zeros(300, 1, 60, 30)
     square[:, :, 22:38, 7:23] = 1
     seen = handwriting(square, draw())[:, 0]
-    down, across = (axis.reshape(-1) for axis in torch.meshgrid(torch.arange(60.0), torch.arange(30.0), indexing="ij"))
+    down, across = (
+        axis.reshape(-1)
+        for axis in torch.meshgrid(torch.arange(60.0), torch.arange(30.0), indexing="ij")
+    )
     shapes = []
     for weights in seen.reshape(300, -1):
-        narrow, wide = torch.linalg.eigvalsh(torch.cov(torch.stack([down, across]), aweights=weights)).tolist()
+        narrow, wide = torch.linalg.eigvalsh(
+            torch.cov(torch.stack([down, across]), aweights=weights)
+        ).tolist()
         shapes.append(math.sqrt(wide / narrow))
     assert max(shapes) < 1.05  # a turn keeps a square as long as it is wide, a shear does not
     area = seen.sum(dim=(1, 2))
@@ -81,7 +93,9 @@ def test_natural_views_flip_half_and_show_grey_a_fifth() -> None:
     ramp[:, 0] *= 0.9
     ramp[:, 2] *= 0.5
     seen = natural(ramp, draw())
-    falling = (seen[:, :, :, 0].mean(dim=(1, 2)) > seen[:, :, :, -1].mean(dim=(1, 2))).float().mean()
+    falling = (
+        (seen[:, :, :, 0].mean(dim=(1, 2)) > seen[:, :, :, -1].mean(dim=(1, 2))).float().mean()
+    )
     assert 0.42 < falling < 0.58
     grey = (seen.std(dim=1).amax(dim=(1, 2)) < 1e-6).float().mean()
     assert 0.14 < grey < 0.27
@@ -121,7 +135,9 @@ def by_formula(first: Any, second: Any, tau: float, kappa: float, by: By) -> flo
             below = sum(similar(x[k], x[j]) for j in range(len(x)) if j != k)
             below += sum(similar(x[k], y[j]) for j in range(len(x)))
             total -= math.log(similar(x[k], y[k]) / below)
-    entropy = sum(math.log(v.shape[1]) + sum(p * math.log(p) for p in v.mean(axis=0)) for v in (first, second))
+    entropy = sum(
+        math.log(v.shape[1]) + sum(p * math.log(p) for p in v.mean(axis=0)) for v in (first, second)
+    )
     return float(total / (2 * len(a)) + kappa * entropy)
 
 
@@ -142,7 +158,9 @@ def test_one_cluster_has_nothing_to_tell_apart() -> None:
 
 def test_everything_in_one_cluster_costs_ln_k_of_entropy() -> None:
     lumped = torch.tensor([[1.0, 0.0]]).repeat(6, 1)
-    costs = [float(contrastive_loss(lumped, lumped, Contrast(2, kappa=kappa))) for kappa in (0.0, 1.0)]
+    costs = [
+        float(contrastive_loss(lumped, lumped, Contrast(2, kappa=kappa))) for kappa in (0.0, 1.0)
+    ]
     assert costs[1] - costs[0] == pytest.approx(2 * math.log(2))
 
 
@@ -158,12 +176,16 @@ def test_a_head_leaves_the_model_beside_it_as_it_was() -> None:
     assert isinstance(full, Headed)
     for name, tensor in bare.items():
         assert torch.equal(full.state_dict()[name], tensor)
-    assert set(full.state_dict()) - set(bare) == {f"head.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")}
+    assert set(full.state_dict()) - set(bare) == {
+        f"head.{i}.{kind}" for i in (0, 2) for kind in ("weight", "bias")
+    }
     assert initial(HEADED, 3)[1].modules[-1] == "fc3"  # the final layer is still the last
 
 
 def test_a_head_of_null_is_none() -> None:
-    module = build(HEADED.model_copy(update={"model": Model(name="lenet5", options={"head": None})}), 3)
+    module = build(
+        HEADED.model_copy(update={"model": Model(name="lenet5", options={"head": None})}), 3
+    )
     assert not isinstance(module, Headed)
 
 
@@ -191,11 +213,17 @@ def test_a_strategy_with_other_clusters_than_the_head_is_told_what_to_set() -> N
 
 
 def test_a_run_whose_model_lacks_the_strategys_head_ends_before_it_starts(tmp_path: Path) -> None:
-    task = {"features": [1, 8, 8], "classes": 10, "model": {"name": "mlp", "options": {"hidden": 4}}}
+    task = {
+        "features": [1, 8, 8],
+        "classes": 10,
+        "model": {"name": "mlp", "options": {"hidden": 4}},
+    }
     scene = tmp_path / "scene.yaml"
     for strategy, ends in (({"name": "fuzzy"}, True), ({"name": "fuzzy", "n_clusters": 1}, False)):
         scene.write_text(json.dumps({"name": "s", "task": task, "strategy": strategy}))
-        result = CliRunner().invoke(app, ["model", str(scene), "--out", str(tmp_path / "start.npz")])
+        result = CliRunner().invoke(
+            app, ["model", str(scene), "--out", str(tmp_path / "start.npz")]
+        )
         assert isinstance(result.exception, UserError) == ends
 
 
@@ -205,14 +233,19 @@ def test_memberships_count_every_sample_once_by_the_heads_largest_output() -> No
     module = build(HEADED, 3).eval()
     assert isinstance(module, Headed)
     with torch.no_grad():
-        chosen = module.head(module.features(torch.from_numpy(data_of(HEADED).features))).argmax(dim=1)
+        chosen = module.head(module.features(torch.from_numpy(data_of(HEADED).features))).argmax(
+            dim=1
+        )
     assert counts.tolist() == [int((chosen == k).sum()) for k in range(3)]
     assert counts.sum() == local.examples
 
 
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=["grey", "coloured and standardised"])
 def test_contrastive_training_moves_the_head_and_repeats_bit_for_bit(task: Task) -> None:
-    ends = [local.descend(start, contrast=Contrast(3)) for local, start in (local_of(task) for _ in range(2))]
+    ends = [
+        local.descend(start, contrast=Contrast(3))
+        for local, start in (local_of(task) for _ in range(2))
+    ]
     assert ends[0].end.tobytes() == ends[1].end.tobytes()
     (local, start), (plain, _) = local_of(task), local_of(task)
     span = initial(task, 3)[1].span_of("head.2")[0]
@@ -228,7 +261,9 @@ def test_a_contrast_without_weight_trains_the_model_as_without_it() -> None:
 
 
 @pytest.mark.parametrize("counts", ["received", "trained"])
-def test_fuzzy_works_on_torch_from_training_to_counts(counts: Literal["received", "trained"]) -> None:
+def test_fuzzy_works_on_torch_from_training_to_counts(
+    counts: Literal["received", "trained"],
+) -> None:
     local, start = local_of(HEADED)
     job = Job("train", 0, "c", 0, (start,), {}, None, initial(HEADED, 3)[1], Training())
     report, _ = Fuzzy(n_clusters=3, counts=counts).work(job, local, {})
@@ -242,13 +277,17 @@ def test_training_lowers_the_contrastive_loss() -> None:
 
     def usual_loss(model: Any) -> float:
         """Views are drawn: one batch alone says little."""
-        return float(np.mean([local.descend(model, epochs=1, contrast=Contrast(3)).loss for _ in range(10)]))
+        return float(
+            np.mean([local.descend(model, epochs=1, contrast=Contrast(3)).loss for _ in range(10)])
+        )
 
     end = local.descend(start, contrast=Contrast(3)).end
     assert usual_loss(end) < usual_loss(start) - 0.3
 
 
-def test_a_contrast_sees_two_different_views_as_shares_of_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contrast_sees_two_different_views_as_shares_of_clusters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[tuple[Tensor, Tensor]] = []
 
     def watched(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:

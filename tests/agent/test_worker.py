@@ -43,7 +43,11 @@ def data(folder: Path, rows: int = 40) -> Path:
     """Two classes that a line tells apart."""
     draw = generator(0, "data")
     y = np.arange(rows) % 2
-    np.savez(folder / "data.npz", x=(draw.normal(0, 1, (rows, 4)) + 3 * y[:, None]).astype(np.float32), y=y)
+    np.savez(
+        folder / "data.npz",
+        x=(draw.normal(0, 1, (rows, 4)) + 3 * y[:, None]).astype(np.float32),
+        y=y,
+    )
     return folder / "data.npz"
 
 
@@ -86,7 +90,9 @@ def test_damaged_memory_is_found_before_it_is_used(tmp_path: Path, damage: str) 
     done = answer(wanted)
     memory = tmp_path / "memory"
     content = memory.read_bytes()
-    memory.write_bytes(content[: len(content) // 2] if damage == "half of it" else content[:-1] + b"?")
+    memory.write_bytes(
+        content[: len(content) // 2] if damage == "half of it" else content[:-1] + b"?"
+    )
     again = {**wanted, "memory": str(memory), "memory_digest": done["memory_digest"].hex()}
     assert answer(again) == {"memory_damaged": True}
     assert answer({**again, "memory": "", "client_state": "lost"})["failed"] is None
@@ -198,7 +204,11 @@ def test_a_job_that_makes_no_sense_is_an_answer(tmp_path: Path) -> None:
 
 
 def test_memory_comes_back_as_it_went(tmp_path: Path) -> None:
-    memory = {"held": np.ones(3, np.float32), "codec/model": np.zeros(2, np.float32), "n": np.array(3)}
+    memory = {
+        "held": np.ones(3, np.float32),
+        "codec/model": np.zeros(2, np.float32),
+        "n": np.array(3),
+    }
     save_memory(tmp_path / "memory", memory)
     back = load_memory(tmp_path / "memory")
     assert {name: (value.dtype, value.tolist()) for name, value in back.items()} == {
@@ -273,7 +283,9 @@ async def test_a_worker_ends_with_its_parent() -> None:
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
     )
-    parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
+    parent = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
     assert parent.stdout is not None
     pid = int(await asyncio.wait_for(parent.stdout.readline(), 60))
     parent.send_signal(signal.SIGKILL)

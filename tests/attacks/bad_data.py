@@ -37,7 +37,9 @@ def written(path: Path, content: str | bytes) -> Source:
     return str(path), None
 
 
-def table(folder: Path, text: str | bytes, name: str = "patients.csv", label: str | None = None) -> Source:
+def table(
+    folder: Path, text: str | bytes, name: str = "patients.csv", label: str | None = None
+) -> Source:
     return written(folder / f"{SECRET}-files" / name, text)[0], label
 
 
@@ -106,7 +108,9 @@ def parquet_with_a_column_twice(folder: Path) -> Source:
 
     values = pa.array([1.0, 2.0])
     path = folder / f"{SECRET}.parquet"
-    pq.write_table(pa.Table.from_arrays([values, values, values], names=[SECRET, SECRET, "label"]), path)
+    pq.write_table(
+        pa.Table.from_arrays([values, values, values], names=[SECRET, SECRET, "label"]), path
+    )
     return str(path), None
 
 
@@ -138,7 +142,12 @@ NPZ: dict[str, dict[str, Any]] = {
     "a_nan": {"x": np.array([[1, np.nan]] * 4), "y": np.arange(4)},
     "a_missing_target": {"x": FOUR, "y": np.array([0, 1, np.nan, 1])},
     "odd_targets": {"x": FOUR, "y": np.ones(4, np.complex64)},
-    "a_test_part_of_another_shape": {"x": FOUR, "y": np.arange(4), "x_test": np.ones((4, 3)), "y_test": np.arange(4)},
+    "a_test_part_of_another_shape": {
+        "x": FOUR,
+        "y": np.arange(4),
+        "x_test": np.ones((4, 3)),
+        "y_test": np.arange(4),
+    },
     "too_few_groups": {"x": FOUR, "y": np.arange(4), "groups": np.array([SECRET])},
     "another_shape_than_the_task": {"x": np.ones((4, 1, 3, 3)), "y": np.arange(4)},
     "class_names": {"x": FOUR, "y": np.array([SECRET, "b", "a", "a"])},
@@ -327,10 +336,15 @@ def tar(path: Path, members: dict[str, bytes], link: str = "") -> Source:
 
 
 RECORD = bytes(1 + 3 * 32 * 32)
-WHOLE = {**{f"cifar/data_batch_{i}.bin": RECORD for i in range(1, 6)}, "cifar/test_batch.bin": RECORD}
+WHOLE = {
+    **{f"cifar/data_batch_{i}.bin": RECORD for i in range(1, 6)},
+    "cifar/test_batch.bin": RECORD,
+}
 TAR: dict[str, dict[str, bytes]] = {
     "nothing_of_cifar": {f"{SECRET}.bin": b"x"},
-    "a_batch_missing": {name: content for name, content in WHOLE.items() if not name.endswith("3.bin")},
+    "a_batch_missing": {
+        name: content for name, content in WHOLE.items() if not name.endswith("3.bin")
+    },
     "half_a_record": WHOLE | {"cifar/data_batch_2.bin": SECRET.encode()},
     "names_that_are_no_text": WHOLE | {"cifar/batches.meta.txt": b"\xff" + SECRET.encode()},
     "two_files_of_one_name": WHOLE | {f"{SECRET}/data_batch_1.bin": RECORD},
@@ -379,7 +393,9 @@ def mat_damaged(folder: Path) -> Source:
 @case
 def mat_of_version_7_3(folder: Path) -> Source:
     head = b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM"
-    return str(Path(written(folder / SECRET / "train_32x32.mat", head + bytes(500))[0]).parent), None
+    return str(
+        Path(written(folder / SECRET / "train_32x32.mat", head + bytes(500))[0]).parent
+    ), None
 
 
 # -- LEAF --------------------------------------------------------------------------------------------------------------
@@ -434,4 +450,6 @@ def leaf_with_a_later_name_that_is_a_number(folder: Path) -> Source:
 @case
 def leaf_of_two_shapes(folder: Path) -> Source:
     data = {SECRET: {"x": TWO, "y": [0, 1]}, "b": {"x": [[1, 2]], "y": [0]}}
-    return leaf(folder, json.dumps({"users": [SECRET, "b"], "num_samples": [2, 1], "user_data": data}))
+    return leaf(
+        folder, json.dumps({"users": [SECRET, "b"], "num_samples": [2, 1], "user_data": data})
+    )

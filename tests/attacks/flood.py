@@ -19,23 +19,33 @@ BIG_BYTES = 4_000_000
 def big(number: int) -> tuple[str, bytes]:
     """A status of 4 MB, as the message format allowed it."""
     labels = ["x" * 4000] * (BIG_BYTES // 4003)
-    whole = AgentStatus.model_construct(agent="rogue", session="s", online=True, serial=number, labels=labels)
+    whole = AgentStatus.model_construct(
+        agent="rogue", session="s", online=True, serial=number, labels=labels
+    )
     return TOPICS.status("rogue"), whole.to_bytes()
 
 
 def small(number: int) -> tuple[str, bytes]:
     """One status after another of one agent."""
-    return TOPICS.status("rogue"), AgentStatus(agent="rogue", session="s", online=True, serial=number).to_bytes()
+    return TOPICS.status("rogue"), AgentStatus(
+        agent="rogue", session="s", online=True, serial=number
+    ).to_bytes()
 
 
 def stranger(number: int) -> tuple[str, bytes]:
     """Each status from another made-up agent, as large as it may be."""
     name = f"made-up-{number}"
-    status = AgentStatus(agent=name, session="s", online=True, serial=1, problem="p" * 4000, labels=["l" * 4000] * 3)
+    status = AgentStatus(
+        agent=name, session="s", online=True, serial=1, problem="p" * 4000, labels=["l" * 4000] * 3
+    )
     return TOPICS.status(name), status.to_bytes()
 
 
-KINDS: dict[str, Callable[[int], tuple[str, bytes]]] = {"big": big, "small": small, "stranger": stranger}
+KINDS: dict[str, Callable[[int], tuple[str, bytes]]] = {
+    "big": big,
+    "small": small,
+    "stranger": stranger,
+}
 
 
 def main(port: int, kind: str, seconds: float, per_s: float) -> None:

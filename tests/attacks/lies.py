@@ -38,7 +38,9 @@ LARGEST = 1e6  # no honest model of these small runs holds a larger value
 LONG_LIST = 100_000
 
 Fields = dict[str, Any]
-Bend = Callable[[Fields, OrderMessage], "Fields | bytes | None"]  # None: the lie does not suit this report
+Bend = Callable[
+    [Fields, OrderMessage], "Fields | bytes | None"
+]  # None: the lie does not suit this report
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,10 @@ def _encoding(**changes: Any) -> Bend:
     def bend(fields: Fields, order: OrderMessage) -> Fields | None:
         if not fields["vectors"]:
             return None
-        return {**fields, "vectors": {name: {**one, **changes} for name, one in fields["vectors"].items()}}
+        return {
+            **fields,
+            "vectors": {name: {**one, **changes} for name, one in fields["vectors"].items()},
+        }
 
     return bend
 
@@ -105,7 +110,9 @@ def _declared(value: Any) -> Bend:
     def bend(fields: Fields, order: OrderMessage) -> Fields | None:
         work = order.work
         assert work is not None
-        if not fields["numbers"] or (work.phase == "train" and set(fields["numbers"]) <= {"epochs"}):
+        if not fields["numbers"] or (
+            work.phase == "train" and set(fields["numbers"]) <= {"epochs"}
+        ):
             return None
         return {**fields, "numbers": dict.fromkeys(fields["numbers"], value)}
 
@@ -120,7 +127,10 @@ def _evaluation(**changes: Any) -> Bend:
         assert work is not None
         if work.phase != "evaluate":
             return None
-        return {**fields, "numbers": {mode: {**one, **changes} for mode, one in fields["numbers"].items()}}
+        return {
+            **fields,
+            "numbers": {mode: {**one, **changes} for mode, one in fields["numbers"].items()},
+        }
 
     return bend
 
@@ -143,7 +153,9 @@ lie("a_list_not_a_map")(lambda fields, order: packed(msgpack.packb(list(fields))
 lie("nested_1000_deep")(lambda fields, order: packed(b"\x91" * 1000 + b"\x90"))
 
 # -- keys
-lie("key_missing")(lambda fields, order: {key: value for key, value in fields.items() if key != "examples"})
+lie("key_missing")(
+    lambda fields, order: {key: value for key, value in fields.items() if key != "examples"}
+)
 lie("key_unknown")(_set(admin=True))
 lie("key_is_a_number")(lambda fields, order: packed(msgpack.packb(dict([*fields.items(), (7, 7)]))))
 KEYED_BY_NUMBERS: dict[Any, Any] = {1: 2}
@@ -204,7 +216,11 @@ def _nested(depth: int) -> Any:
 
 @lie("vector_too_long")
 def _too_long(fields: Fields, order: OrderMessage) -> Fields | bytes | None:
-    return _vectors(lambda values: np.resize(values, 1 << 23))(fields, order) if _fixed(order) else None
+    return (
+        _vectors(lambda values: np.resize(values, 1 << 23))(fields, order)
+        if _fixed(order)
+        else None
+    )
 
 
 @lie("vector_too_short")
@@ -236,7 +252,9 @@ lie("half_a_value")(
         if not fields["vectors"]
         else {
             **fields,
-            "vectors": {name: {**one, "data": one["data"][:-3]} for name, one in fields["vectors"].items()},
+            "vectors": {
+                name: {**one, "data": one["data"][:-3]} for name, one in fields["vectors"].items()
+            },
         }
     )
 )
@@ -257,7 +275,14 @@ def _renamed(fields: Fields, order: OrderMessage) -> Fields | None:
 
 @lie("vector_extra")
 def _extra(fields: Fields, order: OrderMessage) -> Fields:
-    one = {"codec": "float32", "length": 1, "base": b"", "data": b"\0" * 4, "scale": b"", "index": b""}
+    one = {
+        "codec": "float32",
+        "length": 1,
+        "base": b"",
+        "data": b"\0" * 4,
+        "scale": b"",
+        "index": b"",
+    }
     return {**fields, "vectors": {**fields["vectors"], "backdoor": one}}
 
 
@@ -270,7 +295,9 @@ lie("future_step", caught=False)(lambda fields, order: {**fields, "step": order.
 lie("negative_step")(_set(step=-1))
 
 # -- failures
-lie("failure_with_control_characters", caught=False)(_set(failure="\x1b[2J\x07 gone \r\n\x00", vectors={}, numbers={}))
+lie("failure_with_control_characters", caught=False)(
+    _set(failure="\x1b[2J\x07 gone \r\n\x00", vectors={}, numbers={})
+)
 lie("failure_too_long")(_set(failure="x" * 5000))
 lie("failure_is_a_list")(_set(failure=["no"]))
 
@@ -286,7 +313,12 @@ lie("declared_empty")(_declared([]))
 @lie("declared_missing")
 def _undeclared(fields: Fields, order: OrderMessage) -> Fields | None:
     assert order.work is not None
-    needed = order.work.phase == "evaluate" or set(fields["numbers"]) & {"choice", "counts", "importance", "labels"}
+    needed = order.work.phase == "evaluate" or set(fields["numbers"]) & {
+        "choice",
+        "counts",
+        "importance",
+        "labels",
+    }
     return {**fields, "numbers": {}} if needed else None
 
 
@@ -294,7 +326,14 @@ def _undeclared(fields: Fields, order: OrderMessage) -> Fields | None:
 lie("unasked_figures", caught=False)(
     lambda fields, order: {
         **fields,
-        "numbers": {**fields["numbers"], "pi": ["x"], "accuracy": "boom", "mse": "boom", "best": {"n": "x"}, "q": {}},
+        "numbers": {
+            **fields["numbers"],
+            "pi": ["x"],
+            "accuracy": "boom",
+            "mse": "boom",
+            "best": {"n": "x"},
+            "q": {},
+        },
     }
 )
 
@@ -307,7 +346,9 @@ lie("evaluation_accuracy_2")(_evaluation(accuracy=2.0))
 lie("evaluation_loss_1.7e308")(_evaluation(loss=1.7e308))
 lie("evaluation_correct_above_n")(_evaluation(correct=10**6))
 lie("evaluation_is_text")(
-    lambda fields, order: {**fields, "numbers": {"server": "boom"}} if order.work.phase == "evaluate" else None  # type: ignore[union-attr]
+    lambda fields, order: (
+        {**fields, "numbers": {"server": "boom"}} if order.work.phase == "evaluate" else None
+    )  # type: ignore[union-attr]
 )
 
 
@@ -329,7 +370,9 @@ class Lying(Numpy):
         if bent is None:
             return answer
         self.told[job["client"]] += 1
-        content = bent if isinstance(bent, bytes) else packed(msgpack.packb(bent, use_bin_type=True))
+        content = (
+            bent if isinstance(bent, bytes) else packed(msgpack.packb(bent, use_bin_type=True))
+        )
         Path(job["report_out"]).write_bytes(content)
         return {**answer, "digest": digest(content), "size": len(content)}
 
@@ -405,13 +448,22 @@ def main() -> None:
                     verdict = outcome(method, [name], Path(folder))
                 except Exception as error:
                     verdict = Verdict(0, 0, False, f"{type(error).__name__}: {error}"[:200])
-            runs, told, quarantined = runs + 1, told + verdict.told, quarantined + verdict.quarantined
+            runs, told, quarantined = (
+                runs + 1,
+                told + verdict.told,
+                quarantined + verdict.quarantined,
+            )
             if verdict.wrong:
                 failures += 1
                 print(f"{method} x {name}: {verdict.wrong}", flush=True)
-        print(f"{method}: {len(given.lies)} lies, liar in quarantine at the end of {quarantined} runs", flush=True)
+        print(
+            f"{method}: {len(given.lies)} lies, liar in quarantine at the end of {quarantined} runs",
+            flush=True,
+        )
     seconds = time.monotonic() - began
-    print(f"{runs} runs ({len(given.methods)} methods x {len(given.lies)} lies), {told} lies told, {failures} wrong")
+    print(
+        f"{runs} runs ({len(given.methods)} methods x {len(given.lies)} lies), {told} lies told, {failures} wrong"
+    )
     print(f"{seconds:.0f} s")
     sys.exit(1 if failures else 0)
 

@@ -14,7 +14,14 @@ import numpy as np
 from covey.shared.errors import DecodeError
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part, ReportContent, Work
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    OrderMessage,
+    Part,
+    ReportContent,
+    Work,
+)
 from covey.shared.wire.topics import Topics
 from tests.processes import Program, free_port, program, until
 
@@ -39,7 +46,18 @@ def victim(folder: Path, url: str, *more: str, name: str = "victim") -> Iterator
     rows = np.random.default_rng(1).normal(size=(20, 4)).astype(np.float32)
     np.savez(data, x=rows, y=np.arange(20) % 2)
     state = str(folder / f"state-{name}")
-    command = ["covey.agent.cli", "start", "--data", str(data), "--broker", url, "--id", name, "--state", state]
+    command = [
+        "covey.agent.cli",
+        "start",
+        "--data",
+        str(data),
+        "--broker",
+        url,
+        "--id",
+        name,
+        "--state",
+        state,
+    ]
     with program(*command, *more, log=folder / f"{name}.log") as agent:
         until(lambda: "connected" in agent.output, of=agent)
         yield agent
@@ -55,7 +73,9 @@ def task(**changes: Any) -> dict[str, Any]:
 def status(of_task: Mapping[str, Any] | None) -> CoordinatorStatus:
     """What a coordinator that runs says; the digest of its task is whatever it likes."""
     wanted = dict(of_task) if of_task is not None else None
-    return CoordinatorStatus(online=True, epoch="rogue.1", run=RUN, name="rogue", task=wanted, task_digest="rogue")
+    return CoordinatorStatus(
+        online=True, epoch="rogue.1", run=RUN, name="rogue", task=wanted, task_digest="rogue"
+    )
 
 
 def order(step: int = 1, **changes: Any) -> OrderMessage:
@@ -78,7 +98,9 @@ def order(step: int = 1, **changes: Any) -> OrderMessage:
         "evaluation": {},
         "part_bytes": 512 * 1024,
     }
-    return OrderMessage(run=RUN, step=step, accepted=0, closed=0, work=Work(**{**fields, **changes}))
+    return OrderMessage(
+        run=RUN, step=step, accepted=0, closed=0, work=Work(**{**fields, **changes})
+    )
 
 
 class Heard:

@@ -55,13 +55,30 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         def start(name: str, *command: str) -> Program:
             return stack.enter_context(program(*command, log=tmp_path / f"{name}.log"))
 
-        broker = start("broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
+        broker = start(
+            "broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1"
+        )
         until(lambda: "listens" in broker.output, of=broker)
         agents = {}
         for seed, name in enumerate(("pi-7", "pi-8")):
             own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
-            agents[name] = start(name, "covey.agent.cli", "start", "--data", str(data(tmp_path, seed)), *own, "--json")
-        line = ["covey.coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
+            agents[name] = start(
+                name,
+                "covey.agent.cli",
+                "start",
+                "--data",
+                str(data(tmp_path, seed)),
+                *own,
+                "--json",
+            )
+        line = [
+            "covey.coordinator.cli",
+            "run",
+            str(tmp_path / "scenario.yaml"),
+            "--out",
+            str(out),
+            "--json",
+        ]
         run = Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log")
         stack.callback(run.stop)
         until(lambda: '"event": "work"' in agents["pi-8"].output, 120, of=run)
@@ -75,10 +92,14 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         assert done.exit_code == 0, done.output
         assert done.stderr == ""
         [first] = until(lambda: rows(out), DEADLINE_S / 10, of=run)[:1]
-        print(f"the round closed {time.monotonic() - began:.2f} s after `broker expel`, deadline {DEADLINE_S:g} s")
+        print(
+            f"the round closed {time.monotonic() - began:.2f} s after `broker expel`, deadline {DEADLINE_S:g} s"
+        )
         assert (first["reported"], first["missing"]) == (["pi-7"], ["pi-8"])
         base = "covey/default/agents/pi-8"
-        kept = until(lambda: _only_status(retained(home, f"{base}/status", f"{base}/order")), of=run)
+        kept = until(
+            lambda: _only_status(retained(home, f"{base}/status", f"{base}/order")), of=run
+        )
         status = AgentStatus.from_bytes(kept.payload)
         assert (status.online, status.problem) == (False, EXPELLED)
         roster = json.loads((out / "roster.json").read_bytes())

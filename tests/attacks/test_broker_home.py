@@ -35,7 +35,9 @@ def test_enrolling_and_expelling_at_once_loses_nothing_of_one_another(tmp_path: 
     home.enroll_all(OLD)
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(len(OLD) + len(NEW))
-    workers = [context.Process(target=_change, args=(home.folder, name, ready)) for name in OLD + NEW]
+    workers = [
+        context.Process(target=_change, args=(home.folder, name, ready)) for name in OLD + NEW
+    ]
     for worker in workers:
         worker.start()
     end = time.monotonic() + 120
@@ -58,7 +60,9 @@ def test_an_id_in_credentials_is_a_name_or_refused(name: str, tmp_path: Path) ->
         credentials.read(file)
 
 
-@pytest.mark.parametrize("command", [["agent", "start\nExecStartPre=/bin/sh"], ["agent", "start\r"]])
+@pytest.mark.parametrize(
+    "command", [["agent", "start\nExecStartPre=/bin/sh"], ["agent", "start\r"]]
+)
 def test_a_line_break_never_gets_into_a_unit_file(command: list[str]) -> None:
     with pytest.raises(UserError, match="line breaks or control characters"):
         render("pi", command, "root")

@@ -59,7 +59,9 @@ def running(kind: Kind, folder: Path, limits: Limits | None = None) -> Iterator[
     """A broker as `broker up --home` runs it, without TLS."""
     users, roles = folder / "users", folder / "members.json"
     passwords.write(users, {"coordinator": "secret", "pi-7": "secret"})
-    members.save(roles, {"coordinator": Entry(role="coordinator"), "pi-7": Entry(federation="default")})
+    members.save(
+        roles, {"coordinator": Entry(role="coordinator"), "pi-7": Entry(federation="default")}
+    )
     options = Options(passwords=users, members=roles, limits=limits or Limits())
     with hosted(lambda: kind(options)) as url:
         yield Users(BrokerUrl.parse(url))
@@ -97,14 +99,20 @@ def test_one_subscribe_of_120_000_filters_is_refused(kind: Kind, tmp_path: Path)
         print(f"the others waited {time.monotonic() - began:.2f} s")
 
 
-def test_a_session_of_the_embedded_broker_holds_so_many_subscriptions_and_no_more(tmp_path: Path) -> None:
+def test_a_session_of_the_embedded_broker_holds_so_many_subscriptions_and_no_more(
+    tmp_path: Path,
+) -> None:
     """Also over several packets, which Mosquitto 2.0 has no limit for."""
     with running(EmbeddedBroker, tmp_path) as users, users.agent() as agent:
         codes = b""
         for first in range(0, 21_000, 7_000):
-            names = [f"covey/default/clusters/{number}/model/0" for number in range(first, first + 7_000)]
+            names = [
+                f"covey/default/clusters/{number}/model/0" for number in range(first, first + 7_000)
+            ]
             codes += agent.subscribe(*names) or b""
-        wildcards = agent.subscribe(*(f"covey/default/clusters/+/model/{number}" for number in range(20)))
+        wildcards = agent.subscribe(
+            *(f"covey/default/clusters/+/model/{number}" for number in range(20))
+        )
     assert codes.count(b"\x01") == 20_000
     assert codes.count(b"\x80") == 1_000
     assert wildcards == b"\x80" * 20
@@ -113,12 +121,16 @@ def test_a_session_of_the_embedded_broker_holds_so_many_subscriptions_and_no_mor
 def test_a_session_of_the_embedded_broker_holds_few_wildcards(tmp_path: Path) -> None:
     """Each of them walks over all retained messages."""
     with running(EmbeddedBroker, tmp_path) as users, users.agent() as agent:
-        codes = agent.subscribe(*(f"covey/default/clusters/+/model/{number}" for number in range(20)))
+        codes = agent.subscribe(
+            *(f"covey/default/clusters/+/model/{number}" for number in range(20))
+        )
     assert codes == b"\x01" * 8 + b"\x80" * 12
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_packet_beyond_the_limit_ends_its_connection_and_no_other(kind: Kind, tmp_path: Path) -> None:
+def test_a_packet_beyond_the_limit_ends_its_connection_and_no_other(
+    kind: Kind, tmp_path: Path
+) -> None:
     with running(kind, tmp_path) as users, users.agent() as agent, users.coordinator() as other:
         assert not agent.publish(f"{BASE}/report/0", MEBIBYTE)
         assert other.publish("covey/default/control", bytes(520_000))
@@ -138,7 +150,11 @@ def test_connections_are_bounded(kind: Kind, tmp_path: Path) -> None:
 def test_the_coordinator_still_gets_a_burst_of_reports(kind: Kind, tmp_path: Path) -> None:
     """What the limits must leave alone: everybody reports while the coordinator looks elsewhere."""
     count, payload = 10_000 if kind is Mosquitto else 3_000, bytes(1000)
-    with running(kind, tmp_path) as users, users.coordinator() as coordinator, users.agent() as agent:
+    with (
+        running(kind, tmp_path) as users,
+        users.coordinator() as coordinator,
+        users.agent() as agent,
+    ):
         coordinator.subscribe("covey/default/agents/+/report/+")
         for number in range(count):
             agent.send(publish_packet(f"{BASE}/report/0", payload, packet_id=number + 1))
@@ -150,10 +166,16 @@ def test_the_coordinator_still_gets_a_burst_of_reports(kind: Kind, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_client_that_does_not_read_is_given_up_on_and_does_not_stop_the_others(kind: Kind, tmp_path: Path) -> None:
+def test_a_client_that_does_not_read_is_given_up_on_and_does_not_stop_the_others(
+    kind: Kind, tmp_path: Path
+) -> None:
     limits = Limits(memory=256 << 20)
     payload, model = bytes(500_000), "covey/default/clusters/0/model/0"
-    with running(kind, tmp_path, limits) as users, users.agent() as deaf, users.coordinator() as writer:
+    with (
+        running(kind, tmp_path, limits) as users,
+        users.agent() as deaf,
+        users.coordinator() as writer,
+    ):
         deaf.subscribe(model)
         for _ in range(300):  # 150 MB, more than may wait for one client
             assert writer.publish(model, payload)

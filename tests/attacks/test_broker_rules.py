@@ -48,11 +48,20 @@ def link(url: str, authority: Authority, own: Signed, user: str = "") -> MqttLin
 @needs_openssl
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("claims", ["", "coordinator"])
-async def test_client_certificates_are_held_to_the_rules(way: Sequence[str], claims: str, tmp_path: Path) -> None:
+async def test_client_certificates_are_held_to_the_rules(
+    way: Sequence[str], claims: str, tmp_path: Path
+) -> None:
     """Before: no rules at all with `--tls-ca`, so that the forged order came first. The user is the CN, not the claim."""
     authority = Authority(tmp_path)
     server, coordinator, pi, spy = map(authority.sign, ("server", "coordinator", "pi-7", "spy"))
-    options = ["--tls-cert", str(server.cert), "--tls-key", str(server.key), "--tls-ca", str(authority.cert)]
+    options = [
+        "--tls-cert",
+        str(server.cert),
+        "--tls-key",
+        str(server.key),
+        "--tls-ca",
+        str(authority.cert),
+    ]
     with running(*options, *way) as url:
         async with link(url, authority, coordinator) as owner, link(url, authority, pi) as agent:
             await up(owner, agent)
@@ -67,13 +76,26 @@ async def test_client_certificates_are_held_to_the_rules(way: Sequence[str], cla
 @needs_openssl
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("users", ["--password-file", "--user"])
-def test_certificates_beside_passwords_are_refused(way: Sequence[str], users: str, tmp_path: Path) -> None:
+def test_certificates_beside_passwords_are_refused(
+    way: Sequence[str], users: str, tmp_path: Path
+) -> None:
     """Before: the certificate let its owner in as anybody, and the password file counted for nothing."""
     authority = Authority(tmp_path)
     server = authority.sign("server")
     passwords.write(tmp_path / "users", {"pi-7": "p"})
-    given = ["--password-file", str(tmp_path / "users")] if users == "--password-file" else ["--user", "ann"]
-    options = ["--tls-cert", str(server.cert), "--tls-key", str(server.key), "--tls-ca", str(authority.cert)]
+    given = (
+        ["--password-file", str(tmp_path / "users")]
+        if users == "--password-file"
+        else ["--user", "ann"]
+    )
+    options = [
+        "--tls-cert",
+        str(server.cert),
+        "--tls-key",
+        str(server.key),
+        "--tls-ca",
+        str(authority.cert),
+    ]
     secret = {"COVEY_BROKER_PASSWORD": "x"} if users == "--user" else {}
     done = CliRunner().invoke(app, ["up", "--port", "0", *options, *given, *way], env=secret)
     assert done.exit_code == 2
@@ -99,9 +121,24 @@ async def test_a_single_user_is_kept_below_coveys_topics(way: Sequence[str]) -> 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])  # noqa: S104
-def test_an_open_broker_beyond_loopback_says_what_that_means(host: str, warned: bool, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--json", "--embedded", "--host", host]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+def test_an_open_broker_beyond_loopback_says_what_that_means(
+    host: str, warned: bool, tmp_path: Path
+) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "covey.broker.cli",
+        "up",
+        "--port",
+        "0",
+        "--json",
+        "--embedded",
+        "--host",
+        host,
+    ]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()

@@ -34,20 +34,26 @@ def gz_bomb(folder: Path) -> Path:
 
 def gz_that_goes_on(folder: Path) -> Path:
     """Two images as its header claims, and 64 MiB behind them."""
-    (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(idx(2, 2, 2) + bytes(ZEROS), 9))
+    (folder / "train-images-idx3-ubyte.gz").write_bytes(
+        gzip.compress(idx(2, 2, 2) + bytes(ZEROS), 9)
+    )
     (folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(idx(2)))
     return folder
 
 
 def npz_bomb(folder: Path) -> Path:
-    np.savez_compressed(folder / "a.npz", x=np.zeros((1 << 10, ZEROS >> 10), np.uint8), y=np.arange(1 << 10) % 2)
+    np.savez_compressed(
+        folder / "a.npz", x=np.zeros((1 << 10, ZEROS >> 10), np.uint8), y=np.arange(1 << 10) % 2
+    )
     return folder / "a.npz"
 
 
 def npz_that_lies(folder: Path) -> Path:
     """The array's own header claims 8 TB, the archive's says a hundred bytes."""
     member = io.BytesIO()
-    np.lib.format.write_array_header_1_0(member, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)})
+    np.lib.format.write_array_header_1_0(
+        member, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}
+    )
     with zipfile.ZipFile(folder / "a.npz", "w") as archive:
         archive.writestr("x.npy", member.getvalue() + bytes(100))
         archive.writestr("y.npy", b"")
@@ -78,7 +84,9 @@ def parquet_bomb(folder: Path) -> Path:
     import pyarrow.parquet as pq
 
     rows = 4_000_000
-    table = pa.table({"a": pa.array(np.zeros(rows, np.float64)), "label": pa.array(np.zeros(rows, np.int64))})
+    table = pa.table(
+        {"a": pa.array(np.zeros(rows, np.float64)), "label": pa.array(np.zeros(rows, np.int64))}
+    )
     pq.write_table(table, folder / "a.parquet", compression="zstd")
     return folder / "a.parquet"
 
@@ -108,7 +116,9 @@ def test_a_file_that_unpacks_to_more_than_its_limit_is_refused_before_it_is_unpa
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert f"more than {SMALL} bytes" in str(caught.value) or f"the limit is {SMALL}" in str(caught.value)
+    assert f"more than {SMALL} bytes" in str(caught.value) or f"the limit is {SMALL}" in str(
+        caught.value
+    )
     assert str(SMALL) in caught.value.public
     assert peak < 16 * SMALL, f"{peak >> 20} MiB were set aside"
 
@@ -129,7 +139,9 @@ def test_a_header_that_lies_about_the_size_is_found_before_memory_is_set_aside(
     assert peak < 16 << 20, f"{peak >> 20} MiB were set aside"
 
 
-def test_the_limit_grows_with_the_file_and_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_grows_with_the_file_and_can_be_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.gz"
     path.write_bytes(b"")
     assert unpacked_limit(path) == FREE_BYTES
@@ -139,7 +151,9 @@ def test_the_limit_grows_with_the_file_and_can_be_set(tmp_path: Path, monkeypatc
     monkeypatch.setenv(LIMIT_VARIABLE, "12")
     assert unpacked_limit(path) == 12
     monkeypatch.setenv(LIMIT_VARIABLE, "much")
-    with pytest.raises(UserError, match="COVEY_MAX_DATA_BYTES is 'much'; set it to a number of bytes"):
+    with pytest.raises(
+        UserError, match="COVEY_MAX_DATA_BYTES is 'much'; set it to a number of bytes"
+    ):
         unpacked_limit(path)
 
 
@@ -151,7 +165,9 @@ def image(path: Path) -> None:
     Image.new("RGB", (4, 4)).save(path)
 
 
-@pytest.mark.parametrize("name", ["../../outside/1.png", "inside/../../../outside/1.png", "link/1.png", "1.png"])
+@pytest.mark.parametrize(
+    "name", ["../../outside/1.png", "inside/../../../outside/1.png", "link/1.png", "1.png"]
+)
 def test_a_leaf_file_reads_no_image_outside_of_its_folder(name: str, tmp_path: Path) -> None:
     """Before: any image of the machine that the file named was read, and became a training sample."""
     image(tmp_path / "outside" / "1.png")
@@ -169,7 +185,9 @@ def test_a_leaf_file_reads_no_image_outside_of_its_folder(name: str, tmp_path: P
 def test_an_absolute_name_in_a_leaf_file_is_refused(tmp_path: Path) -> None:
     image(tmp_path / "outside" / "1.png")
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "a.json").write_text(leaf_user([str(tmp_path / "outside" / "1.png")] * 2, [0, 1]))
+    (tmp_path / "data" / "a.json").write_text(
+        leaf_user([str(tmp_path / "outside" / "1.png")] * 2, [0, 1])
+    )
     with pytest.raises(DataError, match="leads out of"):
         load(tmp_path / "data" / "a.json")
 
@@ -186,7 +204,9 @@ def test_links_in_an_archive_are_not_followed_and_no_path_of_it_is_written(tmp_p
         info = tarfile.TarInfo("../../escaped.bin")
         info.size = 3073
         archive.addfile(info, io.BytesIO(bytes(3073)))
-    with pytest.raises(DataError, match=r"no data_batch_\*\.bin and no train\.bin among escaped\.bin"):
+    with pytest.raises(
+        DataError, match=r"no data_batch_\*\.bin and no train\.bin among escaped\.bin"
+    ):
         load(path)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["cifar.tar.gz", "secret.bin"]
 

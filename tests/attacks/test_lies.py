@@ -35,15 +35,21 @@ def dealt(names: list[str], hands: int) -> list[list[str]]:
 def others(names: list[str], count: int) -> list[str]:
     """Methods that a group of lies is tried with, besides FedAvg."""
     rest = sorted(METHODS.keys() - {"fedavg"})
-    return [str(name) for name in generator(1, "methods", *names).choice(rest, count, replace=False)]
+    return [
+        str(name) for name in generator(1, "methods", *names).choice(rest, count, replace=False)
+    ]
 
 
 GROUPS = [*dealt(CAUGHT, 4), *dealt(TAMED, 2)]
 EVERY_LIE = [(method, names) for names in GROUPS for method in ("fedavg", *others(names, 2))]
 
 
-@pytest.mark.parametrize(("method", "names"), EVERY_LIE, ids=[f"{m}-{'-'.join(names)}" for m, names in EVERY_LIE])
-def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(tmp_path: Path, method: str, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("method", "names"), EVERY_LIE, ids=[f"{m}-{'-'.join(names)}" for m, names in EVERY_LIE]
+)
+def test_no_lie_ends_a_run_or_falls_back_on_somebody_else(
+    tmp_path: Path, method: str, names: list[str]
+) -> None:
     verdict = outcome(method, names, tmp_path)
     assert verdict.wrong == ""
 
@@ -75,12 +81,16 @@ def begun(folder: Path, scene: Any) -> tuple[Run, dict[ClientId, Any]]:
 
 def asked(run: Run) -> list[SendOrder]:
     """Orders that ask for work now."""
-    return [one for one in run.desired() if isinstance(one, SendOrder) and one.order.work is not None]
+    return [
+        one for one in run.desired() if isinstance(one, SendOrder) and one.order.work is not None
+    ]
 
 
 def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportContent:
     assert order.order.work is not None
-    models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.order.work.models]
+    models = [
+        decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.order.work.models
+    ]
     local = local_for(people)(order.client, order.order)
     return perform(order.order, models, local, {}, client=order.client)[0]
 
@@ -99,15 +109,22 @@ def spoil(path: Path, change: dict[str, Any]) -> None:
     save_arrays(path, copies, {**facts, **change}, sealed=True)
 
 
-def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(tmp_path: Path) -> None:
+def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(
+    tmp_path: Path,
+) -> None:
     """Before: TypeError in records.means at the fold, and again at every --resume."""
-    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, evaluation={"track": True})
+    scene = scenario(
+        "fedavg", rounds={"count": 1, "participation": 1.0}, evaluation={"track": True}
+    )
     run, people = begun(tmp_path, scene)
     orders = asked(run)
     for order in orders[:-1]:
         run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
     step, liar = run.engine.number, orders[0].client
-    spoil(tmp_path / "spool" / str(step) / f"{liar}.safetensors", {"numbers": {"track": {"n": 3, "accuracy": "boom"}}})
+    spoil(
+        tmp_path / "spool" / str(step) / f"{liar}.safetensors",
+        {"numbers": {"track": {"n": 3, "accuracy": "boom"}}},
+    )
     run, effects = Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
     run.samples |= dict.fromkeys(people, (24, 24))
     last = next(order for order in asked(run) if order.client == orders[-1].client)
@@ -121,7 +138,9 @@ def test_a_bad_report_that_lies_accepted_ends_no_resume_and_names_its_sender(tmp
     Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
 
 
-def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0})
     run, people = begun(tmp_path, scene)
 
@@ -140,7 +159,9 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(tmp_path: Pat
 
 def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any) -> None:
     """A sound fold of sound reports whose sum overflows: without its largest report it is a model again."""
-    scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None})
+    scene = scenario(
+        "fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None}
+    )
     run, people = begun(tmp_path, scene)
     monkeypatch.setattr("covey.coordinator.run.run.check_vector", lambda name, vector: None)
     effects: list[Effect] = []
@@ -168,7 +189,9 @@ def final(folder: Path, aggregation: dict[str, Any], claim: int, push: float) ->
         report = honest(run, people, order)
         if order.client == "agent-3":
             vector = np.frombuffer(report.vectors["model"].data, "<f4") + np.float32(push)
-            encoded = report.vectors["model"].model_copy(update={"data": vector.astype("<f4").tobytes()})
+            encoded = report.vectors["model"].model_copy(
+                update={"data": vector.astype("<f4").tobytes()}
+            )
             report = report.model_copy(update={"vectors": {"model": encoded}, "examples": claim})
         run.receive(order.client, report.to_bytes(), 0.0)
     assert run.engine.round == 1
@@ -181,7 +204,12 @@ def test_nobody_owns_the_mean_by_claiming_samples(tmp_path: Path) -> None:
     owned = final(tmp_path / "b", {"max_samples": {"times_median": None}}, 10**12, 10.0)
     capped = final(tmp_path / "c", {"max_samples": {"times_median": 1}}, 10**12, 10.0)
     ruled = final(tmp_path / "d", {"rule": "median"}, 10**12, 10.0)
-    clipped = final(tmp_path / "e", {"max_samples": {"times_median": 1}, "clip": {"times_median": 1}}, 10**12, 10.0)
+    clipped = final(
+        tmp_path / "e",
+        {"max_samples": {"times_median": 1}, "clip": {"times_median": 1}},
+        10**12,
+        10.0,
+    )
     assert owned > 9
     assert capped < honest_end + 10 / 8 + 0.2
     assert ruled < honest_end + 0.2
@@ -191,7 +219,9 @@ def test_nobody_owns_the_mean_by_claiming_samples(tmp_path: Path) -> None:
 # -- quarantine ----------------------------------------------------------------------------------------------------
 
 
-def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_is_released(tmp_path: Path) -> None:
+def test_an_agent_refused_in_three_steps_is_quarantined_over_a_resume_until_it_is_released(
+    tmp_path: Path,
+) -> None:
     scene = scenario("fedavg", rounds={"count": 5, "participation": 1.0})
     run, people = begun(tmp_path, scene)
     effects: list[Effect] = []

@@ -23,7 +23,13 @@ from covey.shared.mqtt.link import Message, Up, Will
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.numerics.vectors import Layout
 from covey.shared.wire.codec import Codec, encode
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent, digest
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    OrderMessage,
+    ReportContent,
+    digest,
+)
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import Topics
 from tests.attacks.lies import LIES, packed
@@ -37,7 +43,14 @@ PEOPLE = (LIAR, "one", "three", "two")
 PAUSE_S = 0.05  # between an order and its report
 
 # what ended a coordinator before, at the fold and again at every --resume, and others
-TOLD = ("evaluation_mse_boom", "unasked_figures", "samples_1e12", "values_3e38", "loss_1.7e308", "key_twice")
+TOLD = (
+    "evaluation_mse_boom",
+    "unasked_figures",
+    "samples_1e12",
+    "values_3e38",
+    "loss_1.7e308",
+    "key_twice",
+)
 
 
 class Played:
@@ -50,14 +63,18 @@ class Played:
 
     async def live(self) -> None:
         online = AgentStatus(agent=self.name, session="s", online=True, samples=10, test_samples=0)
-        will = Will(TOPICS.status(self.name), online.model_copy(update={"online": False}).to_bytes())
+        will = Will(
+            TOPICS.status(self.name), online.model_copy(update={"online": False}).to_bytes()
+        )
         async with MqttLink(self.url, client_id=self.name, will=will) as link:
             async for incoming in link.incoming():
                 if isinstance(incoming, Up):
                     await link.subscribe([TOPICS.coordinator_status, TOPICS.order(self.name)])
                 elif isinstance(incoming, Message) and incoming.topic == TOPICS.coordinator_status:
                     seen = CoordinatorStatus.from_bytes(incoming.payload)
-                    answer = online.model_copy(update={"epoch": seen.epoch, "task": seen.task_digest})
+                    answer = online.model_copy(
+                        update={"epoch": seen.epoch, "task": seen.task_digest}
+                    )
                     await link.publish(TOPICS.status(self.name), answer.to_bytes(), retain=True)
                 elif isinstance(incoming, Message):
                     await self.obey(link, OrderMessage.from_bytes(incoming.payload))
@@ -69,7 +86,13 @@ class Played:
         self.done.add(known)
         await asyncio.sleep(PAUSE_S)
         content = self.content(order)
-        parts = split(BytesIO(content), digest=digest(content), size=len(content), part_bytes=65536, about=order.step)
+        parts = split(
+            BytesIO(content),
+            digest=digest(content),
+            size=len(content),
+            part_bytes=65536,
+            about=order.step,
+        )
         for part in parts:
             await link.publish(TOPICS.report(self.name, part.index), part.to_bytes())
 
@@ -80,7 +103,9 @@ class Played:
         if work.phase == "train":
             values = np.full(Layout.from_wire(work.layout).size, 0.25, np.float32)
             rng = np.random.default_rng(1)
-            vectors["model"], _ = encode(values, Codec(), base=None, base_digest=b"", error=None, rng=rng)
+            vectors["model"], _ = encode(
+                values, Codec(), base=None, base_digest=b"", error=None, rng=rng
+            )
         good = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
         numbers: dict[str, Any] = {"server": good} if work.phase == "evaluate" else {}
         report = ReportContent(
@@ -108,7 +133,9 @@ def played(url: str, lies: Sequence[str]) -> Iterator[None]:
     loop = asyncio.new_event_loop()
 
     async def all_of_them() -> None:
-        await asyncio.gather(*(Played(name, url, lies if name == LIAR else ()).live() for name in PEOPLE))
+        await asyncio.gather(
+            *(Played(name, url, lies if name == LIAR else ()).live() for name in PEOPLE)
+        )
 
     task = loop.create_task(all_of_them())
 
@@ -141,7 +168,15 @@ def scene(folder: Path, count: int) -> Path:
 
 
 def run(folder: Path, url: str, count: int, *more: str) -> Program:
-    command = ["covey.coordinator.cli", "run", str(scene(folder, count)), "--broker", url, "--out", str(folder / "run")]
+    command = [
+        "covey.coordinator.cli",
+        "run",
+        str(scene(folder, count)),
+        "--broker",
+        url,
+        "--out",
+        str(folder / "run"),
+    ]
     return Program([*command, "--json", *more], folder / f"coordinator{len(more)}.log")
 
 
@@ -150,7 +185,9 @@ def blamed(folder: Path, *events: str) -> set[str]:
 
 
 def status(url: str, folder: Path) -> dict[str, Any]:
-    with program("covey.coordinator.cli", "status", "--broker", url, "--json", log=folder / "status.log") as asked:
+    with program(
+        "covey.coordinator.cli", "status", "--broker", url, "--json", log=folder / "status.log"
+    ) as asked:
         asked.process.wait(30)
         seen: dict[str, Any] = json.loads(asked.output.splitlines()[-1])
         return seen
@@ -170,7 +207,9 @@ def test_a_run_with_a_liar_ends_with_sound_models_and_names_the_liar(tmp_path: P
     assert result["rounds"] == 6
     assert result["accuracy"]["server"]["accuracy"]["macro"] == pytest.approx(0.75)
     shown = [json.loads(line) for line in coordinator.output.splitlines() if line.startswith("{")]
-    named = {row["agent"] for row in shown if row.get("event") in ("refused", "set_aside", "quarantined")}
+    named = {
+        row["agent"] for row in shown if row.get("event") in ("refused", "set_aside", "quarantined")
+    }
     assert named == {LIAR}
     assert blamed(tmp_path / "run", "quarantined") == {LIAR}
 
@@ -185,14 +224,23 @@ def test_a_quarantine_outlasts_a_kill_and_ends_with_release(tmp_path: Path) -> N
         second = run(tmp_path, url, 10_000, "--resume")
         try:
             until(lambda: '"up": true' in second.output, of=second)
-            held = until(lambda: status(url, tmp_path)["roster"]["agents"].get(LIAR, {}).get("quarantined"), of=second)
+            held = until(
+                lambda: status(url, tmp_path)["roster"]["agents"].get(LIAR, {}).get("quarantined"),
+                of=second,
+            )
             assert "loss is 1.7e+308" in held
-            with program("covey.coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log") as wrong:
+            with program(
+                "covey.coordinator.cli", "release", "one", "--broker", url, log=tmp_path / "r0.log"
+            ) as wrong:
                 assert wrong.process.wait(30) == 2
                 assert "one is not in quarantine" in wrong.output
-            with program("covey.coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log") as release:
+            with program(
+                "covey.coordinator.cli", "release", LIAR, "--broker", url, log=tmp_path / "r1.log"
+            ) as release:
                 assert release.process.wait(30) == 0, release.output
             until(lambda: blamed(folder, "released") == {LIAR}, of=second)
-            until(lambda: [row["event"] for row in rows(folder)].count("quarantined") == 2, of=second)
+            until(
+                lambda: [row["event"] for row in rows(folder)].count("quarantined") == 2, of=second
+            )
         finally:
             second.stop()

@@ -48,11 +48,15 @@ def weapon(folder: Path) -> dict[str, object]:
     return rogue.task(model={"name": "weapon:net", "options": options})
 
 
-def test_an_order_that_names_code_runs_nothing_and_the_agent_says_why(tmp_path: Path, marker: Path) -> None:
+def test_an_order_that_names_code_runs_nothing_and_the_agent_says_why(
+    tmp_path: Path, marker: Path
+) -> None:
     order = rogue.order(task=weapon(tmp_path))
     with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url) as agent:
         heard = rogue.attack(
-            url, {rogue.TOPICS.order("victim"): order.to_bytes()}, enough=lambda h: h.failures or marker.exists()
+            url,
+            {rogue.TOPICS.order("victim"): order.to_bytes()},
+            enough=lambda h: h.failures or marker.exists(),
         )
         assert agent.process.poll() is None
     assert not marker.exists()
@@ -60,10 +64,14 @@ def test_an_order_that_names_code_runs_nothing_and_the_agent_says_why(tmp_path: 
     assert "--allow weapon" in heard.failures[0]
 
 
-def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(tmp_path: Path, marker: Path) -> None:
+def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(
+    tmp_path: Path, marker: Path
+) -> None:
     status = rogue.status(weapon(tmp_path))
     with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url) as agent:
-        heard = rogue.attack(url, {rogue.TOPICS.coordinator_status: status.to_bytes()}, enough=lambda h: h.problems)
+        heard = rogue.attack(
+            url, {rogue.TOPICS.coordinator_status: status.to_bytes()}, enough=lambda h: h.problems
+        )
         assert agent.process.poll() is None
     assert not marker.exists()
     assert heard.problems == [
@@ -75,16 +83,26 @@ def test_a_status_whose_task_names_code_runs_nothing_and_keeps_the_agent_out(tmp
 def test_code_that_the_devices_owner_allowed_is_run(tmp_path: Path, marker: Path) -> None:
     order = rogue.order(task=weapon(tmp_path))
     with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url, "--allow", "weapon"):
-        rogue.attack(url, {rogue.TOPICS.order("victim"): order.to_bytes()}, enough=lambda h: h.reports)
+        rogue.attack(
+            url, {rogue.TOPICS.order("victim"): order.to_bytes()}, enough=lambda h: h.reports
+        )
     assert marker.exists()
     assert (tmp_path / "shell").exists()
 
 
-def test_a_model_file_that_names_code_runs_nothing_without_consent(tmp_path: Path, marker: Path) -> None:
+def test_a_model_file_that_names_code_runs_nothing_without_consent(
+    tmp_path: Path, marker: Path
+) -> None:
     facts = {"task": rogue.task(model={"name": "weapon:net", "options": {}})}
     tensors = {"1.weight": np.zeros((2, 4), np.float32), "1.bias": np.zeros(2, np.float32)}
     save_file(tensors, tmp_path / "cluster-0.safetensors", metadata={"facts": json.dumps(facts)})
-    command = ["covey.agent.cli", "export", str(tmp_path / "cluster-0.safetensors"), "--out", str(tmp_path / "out.pt2")]
+    command = [
+        "covey.agent.cli",
+        "export",
+        str(tmp_path / "cluster-0.safetensors"),
+        "--out",
+        str(tmp_path / "out.pt2"),
+    ]
     with program(*command, log=tmp_path / "log") as export:
         assert export.process.wait(60) == 2, export.output
     assert "--allow weapon" in export.output
@@ -105,16 +123,39 @@ fleet: {agents: 2, data: "%s", workers: 1}
 DIGITS = "features: [1, 8, 8], classes: 10"
 COMMANDS = {
     "coordinator plan": ["covey.coordinator.cli", "plan", "{scenario}"],
-    "coordinator run": ["covey.coordinator.cli", "run", "{scenario}", "--out", "{out}", "--embedded"],
-    "coordinator run --in-process": ["covey.coordinator.cli", "run", "{scenario}", "--out", "{out}", "--in-process"],
-    "coordinator compare": ["covey.coordinator.cli", "compare", "{compare}", "--out", "{out}", "--in-process"],
+    "coordinator run": [
+        "covey.coordinator.cli",
+        "run",
+        "{scenario}",
+        "--out",
+        "{out}",
+        "--embedded",
+    ],
+    "coordinator run --in-process": [
+        "covey.coordinator.cli",
+        "run",
+        "{scenario}",
+        "--out",
+        "{out}",
+        "--in-process",
+    ],
+    "coordinator compare": [
+        "covey.coordinator.cli",
+        "compare",
+        "{compare}",
+        "--out",
+        "{out}",
+        "--in-process",
+    ],
     "agent model": ["covey.agent.cli", "model", "{scenario}", "--out", "{out}"],
     "agent fleet": ["covey.agent.cli", "fleet", "{scenario}", "--run-dir", "{out}"],
 }
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_scenario_that_names_a_model_runs_nothing_without_consent(command: str, tmp_path: Path, marker: Path) -> None:
+def test_a_scenario_that_names_a_model_runs_nothing_without_consent(
+    command: str, tmp_path: Path, marker: Path
+) -> None:
     output = refused(COMMANDS[command], SCENARIO % ("weapon:net", "digits"), tmp_path)
     assert "--allow weapon" in output
     assert not marker.exists()
@@ -137,10 +178,14 @@ def refused(command: list[str], text: str, folder: Path) -> str:
     return this.output
 
 
-def test_a_run_and_its_resume_take_the_consent_from_the_command_line(tmp_path: Path, marker: Path) -> None:
+def test_a_run_and_its_resume_take_the_consent_from_the_command_line(
+    tmp_path: Path, marker: Path
+) -> None:
     """The fleet and its workers inherit it; the run's folder keeps none."""
     path, out = tmp_path / "s.yaml", tmp_path / "out"
-    path.write_text((SCENARIO % ("weapon:net", "digits")).replace("features: [4], classes: 2", DIGITS))
+    path.write_text(
+        (SCENARIO % ("weapon:net", "digits")).replace("features: [4], classes: 2", DIGITS)
+    )
     command = ["covey.coordinator.cli", "run", str(path), "--out", str(out), "--embedded", "--json"]
     with program(*command, "--allow", "weapon", log=tmp_path / "log") as run:
         assert run.process.wait(120) == 0, run.output

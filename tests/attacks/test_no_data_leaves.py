@@ -16,7 +16,14 @@ import pytest
 from covey.agent.data import load
 from covey.agent.data.check import inspect
 from covey.agent.worker.worker import answer
-from covey.shared.errors import SEE_THE_LOG, DataError, DecodeError, PublicError, UserError, public_text
+from covey.shared.errors import (
+    SEE_THE_LOG,
+    DataError,
+    DecodeError,
+    PublicError,
+    UserError,
+    public_text,
+)
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.scenario import Task
@@ -30,7 +37,13 @@ TASK = Task(features=(2,), classes=("healthy", "ill"))
 COUNTED = TASK.model_copy(update={"classes": 2})
 VALUES = TASK.model_copy(update={"classes": None})
 # reached without a package, on files as large as the limit, or on files that no program writes
-OUT_OF_REACH = {"needs pyarrow", "needs scipy", "needs Pillow", "unpacks to more", "its columns differ in length"}
+OUT_OF_REACH = {
+    "needs pyarrow",
+    "needs scipy",
+    "needs Pillow",
+    "unpacks to more",
+    "its columns differ in length",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +67,9 @@ def refusals(source: tuple[str, str | None]) -> list[DataError]:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_what_is_told_of_bad_data_quotes_neither_a_value_nor_a_path(name: str, tmp_path: Path) -> None:
+def test_what_is_told_of_bad_data_quotes_neither_a_value_nor_a_path(
+    name: str, tmp_path: Path
+) -> None:
     found = refusals(CASES[name](tmp_path))
     assert found, "this data is not bad"
     for error in found:
@@ -62,7 +77,9 @@ def test_what_is_told_of_bad_data_quotes_neither_a_value_nor_a_path(name: str, t
         assert str(tmp_path) not in error.public
         assert not re.search(r"\b(0\.5|1\.75|77431|99)\b", error.public), "a value of the data"
         assert SEE_THE_LOG not in error.public, "a DataError says which kind of fault it is"
-        assert str(tmp_path) in str(error) or SECRET in str(error), "the terminal shows where the fault is"
+        assert str(tmp_path) in str(error) or SECRET in str(error), (
+            "the terminal shows where the fault is"
+        )
 
 
 def test_every_place_that_refuses_data_says_what_may_leave_the_device_and_is_tried(
@@ -86,7 +103,10 @@ def test_every_place_that_refuses_data_says_what_may_leave_the_device_and_is_tri
     missed = [
         f"{path.name}:{call.lineno}"
         for path, call, text in data_errors()
-        if not any(file == str(path) and call.lineno <= line <= (call.end_lineno or 0) for file, line in reached)
+        if not any(
+            file == str(path) and call.lineno <= line <= (call.end_lineno or 0)
+            for file, line in reached
+        )
         and not any(words in text for words in OUT_OF_REACH)
     ]
     assert not missed, f"no case reaches {', '.join(missed)}"
@@ -102,7 +122,11 @@ def data_errors() -> Iterator[tuple[Path, ast.Call, str]]:
             if not isinstance(function, ast.FunctionDef):
                 continue
             for call in ast.walk(function):
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "DataError":
+                if (
+                    isinstance(call, ast.Call)
+                    and isinstance(call.func, ast.Name)
+                    and call.func.id == "DataError"
+                ):
                     around = text.splitlines()[call.lineno - 6 : call.end_lineno]
                     yield path, call, "\n".join(around)
 
@@ -136,7 +160,10 @@ def test_agent_check_shows_what_would_be_told_and_it_quotes_nothing(tmp_path: Pa
     data, label = CASES["csv_classes_that_nobody_named"](tmp_path)
     finding = inspect(load(data, label), TASK)
     assert SECRET in finding.problems[0]
-    assert finding.told["problem"] == "row 1: its class is unknown to the task; its classes are healthy, ill"
+    assert (
+        finding.told["problem"]
+        == "row 1: its class is unknown to the task; its classes are healthy, ill"
+    )
 
 
 # -- real processes ----------------------------------------------------------------------------------------------------
@@ -185,8 +212,17 @@ def publish(port: int, topic: str, payload: bytes) -> None:
 
 
 def calls_the_roll(port: int, task: Task, epoch: str) -> None:
-    status: dict[str, Any] = {"online": True, "epoch": epoch, "run": "run-1", "task_digest": task.digest}
-    publish(port, Topics("default").coordinator_status, CoordinatorStatus(task=task.told(), **status).to_bytes())
+    status: dict[str, Any] = {
+        "online": True,
+        "epoch": epoch,
+        "run": "run-1",
+        "task_digest": task.digest,
+    }
+    publish(
+        port,
+        Topics("default").coordinator_status,
+        CoordinatorStatus(task=task.told(), **status).to_bytes(),
+    )
 
 
 GOOD = f"{SECRET}_age,weight,label\n" + "1,2,healthy\n3,4,ill\n" * 5
@@ -204,15 +240,29 @@ def test_a_name_a_class_and_a_path_stay_on_the_device(tmp_path: Path) -> None:
     port = free_port()
     data = tmp_path / f"{SECRET}-files" / "patients.csv"
     data.parent.mkdir()
-    start = ["covey.agent.cli", "start", "--data", str(data), "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"]
+    start = [
+        "covey.agent.cli",
+        "start",
+        "--data",
+        str(data),
+        "--id",
+        "pi",
+        "--broker",
+        f"mqtt://127.0.0.1:{port}",
+    ]
     with mosquitto(tmp_path, port), listening(port) as heard:
         for number, (text, kind) in enumerate(BAD.items()):
             data.write_text(text)
             log = tmp_path / f"agent-{number}.log"
             calls_the_roll(port, TASK, f"e{number}.1")
             with program(*start, "--state", str(tmp_path / f"state-{number}"), log=log) as agent:
-                until(lambda kind=kind: any(kind.encode() in payload for _, payload in heard), of=agent)  # type: ignore[misc]
-                until(lambda agent=agent: SECRET in agent.output.partition("staying out")[2], of=agent)  # type: ignore[misc]
+                until(
+                    lambda kind=kind: any(kind.encode() in payload for _, payload in heard),
+                    of=agent,
+                )  # type: ignore[misc]
+                until(
+                    lambda agent=agent: SECRET in agent.output.partition("staying out")[2], of=agent
+                )  # type: ignore[misc]
                 assert str(data) in agent.output
     told = b"".join(payload for _, payload in heard)
     assert SECRET.encode() not in told
@@ -227,8 +277,22 @@ def test_a_failed_work_is_reported_without_the_value_that_it_failed_on(tmp_path:
     port = free_port()
     data = tmp_path / "patients.csv"
     data.write_text(GOOD)
-    start = ["covey.agent.cli", "start", "--data", str(data), "--id", "pi", "--broker", f"mqtt://127.0.0.1:{port}"]
-    start += ["--state", str(tmp_path / "state"), "--keep-warm", "0"]  # so that the data is read again for the order
+    start = [
+        "covey.agent.cli",
+        "start",
+        "--data",
+        str(data),
+        "--id",
+        "pi",
+        "--broker",
+        f"mqtt://127.0.0.1:{port}",
+    ]
+    start += [
+        "--state",
+        str(tmp_path / "state"),
+        "--keep-warm",
+        "0",
+    ]  # so that the data is read again for the order
     with mosquitto(tmp_path, port), listening(port) as heard:
         calls_the_roll(port, TASK, "e.1")
         with program(*start, log=tmp_path / "agent.log") as agent:

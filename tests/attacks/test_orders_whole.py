@@ -23,7 +23,9 @@ def answer(tmp_path: Path, *options: str, **order: Any) -> tuple[str, Program]:
     """What an agent with these options answers to the order: why it was not carried out."""
     message = rogue.order(**order).to_bytes()
     with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url, *options) as agent:
-        heard = rogue.attack(url, {rogue.TOPICS.order("victim"): message}, enough=lambda h: h.failures, within_s=60)
+        heard = rogue.attack(
+            url, {rogue.TOPICS.order("victim"): message}, enough=lambda h: h.failures, within_s=60
+        )
         assert agent.process.poll() is None, agent.output
         assert heard.failures, agent.output
         return heard.failures[0], agent
@@ -38,13 +40,18 @@ def test_a_wildcard_key_in_a_retained_order_ends_no_agent(key: str, tmp_path: Pa
         with rogue.victim(tmp_path, url) as agent:
             heard = rogue.attack(
                 url,
-                {rogue.TOPICS.order("victim"): message, rogue.TOPICS.coordinator_status: rogue.status(None).to_bytes()},
+                {
+                    rogue.TOPICS.order("victim"): message,
+                    rogue.TOPICS.coordinator_status: rogue.status(None).to_bytes(),
+                },
                 enough=lambda h: any(status.dropped for status in h.statuses),
             )
             assert agent.process.poll() is None, agent.output
         assert heard.statuses[-1].dropped == {"fields": 1}
         with rogue.victim(tmp_path, url) as again:  # the order is still there
-            heard = rogue.attack(url, {}, enough=lambda h: any(status.dropped for status in h.statuses))
+            heard = rogue.attack(
+                url, {}, enough=lambda h: any(status.dropped for status in h.statuses)
+            )
             assert again.process.poll() is None, again.output
 
 
@@ -61,14 +68,22 @@ def test_a_width_that_the_layout_does_not_name_takes_no_memory(tmp_path: Path) -
     """Before, the worker built 2.1e8 values first: 1.2 GB; now it takes what torch takes."""
     model = {"name": "mlp", "options": {"hidden": 3 * 10**7}}
     message = rogue.order(task=rogue.task(model=model)).to_bytes()
-    with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url, "--limit", "max_model_values=null") as agent:
+    with (
+        rogue.open_broker(tmp_path) as url,
+        rogue.victim(tmp_path, url, "--limit", "max_model_values=null") as agent,
+    ):
         # the number itself is refused without a limit on options too: the largest width that may be named
-        heard = rogue.attack(url, {rogue.TOPICS.order("victim"): message}, enough=lambda h: h.failures, within_s=60)
+        heard = rogue.attack(
+            url, {rogue.TOPICS.order("victim"): message}, enough=lambda h: h.failures, within_s=60
+        )
         assert "task.model.options" in heard.failures[0]
         model["options"] = {"hidden": 1 << 24}
         second = rogue.order(2, task=rogue.task(model=model)).to_bytes()
         heard = rogue.attack(
-            url, {rogue.TOPICS.order("victim"): second}, enough=lambda h: len(h.failures) > 0, within_s=60
+            url,
+            {rogue.TOPICS.order("victim"): second},
+            enough=lambda h: len(h.failures) > 0,
+            within_s=60,
         )
         peaks = [peak(child) for child in psutil.Process(agent.process.pid).children()]
     assert "built here it has 117440514 values, the coordinator's has 10" in heard.failures[-1]
@@ -86,7 +101,11 @@ def peak(process: psutil.Process) -> int:
 @pytest.mark.parametrize(
     ("options", "order", "why"),
     [
-        ([], {"training": {"epochs": 10**9}}, "max_epochs: training.epochs is 1000000000, at most 10000 are allowed"),
+        (
+            [],
+            {"training": {"epochs": 10**9}},
+            "max_epochs: training.epochs is 1000000000, at most 10000 are allowed",
+        ),
         ([], {"task": rogue.task(init="/etc/shadow")}, "task.init names a file of this device"),
         (["--limit", "methods=[fedclust]"], {}, "methods: fedavg is not among fedclust"),
         (["--limit", "refuse_phases=[train]"], {}, "refuse_phases: the phase train is refused"),
@@ -116,10 +135,19 @@ def test_work_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.M
 def test_work_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     """100 MB of model where 50 MB are allowed; without the limit the order is carried out."""
     model = {"name": "mlp", "options": {"hidden": 3_600_000}}
-    tensors = [["fc1.weight", [3_600_000, 4]], ["fc1.bias", [3_600_000]], ["fc2.weight", [2, 3_600_000]]]
+    tensors = [
+        ["fc1.weight", [3_600_000, 4]],
+        ["fc1.bias", [3_600_000]],
+        ["fc2.weight", [2, 3_600_000]],
+    ]
     layout = {"trainable": 4, "tensors": [*tensors, ["fc2.bias", [2]]]}
-    why, _ = answer(tmp_path, "--limit", "max_memory_mb=50", task=rogue.task(model=model), layout=layout)
-    assert why == "policy of this device: max_memory_mb: the work takes more than the 50 MB that are allowed"
+    why, _ = answer(
+        tmp_path, "--limit", "max_memory_mb=50", task=rogue.task(model=model), layout=layout
+    )
+    assert (
+        why
+        == "policy of this device: max_memory_mb: the work takes more than the 50 MB that are allowed"
+    )
 
 
 def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
@@ -129,7 +157,11 @@ def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
         name = f"victim{len(options)}"
         with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url, *options, name=name):
             heard = rogue.attack(
-                url, status, name=name, enough=lambda h: any(one.samples for one in h.statuses), within_s=60
+                url,
+                status,
+                name=name,
+                enough=lambda h: any(one.samples for one in h.statuses),
+                within_s=60,
             )
         seen[name] = heard.statuses[-1]
     assert seen["victim0"].labels == ["0", "1"]
@@ -155,11 +187,16 @@ def test_coordinator_status_shows_the_rule_by_which_a_device_refused(tmp_path: P
         program(*command, "--broker", url, log=tmp_path / "run.log") as run,
     ):
         assert run.process.wait(120) == 0, run.output
-    with program("covey.coordinator.cli", "status", str(out), log=tmp_path / "status.log") as status:
+    with program(
+        "covey.coordinator.cli", "status", str(out), log=tmp_path / "status.log"
+    ) as status:
         assert status.process.wait(60) == 0, status.output
     shown = " ".join(status.output.replace("│", " ").split())
     assert "strict" in shown
     assert "policy" in shown
     roster = json.loads((out / "roster.json").read_text())
-    assert roster["agents"]["strict"]["failed"] == "policy of this device: methods: fedavg is not among fedclust"
+    assert (
+        roster["agents"]["strict"]["failed"]
+        == "policy of this device: methods: fedavg is not among fedclust"
+    )
     assert roster["agents"]["willing"]["failed"] is None

@@ -31,16 +31,31 @@ pytestmark = pytest.mark.processes
 )
 def test_without_the_runs_own_password_nobody_is_let_in(tmp_path: Path, options: list[str]) -> None:
     path = scenario(tmp_path, simulated=True)
-    command = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "run"), "--json", *options]
+    command = [
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        str(tmp_path / "run"),
+        "--json",
+        *options,
+    ]
     with program(*command, log=tmp_path / "run.log") as run:
         until(lambda: '"phase"' in run.output, of=run)  # the fleet itself is let in: it works
         [url] = [row["url"] for row in events(run) if row["event"] == "broker"]
         place = url.partition("@")[2]
         assert url.startswith("mqtt://coordinator@127.0.0.1:")  # without the password
-        for stranger in (f"mqtt://{place}", f"mqtt://coordinator:guess@{place}", f"mqtt://fleet:@{place}"):
+        for stranger in (
+            f"mqtt://{place}",
+            f"mqtt://coordinator:guess@{place}",
+            f"mqtt://fleet:@{place}",
+        ):
             assert "password" in answer_to(stranger)
         secrets = passwords_of(run)
-        processes = [psutil.Process(run.process.pid), *psutil.Process(run.process.pid).children(recursive=True)]
+        processes = [
+            psutil.Process(run.process.pid),
+            *psutil.Process(run.process.pid).children(recursive=True),
+        ]
         shown = " ".join(word for one in processes for word in one.cmdline())
         as_agent = f"mqtt://fleet:{secrets[1]}@{place}"
         assert heard_as(as_agent, "covey/default/coordinator/status")

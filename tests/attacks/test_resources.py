@@ -43,7 +43,9 @@ def attack(folder: Path, port: int, kind: str, per_s: float, seconds: float = 4.
     return Program(command, folder / f"{kind}.log")
 
 
-def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(tmp_path: Path) -> None:
+def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its_rounds(
+    tmp_path: Path,
+) -> None:
     """Growth after 4 s of 4 MB statuses: 217 MB before, 0.1 MB after; of made-up agents with 16 KB each: 16 KB each before."""
     port, run = free_port(), tmp_path / "run"
     with mosquitto(tmp_path, port), fleet(tmp_path, port, **QUICK):
@@ -62,8 +64,14 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
                 pace[kind] = (len(rows(run)) - before) / 4.0 / max(calm, 0.1)
                 grown[kind] = megabytes(this) - memory
                 sent[kind] = int(rogue.output)
-                blamed = roster(run)["agents"].get("rogue", {}).get("refusals", {}) if kind == "small" else blamed
-            print(f"calm {calm:.1f} rounds/s, {memory:.0f} MB; pace {pace}; growth in MB {grown}; sent {sent}")
+                blamed = (
+                    roster(run)["agents"].get("rogue", {}).get("refusals", {})
+                    if kind == "small"
+                    else blamed
+                )
+            print(
+                f"calm {calm:.1f} rounds/s, {memory:.0f} MB; pace {pace}; growth in MB {grown}; sent {sent}"
+            )
             folded = len(rows(run))
             until(lambda: len(rows(run)) >= folded + 2, of=this)  # the run goes on
         finally:

@@ -20,7 +20,14 @@ CLEAR = "\x1b[2J\x9b1;1H\u202e"
 
 def row(problem: str) -> dict[str, object]:
     counts = {"samples": 1, "test_samples": 1, "labels": 1, "seen": 0.0, "cluster": None}
-    return {**counts, "online": True, "takes_part": False, "busy": False, "problem": problem, "refusals": {TITLE: 1}}
+    return {
+        **counts,
+        "online": True,
+        "takes_part": False,
+        "busy": False,
+        "problem": problem,
+        "refusals": {TITLE: 1},
+    }
 
 
 def test_coordinator_status_shows_escape_sequences_by_their_numbers(tmp_path: Path) -> None:
@@ -50,7 +57,9 @@ def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) 
     task = rogue.task(model={"name": f"my_pkg:{TITLE}", "options": {}})
     with rogue.open_broker(tmp_path) as url, rogue.victim(tmp_path, url) as agent:
         status = rogue.status(task)
-        rogue.attack(url, {rogue.TOPICS.coordinator_status: status.to_bytes()}, enough=lambda h: h.problems)
+        rogue.attack(
+            url, {rogue.TOPICS.coordinator_status: status.to_bytes()}, enough=lambda h: h.problems
+        )
         until(lambda: "staying out" in agent.output, of=agent)
     assert "\\x1b]0;owned\\x07" in agent.output
     assert "\x1b" not in agent.output

@@ -18,7 +18,19 @@ from tests.processes import Program, until
 
 pytestmark = pytest.mark.processes
 
-PLANTED = ("torch", "numpy", "yaml", "msgpack", "pydantic", "json", "amqtt", "paho", "agent", "broker", "shared")
+PLANTED = (
+    "torch",
+    "numpy",
+    "yaml",
+    "msgpack",
+    "pydantic",
+    "json",
+    "amqtt",
+    "paho",
+    "agent",
+    "broker",
+    "shared",
+)
 
 
 @pytest.fixture
@@ -38,12 +50,24 @@ def start(folder: Path, module: str, *words: str, log: Path) -> Program:
 
 
 @pytest.mark.parametrize("way", ["--embedded", "--in-process"])
-def test_a_run_started_among_planted_modules_imports_none(way: str, planted: Path, tmp_path: Path) -> None:
+def test_a_run_started_among_planted_modules_imports_none(
+    way: str, planted: Path, tmp_path: Path
+) -> None:
     path = scenario(tmp_path, simulated=True, rounds={"count": 1})
     if way == "--in-process":  # which takes no faults
-        path.write_text(path.read_text().replace("slow: 1.0", "slow: 0.0").replace("slow_s: 0.3", "slow_s: 2.0"))
+        path.write_text(
+            path.read_text().replace("slow: 1.0", "slow: 0.0").replace("slow_s: 0.3", "slow_s: 2.0")
+        )
     run = start(
-        planted, "covey.coordinator.cli", "run", str(path), "--out", "run", "--json", way, log=tmp_path / "run.log"
+        planted,
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        "run",
+        "--json",
+        way,
+        log=tmp_path / "run.log",
     )
     try:
         assert run.process.wait(120) == 0, run.output
@@ -57,7 +81,17 @@ def test_an_agent_started_among_planted_modules_imports_none(planted: Path, tmp_
     data = tmp_path / "data.csv"
     data.write_text("a,b,c,d,label\n" + "1,2,3,4,0\n5,6,7,8,1\n" * 10)
     with rogue.open_broker(tmp_path) as url:
-        words = ["start", "--data", str(data), "--broker", url, "--id", "victim", "--state", str(tmp_path / "state")]
+        words = [
+            "start",
+            "--data",
+            str(data),
+            "--broker",
+            url,
+            "--id",
+            "victim",
+            "--state",
+            str(tmp_path / "state"),
+        ]
         agent = start(planted, "covey.agent.cli", *words, log=tmp_path / "agent.log")
         try:
             until(lambda: "connected" in agent.output, of=agent)
@@ -85,6 +119,10 @@ def test_a_childs_path_has_no_empty_word(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_no_file_of_ours_starts_python_without_the_safe_path() -> None:
-    files = [file for room in ("agent", "broker", "coordinator", "shared") for file in (HOME / room).rglob("*.py")]
+    files = [
+        file
+        for room in ("agent", "broker", "coordinator", "shared")
+        for file in (HOME / room).rglob("*.py")
+    ]
     starters = [file.name for file in files if "sys.executable" in file.read_text(encoding="utf-8")]
     assert starters == ["children.py"]

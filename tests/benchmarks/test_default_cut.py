@@ -36,7 +36,9 @@ def test_every_fleet_and_method_is_a_scenario_with_its_own_defaults() -> None:
     assert set(scenario(Cell("planted", "fedclust", 1)).strategy.model_fields_set) >= {"name"}
 
 
-def test_the_rules_agree_on_planted_groups_and_only_rotations_and_silhouettes_can_see_that_there_are_none() -> None:
+def test_the_rules_agree_on_planted_groups_and_only_rotations_and_silhouettes_can_see_that_there_are_none() -> (
+    None
+):
     planted, even = (judged(fleet, 1, "../shared/data") for fleet in ("planted", "even digits"))
     assert {label: one["ari"] for label, one in planted.items()} == dict.fromkeys(RULES, 1.0)
     assert {label: len(one["sizes"]) == 1 for label, one in even.items()} == {
@@ -49,8 +51,13 @@ def test_the_page_shows_the_record() -> None:
     assert table(RECORD["cells"]) in PAGE
 
 
-def test_the_page_names_every_default_that_is_half_a_point_below_the_worse_of_local_and_fedavg() -> None:
-    named = [f"{method} on `{fleet}` ({points:.1f})" for (fleet, method), points in behind(RECORD["cells"]).items()]
+def test_the_page_names_every_default_that_is_half_a_point_below_the_worse_of_local_and_fedavg() -> (
+    None
+):
+    named = [
+        f"{method} on `{fleet}` ({points:.1f})"
+        for (fleet, method), points in behind(RECORD["cells"]).items()
+    ]
     assert f"below the worse of Local and FedAvg: {', '.join(named) or 'none'}." in PAGE
 
 
@@ -63,7 +70,9 @@ def test_by_rotations_no_fleet_falls_into_nearly_as_many_clusters_as_agents() ->
 
 def figures(**tuned: float) -> dict[str, Any]:
     one = {"sizes": [2, 2], "ari": 0.5, "server": 0.5}
-    return {Cell("rotated", method, 1).key: {**one, "tuned": share} for method, share in tuned.items()}
+    return {
+        Cell("rotated", method, 1).key: {**one, "tuned": share} for method, share in tuned.items()
+    }
 
 
 def test_who_falls_behind_the_worse_of_local_and_fedavg_is_named() -> None:

@@ -25,7 +25,9 @@ def test_each_row_is_an_agent_of_its_cluster_and_each_column_a_class() -> None:
     assert (picture[:, :12] == 255).all()  # nobody has the classes 0 to 2
     above = {255 - int(row[12]) for row in picture[: AGENTS * 4]}
     below = {255 - int(row[12]) for row in picture[AGENTS * 4 + GAP :]}
-    members = {k: {100 + int(agent[1:]) for agent, own in assignment.items() if own == k} for k in (0, 1)}
+    members = {
+        k: {100 + int(agent[1:]) for agent, own in assignment.items() if own == k} for k in (0, 1)
+    }
     assert above <= members[0]
     assert below <= members[1]
     assert len(above) == len(below) == AGENTS

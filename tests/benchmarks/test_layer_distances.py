@@ -57,7 +57,9 @@ def test_a_layers_distance_is_that_of_all_its_weights_and_biases() -> None:
     for module, matrix in zip(("conv", "norm", "fc"), matrices, strict=True):
         for i, a in enumerate(LAYOUT.named(vector) for vector in clients):
             for j, b in enumerate(LAYOUT.named(vector) for vector in clients):
-                gaps = [a[f"{module}.{part}"] - b[f"{module}.{part}"] for part in ("weight", "bias")]
+                gaps = [
+                    a[f"{module}.{part}"] - b[f"{module}.{part}"] for part in ("weight", "bias")
+                ]
                 brute = math.sqrt(sum(float(gap) ** 2 for part in gaps for gap in part.reshape(-1)))
                 assert matrix[i, j] == pytest.approx(brute, rel=1e-6)
 
@@ -75,11 +77,19 @@ def test_a_layer_is_described_by_its_distances_within_and_between_groups() -> No
     clients = []
     for group, (own, common) in zip([0, 0, 1, 1], [(1, 0), (2, 9), (7, 1), (9, 8)], strict=True):
         end = start.copy()
-        end[final.start], end[first.start] = own, common  # the final layer tells the groups apart, the first misleads
+        end[final.start], end[first.start] = (
+            own,
+            common,
+        )  # the final layer tells the groups apart, the first misleads
         clients.append(Client(group, 1, end, 0.0, 1.0))
     matrices = layer_matrices([client.end for client in clients], LAYOUT)
     told = described(3, LAYOUT, start, clients, matrices[2])
-    assert (told.module, told.parameters, told.moved, told.ari) == ("fc", 15, (1 + 2 + 7 + 9) / 4, 1.0)
+    assert (told.module, told.parameters, told.moved, told.ari) == (
+        "fc",
+        15,
+        (1 + 2 + 7 + 9) / 4,
+        1.0,
+    )
     assert (told.within, told.between) == ((1 + 2) / 2, (6 + 8 + 5 + 7) / 4)
     assert told.ratio == told.between / told.within
     assert described(1, LAYOUT, start, clients, matrices[0]).ari < 0

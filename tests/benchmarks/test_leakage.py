@@ -13,7 +13,9 @@ def readings() -> dict[float | None, Reading]:
     return {one.noise: one for one in read(1, (0.0, 0.03, 0.1, 0.3, 1.0))}
 
 
-def test_labels_are_read_from_the_biases_of_a_signature_without_noise(readings: dict[float | None, Reading]) -> None:
+def test_labels_are_read_from_the_biases_of_a_signature_without_noise(
+    readings: dict[float | None, Reading],
+) -> None:
     assert readings[None].biases > 0.99
     assert readings[None].learnt > 0.95
 
@@ -34,7 +36,9 @@ def test_what_pacfl_sends_holds_the_mean_image_of_each_class() -> None:
     assert mean_in_span(1) > 0.95
 
 
-def test_the_table_has_a_line_for_each_amount_of_noise(readings: dict[float | None, Reading]) -> None:
+def test_the_table_has_a_line_for_each_amount_of_noise(
+    readings: dict[float | None, Reading],
+) -> None:
     lines = table(list(readings.values())).splitlines()
     assert len(lines) == 2 + len(readings)
     assert "none, no clip" in lines[2]

@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.poisoning import ATTACKS, METHODS, RULES, TIMES, Cell, bent, cells, hostile, scenario, table
+from benchmarks.poisoning import (
+    ATTACKS,
+    METHODS,
+    RULES,
+    TIMES,
+    Cell,
+    bent,
+    cells,
+    hostile,
+    scenario,
+    table,
+)
 from covey.shared.seeds import generator
 from tests.bowl import flat
 
@@ -44,5 +55,11 @@ def test_the_page_shows_the_record(mode: str) -> None:
 
 
 def test_a_table_has_a_mean_and_a_spread_over_seeds() -> None:
-    found = {Cell("fedavg", "mean", "none", seed).key: {"server": share} for seed, share in ((1, 0.5), (2, 0.7))}
-    assert table(found, "server", [1, 2]).splitlines()[2] == "| fedavg | mean | 60.0 ± 10.0 |  |  |  |  |"
+    found = {
+        Cell("fedavg", "mean", "none", seed).key: {"server": share}
+        for seed, share in ((1, 0.5), (2, 0.7))
+    }
+    assert (
+        table(found, "server", [1, 2]).splitlines()[2]
+        == "| fedavg | mean | 60.0 ± 10.0 |  |  |  |  |"
+    )

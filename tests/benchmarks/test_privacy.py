@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from benchmarks import privacy
-from benchmarks.privacy import DELTA, Agents, Cell, cells, measured, multiplier_for, sampled_epsilon, scenario, tables
+from benchmarks.privacy import (
+    DELTA,
+    Agents,
+    Cell,
+    cells,
+    measured,
+    multiplier_for,
+    sampled_epsilon,
+    scenario,
+    tables,
+)
 from covey.coordinator.run.account import epsilon
 
 ROOT = Path(__file__).parents[2]
@@ -30,12 +40,18 @@ def softmax(logits: np.ndarray) -> np.ndarray:
 
 def test_a_private_step_clips_each_examples_gradient(small: None) -> None:
     plan = scenario(Cell("digits", "local", "fedavg", None, 1))
-    plan = plan.model_copy(update={"training": plan.training.model_copy(update={"epochs": 1, "batch": 10**6})})
+    plan = plan.model_copy(
+        update={"training": plan.training.model_copy(update={"epochs": 1, "batch": 10**6})}
+    )
     agents = Agents(plan, None)
-    agents.rows = [rows[:8] for rows in agents.rows]  # a batch is larger than any: everybody is always in it
+    agents.rows = [
+        rows[:8] for rows in agents.rows
+    ]  # a batch is larger than any: everybody is always in it
     start = np.random.default_rng(0).normal(0, 0.1, agents.layout.size).astype(np.float32)
     ends = agents.train_privately([start] * 12, 0, 0.5, 0.0)
-    weights = np.concatenate([start[:640].reshape(10, 64), start[640:, None]], axis=1).astype(np.float64)
+    weights = np.concatenate([start[:640].reshape(10, 64), start[640:, None]], axis=1).astype(
+        np.float64
+    )
     for rows, end in zip(agents.rows, ends, strict=True):
         total = np.zeros_like(weights)
         for row in rows:

@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 RECORDS = sorted((ROOT / "benchmarks" / "results").glob("fe*.json"))
 RECORDS += sorted((ROOT / "benchmarks" / "results").glob("fuzzy*.json"))
 PAGE = (ROOT / "docs" / "results.md").read_text("utf-8")
-NAMED = re.findall(r"<!-- (benchmarks/results/[\w.-]+\.json) -->\n\n((?:\*\*.*\n\n|\|.*\n(?:(?=\|)|\n?))+)", PAGE)
+NAMED = re.findall(
+    r"<!-- (benchmarks/results/[\w.-]+\.json) -->\n\n((?:\*\*.*\n\n|\|.*\n(?:(?=\|)|\n?))+)", PAGE
+)
 
 
 def rendered(record: Path) -> str:

@@ -45,8 +45,12 @@ def test_the_rules(user: str, action: acl.Action, topic: str, wanted: bool) -> N
     assert acl.allows(user, action, topic) is wanted
 
 
-@pytest.mark.parametrize("kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)])
-async def test_a_broker_holds_users_to_the_rules(kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)]
+)
+async def test_a_broker_holds_users_to_the_rules(
+    kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path
+) -> None:
     if kind is Mosquitto and find() is None:
         pytest.skip("mosquitto is not installed")
     users = tmp_path / "users"
@@ -58,13 +62,24 @@ async def test_a_broker_holds_users_to_the_rules(kind: type[EmbeddedBroker] | ty
             url = BrokerUrl(broker.url.host, broker.url.port, user=user, password=password)
             return MqttLink(url, client_id=client_id or user)
 
-        async with link("coordinator", "c") as coordinator, link("pi", "p") as pi, link("spy", "s") as spy:
+        async with (
+            link("coordinator", "c") as coordinator,
+            link("pi", "p") as pi,
+            link("spy", "s") as spy,
+        ):
             await up(coordinator, pi, spy)
-            order, report, model = f"{BASE}/agents/pi/order", f"{BASE}/agents/pi/report/0", f"{BASE}/clusters/0/model/0"
+            order, report, model = (
+                f"{BASE}/agents/pi/order",
+                f"{BASE}/agents/pi/report/0",
+                f"{BASE}/clusters/0/model/0",
+            )
             await coordinator.subscribe([report])
             await pi.subscribe([order, model])
             await spy.subscribe([order, report, model])
-            for forgery in (report, order):  # Mosquitto ends the connection of who writes where it may not
+            for forgery in (
+                report,
+                order,
+            ):  # Mosquitto ends the connection of who writes where it may not
                 async with link("spy", "s", f"forger of {forgery}") as forger:
                     await up(forger)
                     await forger.publish(forgery, b"forged")
@@ -73,13 +88,19 @@ async def test_a_broker_holds_users_to_the_rules(kind: type[EmbeddedBroker] | ty
             await coordinator.publish(order, b"work")
             assert await message(pi) == Message(order, b"work")
             await coordinator.publish(model, b"weights")
-            assert await message(spy) == Message(model, b"weights")  # and neither order nor report before it
+            assert await message(spy) == Message(
+                model, b"weights"
+            )  # and neither order nor report before it
         async with link("pi", "wrong") as stranger:
             await down(stranger)
 
 
-@pytest.mark.parametrize("kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)])
-async def test_a_port_in_use_is_named_with_what_to_do(kind: type[EmbeddedBroker] | type[Mosquitto]) -> None:
+@pytest.mark.parametrize(
+    "kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)]
+)
+async def test_a_port_in_use_is_named_with_what_to_do(
+    kind: type[EmbeddedBroker] | type[Mosquitto],
+) -> None:
     if kind is Mosquitto and find() is None:
         pytest.skip("mosquitto is not installed")
     async with EmbeddedBroker() as first:
@@ -119,5 +140,7 @@ def test_the_rules_of_ten_thousand_agents_are_few_lines() -> None:
         ("pi", f"covey/f/clusters/{'x' * 600}/model/0", False),
     ],
 )
-def test_a_filter_is_granted_where_one_rule_covers_all_of_it(user: str, wanted: str, allowed: bool) -> None:
+def test_a_filter_is_granted_where_one_rule_covers_all_of_it(
+    user: str, wanted: str, allowed: bool
+) -> None:
     assert acl.may_subscribe(user, wanted) is allowed

@@ -28,7 +28,9 @@ doctor = CliRunner().invoke
 def up(*options: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
     """`broker up` on a free port, and what it says about itself."""
     command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--json", *options]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
             yield process, json.loads(process.stdout.readline())
@@ -36,7 +38,9 @@ def up(*options: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, objec
             process.kill()
 
 
-def test_the_doctor_passes_the_embedded_broker_and_measures_it(broker_url: Callable[[str], str]) -> None:
+def test_the_doctor_passes_the_embedded_broker_and_measures_it(
+    broker_url: Callable[[str], str],
+) -> None:
     result = doctor(app, ["doctor", broker_url("embedded"), "--json"])
     assert result.exit_code == 0, result.output
     findings = {finding["check"]: finding for finding in json.loads(result.stdout)}
@@ -49,11 +53,15 @@ def test_the_doctor_passes_the_embedded_broker_and_measures_it(broker_url: Calla
 @pytest.mark.broker
 @needs_mosquitto
 def test_the_doctor_says_what_a_broker_lets_not_through() -> None:
-    with brokers.hosted(lambda: Mosquitto(config=f"{brokers.STOCK}message_size_limit 100000\n")) as url:
+    with brokers.hosted(
+        lambda: Mosquitto(config=f"{brokers.STOCK}message_size_limit 100000\n")
+    ) as url:
         result = doctor(app, ["doctor", url, "--patience-s", "2", "--json"])
     assert result.exit_code == 1
     found = {finding["check"]: finding for finding in json.loads(result.stdout)}
-    assert {check for check, finding in found.items() if finding["state"] == "missing"} == {"throughput"}
+    assert {check for check, finding in found.items() if finding["state"] == "missing"} == {
+        "throughput"
+    }
     assert "40 messages of 250 kB did not come through" in found["throughput"]["seen"]
     assert "message_size_limit" in found["throughput"]["means"]
     assert "wire.part_bytes" in found["largest payload"]["means"]
@@ -87,13 +95,18 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]
 
 @pytest.mark.processes
 @needs_openssl
-@pytest.mark.parametrize("way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])])
+@pytest.mark.parametrize(
+    "way", [["--embedded"], pytest.param([], marks=[pytest.mark.broker, needs_mosquitto])]
+)
 @pytest.mark.parametrize(
     ("options", "named"),
     [
         (["--tls-cert", "rubbish", "--tls-key", "good.key"], "rubbish"),
         (["--tls-cert", "good.pem", "--tls-key", "ca.key"], "ca.key"),
-        (["--tls-cert", "good.pem", "--tls-key", "good.key", "--tls-ca", "rubbish"], "--tls-ca rubbish"),
+        (
+            ["--tls-cert", "good.pem", "--tls-key", "good.key", "--tls-ca", "rubbish"],
+            "--tls-ca rubbish",
+        ),
         (["--log", "nodir/x.log"], "--log nodir/x.log"),
         (["--log", "."], "--log ."),
         (["--password-file", "rubbish"], "rubbish, line 1"),
@@ -129,7 +142,9 @@ async def test_a_tls_listener_counts_as_ready_only_once_it_shakes_hands() -> Non
     server.close()
 
 
-def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
     said: list[str] = []
     assert installed(said.append) is EmbeddedBroker

@@ -69,10 +69,14 @@ def running(home: Home, *options: str) -> Iterator[None]:
         "127.0.0.1",
         "--json",
     ]
-    with subprocess.Popen([*command, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*command, *options], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         try:
-            assert json.loads(process.stdout.readline())["url"] == f"mqtts://127.0.0.1:{home.url.port}"
+            assert (
+                json.loads(process.stdout.readline())["url"] == f"mqtts://127.0.0.1:{home.url.port}"
+            )
             yield
         finally:
             process.terminate()
@@ -80,7 +84,9 @@ def running(home: Home, *options: str) -> Iterator[None]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(way: list[str], home: Home) -> None:
+async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(
+    way: list[str], home: Home
+) -> None:
     with running(home, *way):
         file = home.enroll("pi-7", federation="f")
         async with (
@@ -112,7 +118,9 @@ def test_the_doctor_examines_it_as_one_of_its_users(home: Home) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(way: list[str], home: Home) -> None:
+def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(
+    way: list[str], home: Home
+) -> None:
     file = home.enroll("pi-7")
     with running(home, *way):
         done = typed("doctor", "--credentials", file, "--json")
@@ -126,7 +134,12 @@ def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(way:
 def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
     made = Home.create(tmp_path / "home", ["server.local", "10.0.0.7", "::1"], 8883, days=30)
     assert str(made.url) == "mqtts://server.local:8883"
-    for host, fits in {"server.local": True, "10.0.0.7": True, "::1": True, "localhost": False}.items():
+    for host, fits in {
+        "server.local": True,
+        "10.0.0.7": True,
+        "::1": True,
+        "localhost": False,
+    }.items():
         assert shakes_hands(made, host) is fits
 
 
@@ -152,7 +165,15 @@ def shakes_hands(home: Home, host: str) -> bool:
 def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: Home) -> None:
     home.enroll("pi-7")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.folder.rglob("*")}
-    secret = ("ca.key", "server.key", "passwords", "members.json", "coordinator.pem", "pi-7.pem", "audit.jsonl")
+    secret = (
+        "ca.key",
+        "server.key",
+        "passwords",
+        "members.json",
+        "coordinator.pem",
+        "pi-7.pem",
+        "audit.jsonl",
+    )
     assert {modes[name] for name in secret} == {"0o600"}
     assert modes["users"] == "0o700"
     assert home.folder.stat().st_mode & 0o777 == 0o700
@@ -161,7 +182,9 @@ def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: Home) ->
 def test_a_password_stands_in_its_owners_file_alone(home: Home) -> None:
     password = url_of(home.enroll("pi-7")).password
     assert password is not None
-    assert [path.name for path in home.folder.rglob("*.*") if password in path.read_text()] == ["pi-7.pem"]
+    assert [path.name for path in home.folder.rglob("*.*") if password in path.read_text()] == [
+        "pi-7.pem"
+    ]
     assert passwords.fits(passwords.read(home.passwords)["pi-7"], password)
 
 
@@ -187,7 +210,9 @@ def test_a_mistake_changes_nothing(line: str, words: str, home: Home) -> None:
 
 
 @pytest.mark.parametrize("command", ["up", "enroll pi-7", "expel pi-7"])
-def test_a_folder_that_is_no_brokers_is_named_with_what_makes_one(command: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_brokers_is_named_with_what_makes_one(
+    command: str, tmp_path: Path
+) -> None:
     done = typed(*command.split(), "--home", tmp_path)
     assert done.exit_code == 2
     assert f"`broker init --home {tmp_path} --host NAME` makes one" in done.stderr
@@ -218,7 +243,8 @@ def test_a_host_that_nobody_could_dial_is_refused(host: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{}", b"rubbish", b"\xff\xfe", b'{"id": "a", "broker": "http://x"}\n-----BEGIN', EVIL]
+    "text",
+    [b"", b"{}", b"rubbish", b"\xff\xfe", b'{"id": "a", "broker": "http://x"}\n-----BEGIN', EVIL],
 )
 def test_a_file_that_holds_no_credentials_is_named(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "x.pem").write_bytes(text)
@@ -238,7 +264,12 @@ def test_credentials_stand_for_broker_authority_and_id(
     file = home.enroll("pi-7")
     line = ["start", "--data", str(tmp_path), "--credentials", str(file)]
     assert CliRunner().invoke(agent, line).exit_code == 0
-    assert CliRunner().invoke(agent, [*line, "--id", "other", "--broker", "mqtts://elsewhere"]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(agent, [*line, "--id", "other", "--broker", "mqtts://elsewhere"])
+        .exit_code
+        == 0
+    )
     (first, second) = seen
     assert first == ("pi-7", url_of(file))
     assert (second[0], second[1].host) == ("other", "elsewhere")  # what was typed goes before
@@ -246,13 +277,17 @@ def test_credentials_stand_for_broker_authority_and_id(
 
 def test_two_brokers_at_once_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COVEY_BROKER", "mqtt://elsewhere")
-    done = CliRunner().invoke(coordinator, ["status", "--credentials", str(home.file("coordinator"))])
+    done = CliRunner().invoke(
+        coordinator, ["status", "--credentials", str(home.file("coordinator"))]
+    )
     assert done.exit_code == 2
     assert "COVEY_BROKER names a broker too" in done.stderr
 
 
 @pytest.mark.parametrize("file", ["nowhere.pem", "."])
-def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(file: str, tmp_path: Path) -> None:
+def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(
+    file: str, tmp_path: Path
+) -> None:
     done = CliRunner().invoke(coordinator, ["status", "--credentials", str(tmp_path / file)])
     assert done.exit_code == 2
     assert str(tmp_path) in done.stderr.replace("\n", "")
@@ -260,7 +295,9 @@ def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(file: str, tm
 
 
 def test_a_role_and_a_federation_are_kept_and_bound_what_a_user_may(home: Home) -> None:
-    done = typed("enroll", "watch", "--role", "observer", "--federation", "g", "--home", home.folder)
+    done = typed(
+        "enroll", "watch", "--role", "observer", "--federation", "g", "--home", home.folder
+    )
     assert done.exit_code == 0, done.output
     typed("enroll", "pi-7", "--home", home.folder)
     members = home.options(Options(), host=None, port=None, keeps=False).roles()
@@ -316,7 +353,9 @@ def test_a_broker_that_runs_shows_the_renewed_certificate(way: list[str], home: 
         until(lambda: ssl.get_server_certificate(place) == renewed)
 
 
-def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourteen(tmp_path: Path) -> None:
+def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourteen(
+    tmp_path: Path,
+) -> None:
     made = Home.create(tmp_path / "home", ["localhost"], 8883)
     until = expiry((made.folder / "server.pem").read_bytes())
     days_left = (until - datetime.datetime.now(datetime.UTC)).days
@@ -334,9 +373,9 @@ def test_the_audit_log_of_the_folder_holds_every_change(home: Home) -> None:
     home.expel("pi-7")
     verdict = verify(home.folder / "audit.jsonl", owner=AUDIT_OWNER)
     assert verdict.whole
-    assert {event: verdict.events[event] for event in ("init", "enrol", "rotate", "expel")} == dict.fromkeys(
-        ("init", "enrol", "rotate", "expel"), 1
-    )
+    assert {
+        event: verdict.events[event] for event in ("init", "enrol", "rotate", "expel")
+    } == dict.fromkeys(("init", "enrol", "rotate", "expel"), 1)
 
 
 def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(home: Home) -> None:

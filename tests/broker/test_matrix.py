@@ -86,7 +86,9 @@ def test_the_page_on_security_shows_this_table() -> None:
 
 
 @contextmanager
-def by_password(kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path) -> Iterator[dict[str, Open]]:
+def by_password(
+    kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path
+) -> Iterator[dict[str, Open]]:
     """A broker with users as `broker enroll` makes them, one of them expelled while it ran; how each connects."""
     users, roles = folder / "users", folder / "members.json"
     passwords.write(users, dict.fromkeys(MEMBERS, "secret"))
@@ -106,7 +108,10 @@ def by_password(kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path) -> I
 
         connect = {who: opener(name) for who, name in NAMES.items()}
         own_will = (f"{FEDERATION}/agents/gone/status", b"last word")
-        with connect["coordinator"]("witness") as witness, connect["expelled"]("victim", will=own_will) as victim:
+        with (
+            connect["coordinator"]("witness") as witness,
+            connect["expelled"]("victim", will=own_will) as victim,
+        ):
             assert victim.code == 0
             witness.subscribe("covey/+/#")
             remaining = {name: entry for name, entry in MEMBERS.items() if name != "gone"}
@@ -116,7 +121,9 @@ def by_password(kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path) -> I
             made[0].reload()
             until_refused(connect["expelled"])
             assert victim.ping() is False  # its connection has ended
-            assert _came(witness, b"last word", connect["coordinator"]) is False  # without a last word
+            assert (
+                _came(witness, b"last word", connect["coordinator"]) is False
+            )  # without a last word
         yield connect
 
 
@@ -132,7 +139,9 @@ def until_refused(connect: Open) -> None:
 
 
 @contextmanager
-def by_certificate(kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path) -> Iterator[dict[str, Open]]:
+def by_certificate(
+    kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path
+) -> Iterator[dict[str, Open]]:
     """A broker that asks for certificates; who has one says in its CONNECT that it is the coordinator, to no avail."""
     authority = Authority(folder)
     server = authority.sign("server")
@@ -154,7 +163,9 @@ def by_certificate(kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path) -
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_cell_for_users_with_passwords(kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path) -> None:
+def test_every_cell_for_users_with_passwords(
+    kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path
+) -> None:
     with by_password(kind, tmp_path) as connect:
         owner = connect["coordinator"]
         seen = tried(connect, owner=owner)
@@ -162,14 +173,18 @@ def test_every_cell_for_users_with_passwords(kind: type[EmbeddedBroker] | type[M
         with owner("listener") as listener:
             listener.subscribe("covey/+/#")
             for who, name in (("observer", "watch"), ("agent of another federation", "far")):
-                status = f"{FEDERATION}/agents/{name}/status"  # what an agent of that name could write
+                status = (
+                    f"{FEDERATION}/agents/{name}/status"  # what an agent of that name could write
+                )
                 assert _written(connect[who], who, status, listener, owner) == "", who
 
 
 @pytest.mark.processes
 @needs_openssl
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_cell_for_users_with_certificates(kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path) -> None:
+def test_every_cell_for_users_with_certificates(
+    kind: type[EmbeddedBroker] | type[Mosquitto], tmp_path: Path
+) -> None:
     with by_certificate(kind, tmp_path) as connect:
         seen = tried(connect, owner=connect["certificate, CN coordinator"])
     assert seen == {who: column(who) for who in connect}
@@ -220,11 +235,16 @@ def _written(open_as: Open, who: str, topic: str, listener: Raw, owner: Open) ->
         if client.code != 0:
             return ""
         accepted = client.publish(topic, b"sent " + mark, retain=True)
-        assert accepted in (True, False)  # Mosquitto hangs up on who may not, the embedded broker ignores it
+        assert accepted in (
+            True,
+            False,
+        )  # Mosquitto hangs up on who may not, the embedded broker ignores it
     with owner("fresh") as fresh:
         fresh.subscribe(topic)
         fresh.ping()
-        retained = any(message.retained and message.payload == b"sent " + mark for message in fresh.heard)
+        retained = any(
+            message.retained and message.payload == b"sent " + mark for message in fresh.heard
+        )
         will_came = _came(listener, b"will " + mark, owner)
         fresh.publish(topic, b"", retain=True)
     listener.ping()

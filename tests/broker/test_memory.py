@@ -44,7 +44,9 @@ def test_a_reordering_broker_delivers_each_once_but_not_in_order() -> None:
 
 def test_the_same_seed_gives_the_same_history_and_another_seed_another() -> None:
     def history(seed: int) -> list[int]:
-        return run(numbers_through(MemoryBroker(seed, duplicate=0.2, reorder=0.2, drop_session=0.02)))
+        return run(
+            numbers_through(MemoryBroker(seed, duplicate=0.2, reorder=0.2, drop_session=0.02))
+        )
 
     assert history(1) == history(1)
     assert history(1) != history(2)

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from covey.broker.access import passwords
 from covey.broker.embedded import sessions
-from covey.broker.embedded.packets import PacketReader, ProtocolError, Publish, answer, decode_publish, publish_head
+from covey.broker.embedded.packets import (
+    PacketReader,
+    ProtocolError,
+    Publish,
+    answer,
+    decode_publish,
+    publish_head,
+)
 from covey.broker.embedded.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
 from covey.broker.limits import LEAST_MEMORY, SESSION_HOURS, Limits
 from tests.clock import run
@@ -72,7 +79,9 @@ class Client:
         self.connection = Connection(hub)
         self.connection.connection_made(self.wire)
 
-    def connect(self, client_id: str, *, clean: bool = True, keepalive_s: int = 0, **extra: str) -> Client:
+    def connect(
+        self, client_id: str, *, clean: bool = True, keepalive_s: int = 0, **extra: str
+    ) -> Client:
         header = ConnectVariableHeader(keep_alive=keepalive_s)
         header.clean_session_flag = clean
         header.username_flag = "username" in extra
@@ -90,7 +99,12 @@ class Client:
 
     def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, packet_id: int = 7) -> None:
         head = publish_head(
-            topic, len(payload), qos=qos, retain=False, packet_id=packet_id if qos else None, again=False
+            topic,
+            len(payload),
+            qos=qos,
+            retain=False,
+            packet_id=packet_id if qos else None,
+            again=False,
         )
         self.send(head + payload)
 
@@ -100,7 +114,11 @@ class Client:
         return packets
 
     def payloads(self) -> list[bytes]:
-        return [decode_publish(flags, body).payload for kind, flags, body in self.heard() if kind == PUBLISH]
+        return [
+            decode_publish(flags, body).payload
+            for kind, flags, body in self.heard()
+            if kind == PUBLISH
+        ]
 
 
 def on_a_loop(test: Callable[[], None]) -> Callable[[], None]:
@@ -115,8 +133,13 @@ def on_a_loop(test: Callable[[], None]) -> Callable[[], None]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=6), st.data())
-def test_packets_are_the_same_however_the_stream_is_cut(bodies: list[bytes], data: st.DataObject) -> None:
-    heads = [publish_head("t", len(body), qos=1, retain=False, packet_id=9, again=False) for body in bodies]
+def test_packets_are_the_same_however_the_stream_is_cut(
+    bodies: list[bytes], data: st.DataObject
+) -> None:
+    heads = [
+        publish_head("t", len(body), qos=1, retain=False, packet_id=9, again=False)
+        for body in bodies
+    ]
     stream = b"".join(head + body for head, body in zip(heads, bodies, strict=True))
     reader, got, position = PacketReader(1 << 20), [], 0
     while position < len(stream):
@@ -135,7 +158,9 @@ def kinds(data: bytes, most: int) -> set[int] | None:
 
 
 PACKET = st.builds(
-    lambda first, body: bytes([first, len(body)]) + body, st.integers(0, 255), st.binary(max_size=60)
+    lambda first, body: bytes([first, len(body)]) + body,
+    st.integers(0, 255),
+    st.binary(max_size=60),
 )  # of any type, of the length that it says
 
 
@@ -177,7 +202,9 @@ def test_the_first_packet_must_be_connect_and_a_second_connect_ends_it() -> None
     assert twice.wire.closed
 
 
-def test_a_silent_client_is_gone_after_one_and_a_half_keepalives_and_its_will_is_published() -> None:
+def test_a_silent_client_is_gone_after_one_and_a_half_keepalives_and_its_will_is_published() -> (
+    None
+):
     async def program() -> None:
         hub = Hub()
         reader = Client(hub).connect("r")
@@ -228,7 +255,9 @@ def test_a_packet_before_connect_is_short() -> None:
 def test_a_session_of_another_user_is_not_resumed() -> None:
     async def program() -> None:
         hub = Hub(users=Users({"ann": passwords.hashed("a"), "bob": passwords.hashed("b")}))
-        Client(hub).connect("shared", clean=False, username="ann", password="a").connection.connection_lost(None)
+        Client(hub).connect(
+            "shared", clean=False, username="ann", password="a"
+        ).connection.connection_lost(None)
         bob = Client(hub).connect("shared", clean=False, username="bob", password="b")
         assert bob.heard()[0] == (CONNACK, 0, b"\0\0")  # no session present
 

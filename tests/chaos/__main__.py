@@ -25,13 +25,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--jobs", type=int, default=2, help="sites that work at the same time")
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
-    parser.add_argument("--only", type=int, nargs="*", help="these seeds, also where they were run before")
+    parser.add_argument(
+        "--only", type=int, nargs="*", help="these seeds, also where they were run before"
+    )
     parser.add_argument("--table", action="store_true", help="run nothing, print the table")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     record = options.out / "runs.jsonl"
     known = read(record)
-    seeds = options.only or [s for s in range(options.seed, options.seed + options.runs) if s not in known]
+    seeds = options.only or [
+        s for s in range(options.seed, options.seed + options.runs) if s not in known
+    ]
     if not options.table:
         asyncio.run(campaign(seeds, options.jobs, options.out, record))
         known = read(record)
@@ -56,15 +60,22 @@ async def campaign(seeds: list[int], jobs: int, out: Path, record: Path) -> None
     async def work(index: int) -> None:
         async with Site((out / f"site-{index}").resolve()) as site:
             await site.start_fleet()
-            await calm(site, METHODS[index % len(METHODS)], init(out, METHODS[index % len(METHODS)]))
+            await calm(
+                site, METHODS[index % len(METHODS)], init(out, METHODS[index % len(METHODS)])
+            )
             while not waiting.empty():
                 seed = waiting.get_nowait()
                 this = plan(seed)
                 outcome = await disturbed(site, this, init(out, this.method), wanted[this.method])
                 with record.open("a") as file:
                     file.write(outcome.to_json() + "\n")
-                print(f"{time.strftime('%H:%M:%S')} seed {seed} {this.method}: {outcome.outcome[:300]}", end=" ")
-                print(f"({outcome.seconds} s; {', '.join(outcome.injected) or 'nothing'})", flush=True)
+                print(
+                    f"{time.strftime('%H:%M:%S')} seed {seed} {this.method}: {outcome.outcome[:300]}",
+                    end=" ",
+                )
+                print(
+                    f"({outcome.seconds} s; {', '.join(outcome.injected) or 'nothing'})", flush=True
+                )
 
     if sorted(wanted) != sorted(METHODS):
         wanted = await calm_runs(out)

@@ -33,15 +33,21 @@ def folds(rows: Sequence[Mapping[str, Any]], rounds: int, agents: Iterable[str])
         key = (row["round"], row["phase"])
         seen[key] += 1
         if seen[key] > 1:
-            wrong.append(f"phase {row['phase']} of round {row['round']} was folded {seen[key]} times")
+            wrong.append(
+                f"phase {row['phase']} of round {row['round']} was folded {seen[key]} times"
+            )
         reported = row["reported"]
         if sorted(reported) != everybody:
             different = len(set(reported))
-            wrong.append(f"step {row['step']} was folded with {len(reported)} reports, {different} of them different")
+            wrong.append(
+                f"step {row['step']} was folded with {len(reported)} reports, {different} of them different"
+            )
     return wrong
 
 
-def accepted(rows: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], runs: Iterable[str]) -> list[str]:
+def accepted(
+    rows: Sequence[Mapping[str, Any]], events: Iterable[Mapping[str, Any]], runs: Iterable[str]
+) -> list[str]:
     """Reports that an agent was promised to be accepted, and that no fold has used. `events` are those of the fleet."""
     used: set[tuple[str, int]] = set()
     void: set[int] = set()

@@ -162,7 +162,14 @@ class Injector:
         site = self.site
         scenario, out = site.folder / f"{self.name}.yaml", site.folder / f"second-{self.name}"
         command = python(
-            "covey.coordinator.cli", "run", str(scenario), "--out", str(out), "--broker", site.url, "--json"
+            "covey.coordinator.cli",
+            "run",
+            str(scenario),
+            "--out",
+            str(out),
+            "--broker",
+            site.url,
+            "--json",
         )
         with self._workers_frozen():
             second = await Program.start(command, site.folder / f"second-{self.name}.log")
@@ -272,12 +279,18 @@ class Injector:
     async def _damage_agent(self, fault: Fault) -> bool:
         """While the agents' process is dead, one of their files changes."""
         what = fault.kind.rpartition(" ")[2]
-        pattern = {"report": "agents/*/report-*", "model": "agents/*/models/*.model", "memory": "agents/*/memory-*"}[
-            what
-        ]
+        pattern = {
+            "report": "agents/*/report-*",
+            "model": "agents/*/models/*.model",
+            "memory": "agents/*/memory-*",
+        }[what]
 
         def damage() -> bool:
-            found = [path for path in sorted(self.site.home.glob(pattern)) if not path.name.endswith(".damaged")]
+            found = [
+                path
+                for path in sorted(self.site.home.glob(pattern))
+                if not path.name.endswith(".damaged")
+            ]
             for path in found[: 1 + int(fault.chance * len(found))]:
                 flip(path, fault.chance)
             return bool(found)
@@ -330,7 +343,9 @@ async def _ended(program: Program, why: str) -> None:
             code = await program.process.wait()
     except TimeoutError:
         program.process.send_signal(signal.SIGKILL)
-        raise Broken(f"a command that should have ended lives on; it should have said {why!r}") from None
+        raise Broken(
+            f"a command that should have ended lives on; it should have said {why!r}"
+        ) from None
     output = program.log.read_text(errors="replace")
     if code != USER_ERROR or why not in output or "Traceback" in output:
         raise Broken(f"exit code {code}; {why!r} was expected in:\n{output[-2000:]}")

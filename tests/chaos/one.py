@@ -30,7 +30,9 @@ class Outcome:
     seconds: float
     injected: list[str] = field(default_factory=list)  # kinds that hit something
     missed: list[str] = field(default_factory=list)  # kinds that had nothing to hit
-    counts: dict[str, int] = field(default_factory=dict)  # packets and connections that the proxy disturbed
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # packets and connections that the proxy disturbed
     digests: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -73,7 +75,9 @@ async def disturbed(site: Site, plan: Plan, init: Path, wanted: dict[str, str]) 
         outcome.outcome = f"the run did not end within {RUN_S:.0f} s: {_last_words(site, name)}"
     except Broken as broken:
         outcome.outcome = str(broken)[:2000]
-    except Exception as error:  # of the campaign itself: it is a row like others, and the next run begins
+    except (
+        Exception
+    ) as error:  # of the campaign itself: it is a row like others, and the next run begins
         outcome.outcome = f"the campaign failed: {error!r}"[:2000]
     outcome.seconds = round(time.monotonic() - began, 1)
     outcome.counts = dict(site.proxy.counts)
@@ -135,7 +139,9 @@ async def _again(site: Site, name: str) -> None:
     raise Broken(f"the coordinator ended by itself: {_last_words(site, name)}")
 
 
-def _wrong(site: Site, name: str, said: bytes, digests: dict[str, str], wanted: dict[str, str]) -> list[str]:
+def _wrong(
+    site: Site, name: str, said: bytes, digests: dict[str, str], wanted: dict[str, str]
+) -> list[str]:
     run = site.run / name
     rows = site.rows(name)
     agents = sorted(path.name for path in (site.home / "agents").iterdir())
@@ -146,7 +152,11 @@ def _wrong(site: Site, name: str, said: bytes, digests: dict[str, str], wanted: 
     runs = [json.loads(manifest)["facts"]["run"]["run"]]
     wrong += check.accepted(rows, _events(said), runs)
     for log in (site.folder / f"coordinator-{name}.log", site.folder / "fleet.log"):
-        text = said.decode(errors="replace") if log.name == "fleet.log" else log.read_text(errors="replace")
+        text = (
+            said.decode(errors="replace")
+            if log.name == "fleet.log"
+            else log.read_text(errors="replace")
+        )
         wrong += [f"a traceback in {log.name}: {crash[:800]}" for crash in check.crashes(text)[:1]]
     return wrong
 

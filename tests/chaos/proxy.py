@@ -119,18 +119,27 @@ class Proxy:
             connection.abort()
 
     async def _pump(
-        self, connection: Connection, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, up: bool
+        self,
+        connection: Connection,
+        source: asyncio.StreamReader,
+        target: asyncio.StreamWriter,
+        *,
+        up: bool,
     ) -> None:
         packets = Packets()
         with contextlib.suppress(OSError, ValueError):
             while data := await source.read(READ_BYTES):
                 for packet in packets.feed(data):
                     if up and kind(packet) == CONNECT:
-                        connection.party = "coordinator" if "-coordinator-" in client_id(packet) else "agents"
+                        connection.party = (
+                            "coordinator" if "-coordinator-" in client_id(packet) else "agents"
+                        )
                     await self._pass(connection, packet, target)
             target.write_eof()
 
-    async def _pass(self, connection: Connection, packet: bytes, target: asyncio.StreamWriter) -> None:
+    async def _pass(
+        self, connection: Connection, packet: bytes, target: asyncio.StreamWriter
+    ) -> None:
         for party, gate in list(self._stalled.items()):
             if connection.of(party):
                 self.counts["stall"] += 1

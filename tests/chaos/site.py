@@ -43,7 +43,11 @@ class Program:
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         with log.open("ab") as file:
             process = await asyncio.create_subprocess_exec(
-                *command, stdin=asyncio.subprocess.DEVNULL, stdout=file, stderr=file, env=environment
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                env=environment,
             )
         return cls(process, log)
 
@@ -97,7 +101,13 @@ class Site:
         slow_s: float = 0.15,
         disks: bool = True,  # small disks of their own, where this user may have them
     ) -> None:
-        self.folder, self.agents, self.rounds, self.slow_s, self.disks = folder, agents, rounds, slow_s, disks
+        self.folder, self.agents, self.rounds, self.slow_s, self.disks = (
+            folder,
+            agents,
+            rounds,
+            slow_s,
+            disks,
+        )
         port, upstream = free_ports(2)
         self.proxy = Proxy(port, upstream)
         self.broker: Program | None = None
@@ -140,7 +150,12 @@ class Site:
             return False
         quiet = asyncio.subprocess.DEVNULL
         command = ("mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(place))
-        return await (await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)).wait() == 0
+        return (
+            await (
+                await asyncio.create_subprocess_exec(*command, stdout=quiet, stderr=quiet)
+            ).wait()
+            == 0
+        )
 
     # programs
 
@@ -157,8 +172,12 @@ class Site:
         ]
         lines += ["user root"] if os.geteuid() == 0 else []
         config.write_text("\n".join(lines) + "\n")
-        self.broker = await Program.start(["mosquitto", "-c", str(config)], folder / "mosquitto.log")
-        await self._until(lambda: _listens(self.proxy.upstream), "the broker does not listen", self.broker)
+        self.broker = await Program.start(
+            ["mosquitto", "-c", str(config)], folder / "mosquitto.log"
+        )
+        await self._until(
+            lambda: _listens(self.proxy.upstream), "the broker does not listen", self.broker
+        )
 
     async def start_fleet(self) -> None:
         """All agents, with what they have on disk. Returns when their process is ready to work."""
@@ -167,14 +186,33 @@ class Site:
         scenario = self.folder / "fleet.yaml"
         if not scenario.exists():
             scenario.write_text(yaml.safe_dump(self.scenario("fedavg", fleet=True)))
-        command = python("covey.agent.cli", "fleet", str(scenario), "--broker", self.url, "--run-dir", str(self.home))
+        command = python(
+            "covey.agent.cli",
+            "fleet",
+            str(scenario),
+            "--broker",
+            self.url,
+            "--run-dir",
+            str(self.home),
+        )
         self.fleet = await Program.start([*command, "--json"], log)
-        await self._until(lambda: b'"fleet up"' in log.read_bytes()[said:], "the fleet does not start", self.fleet)
+        await self._until(
+            lambda: b'"fleet up"' in log.read_bytes()[said:], "the fleet does not start", self.fleet
+        )
 
     async def start_coordinator(self, name: str, *more: str) -> Program:
         """`coordinator run` of the scenario in the run's folder."""
         scenario = self.folder / f"{name}.yaml"
-        command = ["run", str(scenario), "--out", str(self.run / name), "--broker", self.url, "--json", *more]
+        command = [
+            "run",
+            str(scenario),
+            "--out",
+            str(self.run / name),
+            "--broker",
+            self.url,
+            "--json",
+            *more,
+        ]
         self.coordinator = await Program.start(
             python("covey.coordinator.cli", *command), self.folder / f"coordinator-{name}.log"
         )
@@ -187,13 +225,16 @@ class Site:
         scenario = self.folder / f"draw-{method}.yaml"
         scenario.write_text(yaml.safe_dump(self.scenario(method)))
         program = await Program.start(
-            python("covey.agent.cli", "model", str(scenario), "--out", str(out)), self.folder / "draw.log"
+            python("covey.agent.cli", "model", str(scenario), "--out", str(out)),
+            self.folder / "draw.log",
         )
         if await program.process.wait() != 0:
             raise Broken(f"no initial model:\n{program.log.read_text()[-2000:]}")
         self.drawn.add(out)
 
-    def scenario(self, method: str, *, fleet: bool = False, init: Path | None = None) -> dict[str, Any]:
+    def scenario(
+        self, method: str, *, fleet: bool = False, init: Path | None = None
+    ) -> dict[str, Any]:
         """Everybody takes part in every round, and nobody is given up for being away: so the bytes must be the same."""
         strategy: dict[str, Any] = {"name": method}
         if method != "fedavg":

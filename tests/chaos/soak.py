@@ -84,10 +84,14 @@ def table(trends: Sequence[Trend], rounds: int, faults: int, minutes: float) -> 
     return "\n".join(lines)
 
 
-async def soak(folder: Path, minutes: float, seed: int, agents: int) -> tuple[list[Trend], int, int, str]:
+async def soak(
+    folder: Path, minutes: float, seed: int, agents: int
+) -> tuple[list[Trend], int, int, str]:
     """Run for so long. Gives the trends, rounds, faults, and EQUAL or what went wrong."""
     samples: dict[str, list[Sample]] = {}
-    async with Site(folder / "site", agents=agents, rounds=ENDLESS, slow_s=0.5, disks=False) as site:
+    async with Site(
+        folder / "site", agents=agents, rounds=ENDLESS, slow_s=0.5, disks=False
+    ) as site:
         await site.initial_models("fedavg", folder / "start.npz")
         await site.start_fleet()
         scenario = site.scenario("fedavg", init=folder / "start.npz")
@@ -99,7 +103,9 @@ async def soak(folder: Path, minutes: float, seed: int, agents: int) -> tuple[li
         try:
             while time.monotonic() - began < 60 * minutes:
                 if not coordinator.lives:
-                    raise Broken(f"the coordinator ended: {coordinator.log.read_text(errors='replace')[-2000:]}")
+                    raise Broken(
+                        f"the coordinator ended: {coordinator.log.read_text(errors='replace')[-2000:]}"
+                    )
                 _look(site, time.monotonic() - began, samples)
                 await asyncio.sleep(SAMPLE_S)
         except Broken as broken:
@@ -133,7 +139,9 @@ async def _disturb(site: Site, seed: int) -> None:
 def _look(site: Site, at_s: float, samples: dict[str, list[Sample]]) -> None:
     programs = {"coordinator": site.coordinator, "fleet": site.fleet, "broker": site.broker}
     processes = {
-        name: psutil.Process(program.pid) for name, program in programs.items() if program is not None and program.lives
+        name: psutil.Process(program.pid)
+        for name, program in programs.items()
+        if program is not None and program.lives
     }
     processes |= {f"worker {index}": worker for index, worker in enumerate(site.workers())}
     for name, process in processes.items():
@@ -152,9 +160,17 @@ def main() -> int:
     options = parser.parse_args()
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    trends, rounds, faults, why = asyncio.run(soak(out, options.minutes, options.seed, options.agents))
+    trends, rounds, faults, why = asyncio.run(
+        soak(out, options.minutes, options.seed, options.agents)
+    )
     flat = all(one.flat for one in trends) and why == EQUAL and rounds > 0
-    record = {"minutes": options.minutes, "rounds": rounds, "faults": faults, "why": why, "flat": flat}
+    record = {
+        "minutes": options.minutes,
+        "rounds": rounds,
+        "faults": faults,
+        "why": why,
+        "flat": flat,
+    }
     record["processes"] = [asdict(one) | {"flat": one.flat} for one in trends]
     (out / "soak.json").write_text(json.dumps(record, indent=1))
     print(table(trends, rounds, faults, options.minutes))

@@ -24,9 +24,18 @@ def fault(kind: str, after: int, seconds: float = 1.0) -> Fault:
 
 
 STORIES = {
-    "links": (fault("duplicate", 0, 3.0), fault("cut in a packet", 1), fault("half-close", 2), fault("cut", 3)),
+    "links": (
+        fault("duplicate", 0, 3.0),
+        fault("cut in a packet", 1),
+        fault("half-close", 2),
+        fault("cut", 3),
+    ),
     "brokers": (fault("broker with the database of another run", 1), fault("broker empty", 2)),
-    "coordinators": (fault("lose a spooled report", 1), fault("damage a checkpoint array", 2), fault("kill worker", 3)),
+    "coordinators": (
+        fault("lose a spooled report", 1),
+        fault("damage a checkpoint array", 2),
+        fault("kill worker", 3),
+    ),
 }
 
 
@@ -56,7 +65,9 @@ def test_two_hundred_runs_hold_every_kind_of_fault() -> None:
 
 
 @given(st.lists(st.integers(0, 400), max_size=6), st.integers(1, 50))
-def test_packets_come_out_as_they_went_in_however_the_stream_was_cut(lengths: list[int], piece: int) -> None:
+def test_packets_come_out_as_they_went_in_however_the_stream_was_cut(
+    lengths: list[int], piece: int
+) -> None:
     packets = [b"\x30" + _varint(length) + bytes(length) for length in lengths]
     stream, reader, seen = b"".join(packets), Packets(), list[bytes]()
     for at in range(0, len(stream), piece):
@@ -83,7 +94,9 @@ def test_a_publish_at_qos_1_is_repeated_with_its_flag_and_nothing_else_is() -> N
     assert once_more(b"\x30" + PUBLISH[1:]) is None
 
 
-def phase(round_: int, step: int, *reported: str, ends: bool = True, name: str = "train") -> dict[str, object]:
+def phase(
+    round_: int, step: int, *reported: str, ends: bool = True, name: str = "train"
+) -> dict[str, object]:
     return {
         "event": "phase",
         "phase": name,
@@ -95,7 +108,11 @@ def phase(round_: int, step: int, *reported: str, ends: bool = True, name: str =
 
 
 def test_a_record_in_which_every_round_was_folded_once_with_everybody_is_right() -> None:
-    rows = [phase(0, 1, "a", "b", ends=False, name="first"), phase(0, 2, "a", "b"), phase(1, 3, "a", "b")]
+    rows = [
+        phase(0, 1, "a", "b", ends=False, name="first"),
+        phase(0, 2, "a", "b"),
+        phase(1, 3, "a", "b"),
+    ]
     assert check.folds(rows, 2, ["a", "b"]) == []
 
 
@@ -108,7 +125,13 @@ def test_a_record_in_which_every_round_was_folded_once_with_everybody_is_right()
         [phase(0, 1, "a", "b"), phase(1, 2, "a")],
         [phase(0, 1, "a", "b"), phase(1, 2, "a", "b", "b")],
     ],
-    ids=["a round is missing", "one is folded twice", "a step twice", "an agent is missing", "one counts twice"],
+    ids=[
+        "a round is missing",
+        "one is folded twice",
+        "a step twice",
+        "an agent is missing",
+        "one counts twice",
+    ],
 )
 def test_a_record_that_is_wrong_is_found_out(rows: list[dict[str, object]]) -> None:
     assert check.folds(rows, 2, ["a", "b"])
@@ -121,12 +144,27 @@ def test_an_accepted_report_that_no_fold_used_is_found_out() -> None:
         {"event": "accepted", "agent": "a", "step": 1},
     ]
     assert check.accepted(rows, told, ["r"]) == []
-    assert check.accepted(rows, [*told, {"event": "accepted", "agent": "a", "step": 3}], ["r"]) == []
-    assert len(check.accepted(rows, [*told, {"event": "accepted", "agent": "a", "step": 2}], ["r"])) == 1
-    assert check.accepted(rows, [*told, {"event": "accepted", "agent": "a", "step": 2}], ["other"]) == []
+    assert (
+        check.accepted(rows, [*told, {"event": "accepted", "agent": "a", "step": 3}], ["r"]) == []
+    )
+    assert (
+        len(check.accepted(rows, [*told, {"event": "accepted", "agent": "a", "step": 2}], ["r"]))
+        == 1
+    )
+    assert (
+        check.accepted(rows, [*told, {"event": "accepted", "agent": "a", "step": 2}], ["other"])
+        == []
+    )
 
 
 def test_a_crash_is_found_in_a_log_and_a_librarys_noise_is_not() -> None:
     noise = f"{check.LIBRARY_NOISE}(3)>\nTraceback (most recent call last):\n  a line\nOSError: [Errno 9]\n"
     assert check.crashes('{"event": "up"}\n' + noise + '{"event": "down"}\n') == []
-    assert len(check.crashes(noise + '{"event": "down"}\nTraceback (most recent call last):\n  a line\n')) == 1
+    assert (
+        len(
+            check.crashes(
+                noise + '{"event": "down"}\nTraceback (most recent call last):\n  a line\n'
+            )
+        )
+        == 1
+    )

@@ -30,8 +30,12 @@ async def weather(fleet: Fleet) -> None:
     fleet.broker.restart(keep_retained=False, away_s=0.5)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - {"local"}))  # Local is over before anybody is late
-def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forgets(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(
+    "method", sorted(METHODS.keys() - {"local"})
+)  # Local is over before anybody is late
+def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forgets(
+    tmp_path: Path, method: str
+) -> None:
     scene = scenario(method, rounds={"count": ROUNDS, "participation": 0.75})
     laws = rules(scene, start_agents=7, quorum=QUORUM, absence_s=0.5, deadline_s=60.0)
 
@@ -48,7 +52,9 @@ def test_a_method_survives_power_cuts_latecomers_leavers_and_a_broker_that_forge
     phases = [row for row in fleet.rows if row["event"] == "phase" and row["ends_round"]]
     assert run.engine.round == ROUNDS == len(phases)
     assert "agent-7" in run.engine.known
-    assert any(row["missing"] for row in fleet.rows if row["event"] == "phase"), "no fault hit the run"
+    assert any(row["missing"] for row in fleet.rows if row["event"] == "phase"), (
+        "no fault hit the run"
+    )
     assert "agent-2" not in run.engine.present
     for row in phases:
         assert len(row["reported"]) >= min(QUORUM, len(row["invited"])), row

@@ -20,7 +20,11 @@ from covey.shared.mqtt.link_tools import Backoff
 from tests.brokers import NAMES, open_link
 
 PATIENCE_S = 20.0
-REAL = [pytest.param(name, marks=pytest.mark.broker) for name in NAMES if name not in ("memory", "embedded")]
+REAL = [
+    pytest.param(name, marks=pytest.mark.broker)
+    for name in NAMES
+    if name not in ("memory", "embedded")
+]
 Connect = Callable[..., Any]
 
 
@@ -76,7 +80,9 @@ async def test_a_subscriber_gets_what_is_published(connect: Connect, topic: str,
         assert await message(b) == Message(topic + "/more", b"two")
 
 
-async def test_a_wildcard_subscription_gets_new_messages(connect: Connect, topic: str, name: str) -> None:
+async def test_a_wildcard_subscription_gets_new_messages(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name) as link:
         await up(link)
         assert await link.subscribe([topic.replace("/a/", "/+/")])
@@ -84,7 +90,9 @@ async def test_a_wildcard_subscription_gets_new_messages(connect: Connect, topic
         assert (await message(link)).topic == topic.replace("/a/", "/b/")
 
 
-async def test_after_unsubscribing_nothing_more_comes(connect: Connect, topic: str, name: str) -> None:
+async def test_after_unsubscribing_nothing_more_comes(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name) as link:
         await up(link)
         assert await link.subscribe([topic, topic + "/end"])
@@ -94,7 +102,9 @@ async def test_after_unsubscribing_nothing_more_comes(connect: Connect, topic: s
         assert (await message(link)).payload == b"heard"
 
 
-async def test_a_late_subscriber_gets_the_last_retained_message(connect: Connect, topic: str, name: str) -> None:
+async def test_a_late_subscriber_gets_the_last_retained_message(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name + "-a") as a, connect(name + "-b") as b:
         await up(a, b)
         assert await a.publish(topic, b"old", retain=True)
@@ -113,7 +123,9 @@ async def test_a_standing_subscriber_gets_retained_messages_as_new_ones(
         assert await message(link) == Message(topic, b"now", retained=False)
 
 
-async def test_an_empty_payload_clears_a_retained_message(connect: Connect, topic: str, name: str) -> None:
+async def test_an_empty_payload_clears_a_retained_message(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name + "-a") as a, connect(name + "-b") as b:
         await up(a, b)
         assert await a.publish(topic, b"state", retain=True)
@@ -123,7 +135,9 @@ async def test_an_empty_payload_clears_a_retained_message(connect: Connect, topi
         assert await message(b) == Message(topic, b"sentinel")
 
 
-async def test_subscribing_again_sends_the_retained_message_again(connect: Connect, topic: str, name: str) -> None:
+async def test_subscribing_again_sends_the_retained_message_again(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name) as link:
         await up(link)
         assert await link.publish(topic, b"state", retain=True)
@@ -132,8 +146,14 @@ async def test_subscribing_again_sends_the_retained_message_again(connect: Conne
             assert await message(link) == Message(topic, b"state", retained=True)
 
 
-async def test_the_will_of_an_aborted_link_is_published_and_retained(connect: Connect, topic: str, name: str) -> None:
-    async with connect(name + "-a") as a, connect(name + "-b", Will(topic, b"gone")) as b, connect(name + "-c") as c:
+async def test_the_will_of_an_aborted_link_is_published_and_retained(
+    connect: Connect, topic: str, name: str
+) -> None:
+    async with (
+        connect(name + "-a") as a,
+        connect(name + "-b", Will(topic, b"gone")) as b,
+        connect(name + "-c") as c,
+    ):
         await up(a, b, c)
         assert await a.subscribe([topic])
         await b.abort()
@@ -151,7 +171,9 @@ async def test_an_aborted_link_is_closed_for_good(connect: Connect, topic: str, 
         assert [item async for item in link.incoming()] == []
 
 
-async def test_a_link_that_says_goodbye_leaves_no_will(connect: Connect, topic: str, name: str) -> None:
+async def test_a_link_that_says_goodbye_leaves_no_will(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name + "-a") as a:
         await up(a)
         assert await a.subscribe([topic])
@@ -161,7 +183,9 @@ async def test_a_link_that_says_goodbye_leaves_no_will(connect: Connect, topic: 
         assert (await message(a)).payload == b"sentinel"
 
 
-async def test_a_second_link_takes_the_client_id_over(connect: Connect, topic: str, name: str) -> None:
+async def test_a_second_link_takes_the_client_id_over(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name) as older:
         await up(older)
         async with connect(name) as newer:
@@ -169,19 +193,27 @@ async def test_a_second_link_takes_the_client_id_over(connect: Connect, topic: s
             await down(older)
 
 
-async def test_thousands_of_messages_arrive_in_order(connect: Connect, topic: str, name: str) -> None:
+async def test_thousands_of_messages_arrive_in_order(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name + "-a") as a, connect(name + "-b") as b:
         await up(a, b)
         assert await b.subscribe([topic])
         got: list[int] = []
-        for first in range(0, 3000, 500):  # bursts that fit into the queue of a broker in its default settings
+        for first in range(
+            0, 3000, 500
+        ):  # bursts that fit into the queue of a broker in its default settings
             burst = range(first, first + 500)
-            assert all(await asyncio.gather(*(a.publish(topic, str(number).encode()) for number in burst)))
+            assert all(
+                await asyncio.gather(*(a.publish(topic, str(number).encode()) for number in burst))
+            )
             got += [int((await message(b)).payload) for _ in burst]
         assert got == list(range(3000))
 
 
-async def test_a_payload_of_four_mebibytes_arrives_whole(connect: Connect, topic: str, name: str) -> None:
+async def test_a_payload_of_four_mebibytes_arrives_whole(
+    connect: Connect, topic: str, name: str
+) -> None:
     payload = os.urandom(4 << 20)
     async with connect(name + "-a") as a, connect(name + "-b") as b:
         await up(a, b)
@@ -191,11 +223,15 @@ async def test_a_payload_of_four_mebibytes_arrives_whole(connect: Connect, topic
         assert await a.publish(topic, b"", retain=True)
 
 
-async def test_twenty_publishers_at_once_are_all_heard(connect: Connect, topic: str, name: str) -> None:
+async def test_twenty_publishers_at_once_are_all_heard(
+    connect: Connect, topic: str, name: str
+) -> None:
     async def publisher(number: int) -> bool:
         async with connect(f"{name}-{number}") as link:
             await up(link)
-            sent = [await link.publish(f"{topic}/{number}", str(count).encode()) for count in range(10)]
+            sent = [
+                await link.publish(f"{topic}/{number}", str(count).encode()) for count in range(10)
+            ]
             return all(sent)
 
     async with connect(name) as reader:
@@ -204,10 +240,14 @@ async def test_twenty_publishers_at_once_are_all_heard(connect: Connect, topic: 
         assert all(await asyncio.gather(*(publisher(number) for number in range(20))))
         got = [await message(reader) for _ in range(200)]
         for number in range(20):
-            assert [int(m.payload) for m in got if m.topic == f"{topic}/{number}"] == list(range(10))
+            assert [int(m.payload) for m in got if m.topic == f"{topic}/{number}"] == list(
+                range(10)
+            )
 
 
-async def test_messages_wait_in_the_inbox_and_are_counted(connect: Connect, topic: str, name: str) -> None:
+async def test_messages_wait_in_the_inbox_and_are_counted(
+    connect: Connect, topic: str, name: str
+) -> None:
     async with connect(name) as link:
         await up(link)
         assert await link.subscribe([topic])
@@ -221,7 +261,9 @@ async def test_messages_wait_in_the_inbox_and_are_counted(connect: Connect, topi
         assert len(link) == 1
 
 
-async def works_again_after(restart: Callable[[], Any], broker: MemoryBroker | str, topic: str) -> None:
+async def works_again_after(
+    restart: Callable[[], Any], broker: MemoryBroker | str, topic: str
+) -> None:
     async with open_link(broker, "restarted", backoff=Backoff(most_s=0.2)) as link:
         await up(link)
         assert await link.subscribe([topic])
@@ -244,7 +286,9 @@ async def test_a_link_comes_back_after_a_restart_of_the_memory_broker(topic: str
     await works_again_after(restart, broker, topic)
 
 
-@pytest.mark.parametrize("kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)])
+@pytest.mark.parametrize(
+    "kind", [EmbeddedBroker, pytest.param(Mosquitto, marks=pytest.mark.broker)]
+)
 async def test_a_link_comes_back_after_a_restart_of_a_real_broker(
     kind: type[EmbeddedBroker] | type[Mosquitto], topic: str
 ) -> None:

@@ -63,7 +63,10 @@ class Second(Softmax):
 
 
 def on_second_batches() -> dict[ClientId, Softmax]:
-    return {client: Second(local.x, local.y, local.classes, local.names) for client, local in unequal().items()}
+    return {
+        client: Second(local.x, local.y, local.classes, local.names)
+        for client, local in unequal().items()
+    }
 
 
 MLP = Layout(
@@ -93,8 +96,15 @@ class Units(Bowl):
 People = Mapping[ClientId, Softmax] | Mapping[ClientId, Units]
 SEED = 9  # in three rounds everybody is drawn at least once, and not all equally often
 SGD = {"epochs": 2, "batch": 8, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.01}
-WHOLE = {"batch": 100, "momentum": 0.0}  # one step an epoch without memory: the order of samples has no say
-PATIENT = {"absence_s": 3600.0, "rollcall_s": 3600.0, "deadline_s": 36_000.0}  # so that nobody counts as gone
+WHOLE = {
+    "batch": 100,
+    "momentum": 0.0,
+}  # one step an epoch without memory: the order of samples has no say
+PATIENT = {
+    "absence_s": 3600.0,
+    "rollcall_s": 3600.0,
+    "deadline_s": 36_000.0,
+}  # so that nobody counts as gone
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,10 @@ class Ended:
     @property
     def served(self) -> dict[ClientId, float]:
         """Each client's test loss in mode E-server."""
-        return {client: numbers["server"]["loss"] for client, numbers in self.run.facts.evaluation.items()}
+        return {
+            client: numbers["server"]["loss"]
+            for client, numbers in self.run.facts.evaluation.items()
+        }
 
     @property
     def reporters(self) -> list[list[ClientId]]:
@@ -126,7 +139,9 @@ def _held(memories: Mapping[ClientId, Memory]) -> dict[ClientId, Vector]:
 
 def in_process(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:
     driver = InProcess(folder, scene, setup, rules(scene), local_for(people))
-    run = driver.complete({client: (local.examples, local.examples) for client, local in people.items()})
+    run = driver.complete(
+        {client: (local.examples, local.examples) for client, local in people.items()}
+    )
     return Ended(run, _held(driver._memories))
 
 
@@ -138,7 +153,9 @@ def wire(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:
         async with Fleet(folder, scene, told, MemoryBroker(seed=5), people) as fleet:
             run = await fleet.serve(Run.start(folder / "run", scene, setup, told, "r1", 0.0))
             kept = {client: agent.outbox.memory for client, agent in fleet.agents.items()}
-            return Ended(run, _held({client: load_memory(path) for client, path in kept.items() if path}))
+            return Ended(
+                run, _held({client: load_memory(path) for client, path in kept.items() if path})
+            )
 
     return clock.run(whole())
 
@@ -153,9 +170,14 @@ def path(request: pytest.FixtureRequest) -> Play:
 
 
 def scenario(
-    strategy: Mapping[str, Any], people: People, training: Mapping[str, Any], rounds: Mapping[str, Any]
+    strategy: Mapping[str, Any],
+    people: People,
+    training: Mapping[str, Any],
+    rounds: Mapping[str, Any],
 ) -> Scenario:
-    classes = 4 if isinstance(next(iter(people.values())), Softmax) else None  # the others have values for targets
+    classes = (
+        4 if isinstance(next(iter(people.values())), Softmax) else None
+    )  # the others have values for targets
     return Scenario.model_validate(
         {
             "name": "reduction",
@@ -185,7 +207,9 @@ def played(
     scene = scenario(strategy, people, training or {}, rounds)
     first = next(iter(people.values()))
     layout = first.layout if isinstance(first, Softmax) else MLP
-    starts = [initial(layout, j) for j in range(scene.strategy.starts)] if start is None else [start]
+    starts = (
+        [initial(layout, j) for j in range(scene.strategy.starts)] if start is None else [start]
+    )
     return path(folder, scene, setup_of(scene, starts, layout), people)
 
 
@@ -222,10 +246,21 @@ SCHEDULE = {"lr_steps": [[0.5, 0.1]]}  # of two rounds the second
 PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 IS_FEDAVG = [
     FedAvgs("fedprox without pull", {"name": "fedprox", "mu": 0.0}, exact=True),
-    FedAvgs("fednova of equal steps", {"name": "fednova", "server_momentum": 0.0}, training={"momentum": 0.0}),
+    FedAvgs(
+        "fednova of equal steps",
+        {"name": "fednova", "server_momentum": 0.0},
+        training={"momentum": 0.0},
+    ),
     FedAvgs("feddws that goes all the way", {"name": "feddws", "epsilon": 1.0, "anneal": "none"}),
-    FedAvgs("feddist of equal samples", {"name": "feddist", "epsilon": 1.0, "anneal": "none"}, equal),
-    FedAvgs("fedsgd, one step on all", {"name": "fedsgd"}, training={"momentum": 0.9}, fedavg_training=STEP),
+    FedAvgs(
+        "feddist of equal samples", {"name": "feddist", "epsilon": 1.0, "anneal": "none"}, equal
+    ),
+    FedAvgs(
+        "fedsgd, one step on all",
+        {"name": "fedsgd"},
+        training={"momentum": 0.9},
+        fedavg_training=STEP,
+    ),
     FedAvgs(
         "fedsgd, one step on all, with a schedule",
         {"name": "fedsgd"},
@@ -239,7 +274,11 @@ IS_FEDAVG = [
     FedAvgs("ifca with one head", {"name": "ifca", "n_clusters": 1, "shared_trunk": True}),
     FedAvgs("hypocluster with one model", {"name": "hypocluster", "n_clusters": 1}),
     FedAvgs("pacfl up to 180 degrees", {"name": "pacfl", "beta": 180.0}, exact=True),
-    FedAvgs("pacfl, principal angles", {"name": "pacfl", "beta": 180.0, "measure": "principal"}, exact=True),
+    FedAvgs(
+        "pacfl, principal angles",
+        {"name": "pacfl", "beta": 180.0, "measure": "principal"},
+        exact=True,
+    ),
     FedAvgs("fedclust, endless lambda", {"name": "fedclust", "lambda": 1e300}, exact=True),
     FedAvgs("fedem with one component", {"name": "fedem", "n_clusters": 1}),
     FedAvgs("fuzzy with one cluster", {"name": "fuzzy", "n_clusters": 1, "beta": 0.0}),
@@ -265,7 +304,14 @@ IS_FEDAVG = [
 def test_it_is_fedavg(tmp_path: Path, path: Play, row: FedAvgs) -> None:
     ours = played(path, tmp_path / "ours", row.strategy, row.people(), row.training, **row.rounds)
     training = row.training if row.fedavg_training is None else row.fedavg_training
-    theirs = played(path, tmp_path / "fedavg", FEDAVG, (row.fedavg_people or row.people)(), training, **row.rounds)
+    theirs = played(
+        path,
+        tmp_path / "fedavg",
+        FEDAVG,
+        (row.fedavg_people or row.people)(),
+        training,
+        **row.rounds,
+    )
     same(ours, theirs, exact=row.exact)
 
 
@@ -276,12 +322,30 @@ def first_models(people: Mapping[ClientId, Softmax], phase: str, epochs: int) ->
     for client, local in people.items():
         seed = int(generator(scene.seed, "shuffle", client, 0, phase).integers(2**62))
         start = initial(local.layout)
-        ends.append((replace(local, training=scene.training, seed=seed).descend(start, epochs=epochs).end, 1.0))
+        ends.append(
+            (
+                replace(local, training=scene.training, seed=seed)
+                .descend(start, epochs=epochs)
+                .end,
+                1.0,
+            )
+        )
     return mean(ends)
 
 
-ROBUST = {"name": "robust", "n_clusters": 1, "beta": 0.0, "round_beta": 0.0, "first_epochs": 3, "restarts": 1}
-UNIFORM = {"name": "feddist", "epsilon": 1.0, "anneal": "none"}  # FedAvg in which all clients count the same
+ROBUST = {
+    "name": "robust",
+    "n_clusters": 1,
+    "beta": 0.0,
+    "round_beta": 0.0,
+    "first_epochs": 3,
+    "restarts": 1,
+}
+UNIFORM = {
+    "name": "feddist",
+    "epsilon": 1.0,
+    "anneal": "none",
+}  # FedAvg in which all clients count the same
 FESEM = {"name": "fesem", "n_clusters": 1, "mu": 0.0, "restarts": 1}
 FROM_MEAN: dict[str, Any] = {
     "robust without trimming": (ROBUST, UNIFORM, unequal, "solve", 3, 0.5),
@@ -290,11 +354,15 @@ FROM_MEAN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("row", FROM_MEAN.values(), ids=list(FROM_MEAN))
-def test_it_is_fedavg_from_the_mean_of_the_first_models(tmp_path: Path, path: Play, row: Any) -> None:
+def test_it_is_fedavg_from_the_mean_of_the_first_models(
+    tmp_path: Path, path: Play, row: Any
+) -> None:
     strategy, average, people, phase, epochs, share = row
     ours = played(path, tmp_path / "ours", strategy, people(), participation=share)
     start = first_models(people(), phase, epochs)
-    same(ours, played(path, tmp_path / "fedavg", average, people(), start=start, participation=share))
+    same(
+        ours, played(path, tmp_path / "fedavg", average, people(), start=start, participation=share)
+    )
 
 
 # -- Local -----------------------------------------------------------------------------------------
@@ -330,11 +398,25 @@ def test_it_is_local_in_the_rounds_in_which_a_client_takes_part(
 # -- the rest --------------------------------------------------------------------------------------
 
 
-def test_fedsoft_with_one_cluster_has_full_importance_and_plain_weights(tmp_path: Path, path: Play) -> None:
-    whole: dict[str, Any] = {"count": 1, "participation": 1.0}  # after a round clients go on from their own models
-    ours = played(path, tmp_path / "ours", {"name": "fedsoft", "n_clusters": 1, "lambda": 0.0}, unequal(), **whole)
+def test_fedsoft_with_one_cluster_has_full_importance_and_plain_weights(
+    tmp_path: Path, path: Play
+) -> None:
+    whole: dict[str, Any] = {
+        "count": 1,
+        "participation": 1.0,
+    }  # after a round clients go on from their own models
+    ours = played(
+        path,
+        tmp_path / "ours",
+        {"name": "fedsoft", "n_clusters": 1, "lambda": 0.0},
+        unequal(),
+        **whole,
+    )
     assert ours.run.state.importance == dict.fromkeys(unequal(), (1.0,))
-    (centre,), (wanted,) = ours.models, played(path, tmp_path / "fedavg", FEDAVG, unequal(), **whole).models
+    (centre,), (wanted,) = (
+        ours.models,
+        played(path, tmp_path / "fedavg", FEDAVG, unequal(), **whole).models,
+    )
     np.testing.assert_allclose(centre, wanted, rtol=1e-5, atol=1e-7)
 
 
@@ -347,14 +429,27 @@ def logits(model: Vector) -> npt.NDArray[Any]:
     return np.asarray(out @ layers[-2].T + layers[-1])
 
 
-def test_fesem_ma_centres_compute_the_same_whatever_the_order_of_the_clients_units(tmp_path: Path, path: Play) -> None:
+def test_fesem_ma_centres_compute_the_same_whatever_the_order_of_the_clients_units(
+    tmp_path: Path, path: Play
+) -> None:
     draw = generator(3, "points")
     start, way = (draw.normal(size=MLP.size).astype(np.float32) for _ in range(2))
-    minima = [combine([(start, 1.0), (way, (-1) ** i * 0.2), (initial(MLP, i), 0.2)]) for i in range(4)]
+    minima = [
+        combine([(start, 1.0), (way, (-1) ** i * 0.2), (initial(MLP, i), 0.2)]) for i in range(4)
+    ]
     plain, shuffled = (
-        played(path, tmp_path / str(moved), {"name": "fesem_ma", "n_clusters": 2, "restarts": 2}, people, WHOLE, start)
+        played(
+            path,
+            tmp_path / str(moved),
+            {"name": "fesem_ma", "n_clusters": 2, "restarts": 2},
+            people,
+            WHOLE,
+            start,
+        )
         for moved in (False, True)
-        for people in [{f"agent-{i}": Units(minimum, shuffled=moved) for i, minimum in enumerate(minima)}]
+        for people in [
+            {f"agent-{i}": Units(minimum, shuffled=moved) for i, minimum in enumerate(minima)}
+        ]
     )
     assert len({model.tobytes() for model in plain.models}) == 2
     for ours, theirs in zip(shuffled.models, plain.models, strict=True):

@@ -19,7 +19,11 @@ HABITS = {
     "losing sessions": {"drop_session": 0.01},
     "everything": {"duplicate": 0.2, "reorder": 0.2, "drop_session": 0.005},
 }
-PATIENT = {"absence_s": 3600.0, "rollcall_s": 3600.0, "deadline_s": 36_000.0}  # so that nobody counts as gone
+PATIENT = {
+    "absence_s": 3600.0,
+    "rollcall_s": 3600.0,
+    "deadline_s": 36_000.0,
+}  # so that nobody counts as gone
 WIRE = {"part_bytes": 1024}
 
 
@@ -42,7 +46,9 @@ def test_the_wire_gives_the_bytes_of_the_run_without_a_network(
 
     async def whole() -> list[bytes]:
         broker = MemoryBroker(seed=5, **HABITS[habit])
-        async with Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, clients(scene=scene)) as fleet:
+        async with Fleet(
+            tmp_path, scene, rules(scene, **PATIENT), broker, clients(scene=scene)
+        ) as fleet:
             return fingerprint(await fleet.serve())
 
     assert clock.run(whole()) == reference(method, folder)

@@ -14,11 +14,22 @@ from covey.shared.scenario.scenario import Compare, Scenario
 DIGITS: dict[str, Any] = {
     "name": "small",
     "seed": 1,
-    "task": {"features": [1, 8, 8], "classes": 10, "scale": 0.0625, "model": {"options": {"hidden": 16}}},
+    "task": {
+        "features": [1, 8, 8],
+        "classes": 10,
+        "scale": 0.0625,
+        "model": {"options": {"hidden": 16}},
+    },
     "training": {"epochs": 1, "batch": 10, "lr": 0.1},
     "strategy": {"name": "fedavg"},
     "rounds": {"count": 2, "participation": 0.5},
-    "fleet": {"agents": 6, "data": "digits", "limit": 300, "partition": {"name": "grouped_labels"}, "workers": 1},
+    "fleet": {
+        "agents": 6,
+        "data": "digits",
+        "limit": 300,
+        "partition": {"name": "grouped_labels"},
+        "workers": 1,
+    },
     "compare": {
         "methods": [
             {"name": "fedavg", "training": {"momentum": 0.9}, "metric": "global"},

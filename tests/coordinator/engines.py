@@ -42,4 +42,6 @@ def feed(engine: RoundEngine, now: float, *events: Event) -> list[Action]:
 
 def restarted(engine: RoundEngine, *reported: str, now: float) -> tuple[RoundEngine, list[Action]]:
     """The engine after a kill: its snapshot through JSON, the reports from the spool."""
-    return RoundEngine.restore(engine.rules, json.loads(json.dumps(engine.snapshot())), reported, now)
+    return RoundEngine.restore(
+        engine.rules, json.loads(json.dumps(engine.snapshot())), reported, now
+    )

@@ -41,10 +41,19 @@ def refusal(*arguments: object) -> str:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("run scenario.yaml --in-process --out file", "file: a file stands where a folder is wanted"),
-        ("run scenario.yaml --in-process --out file/x", "file: a file stands where a folder is wanted"),
+        (
+            "run scenario.yaml --in-process --out file",
+            "file: a file stands where a folder is wanted",
+        ),
+        (
+            "run scenario.yaml --in-process --out file/x",
+            "file: a file stands where a folder is wanted",
+        ),
         ("run scenario.yaml --out file --resume", "file/checkpoint/manifest.json: a file stands"),
-        ("compare scenario.yaml --in-process --out file", "file: a file stands where a folder is wanted"),
+        (
+            "compare scenario.yaml --in-process --out file",
+            "file: a file stands where a folder is wanted",
+        ),
         ("status file", "file/roster.json: a file stands"),
         ("report file", "file/result.json: a file stands"),
         ("report folder --html none/x.html", "none/x.html: there is no such file or folder"),
@@ -83,7 +92,9 @@ def test_the_way_to_go_on_shows_no_password(option: str, password: str) -> None:
     assert password not in line
 
 
-def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_stopped_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -104,7 +115,9 @@ def test_a_run_that_was_stopped_says_how_to_go_on(tmp_path: Path, monkeypatch: p
 
 
 COMPARE = f"compare {ROOT}/scenarios/fuzzy_cifar10_73.yaml --known {ROOT}/benchmarks/results/fuzzy_cifar10_73.json"
-COMPARE += " --no-run --set rounds.count=40 --set evaluation.every=10"  # as docs/operations.md has it
+COMPARE += (
+    " --no-run --set rounds.count=40 --set evaluation.every=10"  # as docs/operations.md has it
+)
 
 
 def test_no_run_prints_what_is_known_and_writes_it_only_where_out_says(
@@ -117,8 +130,15 @@ def test_no_run_prints_what_is_known_and_writes_it_only_where_out_says(
     assert "fuzzy" in shown.stdout
     assert list(tmp_path.iterdir()) == []
     written = typed(*COMPARE.split(), "--out", "new/folder")
-    assert written.stdout == shown.stdout + "compare.json, .csv, .parquet and .md are in new/folder\n"
-    assert sorted(path.suffix for path in Path("new/folder").iterdir()) == [".csv", ".json", ".md", ".parquet"]
+    assert (
+        written.stdout == shown.stdout + "compare.json, .csv, .parquet and .md are in new/folder\n"
+    )
+    assert sorted(path.suffix for path in Path("new/folder").iterdir()) == [
+        ".csv",
+        ".json",
+        ".md",
+        ".parquet",
+    ]
 
 
 def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
@@ -130,10 +150,19 @@ def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--in-process --broker mqtt://host", "--in-process needs no broker: leave out --broker, or --in-process"),
+        (
+            "--in-process --broker mqtt://host",
+            "--in-process needs no broker: leave out --broker, or --in-process",
+        ),
         ("--in-process --embedded", "leave out --embedded, or --in-process"),
-        ("--embedded --broker mqtt://host --in-process", "leave out --broker and --embedded, or --in-process"),
-        ("--embedded --broker mqtt://host", "--embedded starts a broker of its own: leave out --broker, or --embedded"),
+        (
+            "--embedded --broker mqtt://host --in-process",
+            "leave out --broker and --embedded, or --in-process",
+        ),
+        (
+            "--embedded --broker mqtt://host",
+            "--embedded starts a broker of its own: leave out --broker, or --embedded",
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "compare"])
@@ -156,7 +185,9 @@ def test_a_broker_that_is_named_elsewhere_gives_way_to_what_was_typed(
         addresses.append(command.address(scenario, options))
 
     monkeypatch.setattr("covey.coordinator.commands.run.run", over_a_broker)
-    monkeypatch.setattr("covey.coordinator.simulate.driver.alone", lambda scenario, *_: alone.append(scenario))
+    monkeypatch.setattr(
+        "covey.coordinator.simulate.driver.alone", lambda scenario, *_: alone.append(scenario)
+    )
     elsewhere = {"broker": "mqtt://elsewhere"}
     if named == "in the environment":
         monkeypatch.setenv("COVEY_BROKER", elsewhere.pop("broker"))
@@ -183,8 +214,15 @@ def test_a_folder_with_files_of_the_users_own_is_left_alone(name: str, tmp_path:
     assert (tmp_path / name).read_text().startswith("# mine")
 
 
-def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    told = refusal("validate", written(tmp_path, DIGITS), "--set", f"rounds.quorum={DIGITS['fleet']['agents'] + 1}")
+def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
+    told = refusal(
+        "validate",
+        written(tmp_path, DIGITS),
+        "--set",
+        f"rounds.quorum={DIGITS['fleet']['agents'] + 1}",
+    )
     assert "agents of the fleet" in told
 
 

@@ -16,7 +16,14 @@ from tests.coordinator.comparisons import DIGITS, scenario, written
 
 def test_the_grid_is_every_method_on_every_seed_one_seed_after_the_other() -> None:
     cells = grid(scenario())
-    assert [cell.name for cell in cells] == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5", "fedclust/5", "four/5"]
+    assert [cell.name for cell in cells] == [
+        "fedavg/4",
+        "fedclust/4",
+        "four/4",
+        "fedavg/5",
+        "fedclust/5",
+        "four/5",
+    ]
     assert [cell.scenario.strategy.name for cell in cells[:3]] == ["fedavg", "fedclust", "ifca"]
     assert [cell.scenario.seed for cell in cells] == [4, 4, 4, 5, 5, 5]
     assert cells[2].folder == Path("four/seed-4")
@@ -40,14 +47,20 @@ def test_methods_are_fine_tuned_alike_whatever_they_train_with() -> None:
     assert [cell.scenario.training.momentum for cell in cells] == [0.9, 0.5, 0.5]
     wanted = {"epochs": 1, "batch": 10, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.0}
     assert [cell.scenario.fine_tuning for cell in cells] == [wanted] * 3
-    laid = grid(scenario(training=training, compare=compare, evaluation={"tune": {"momentum": 0.0}}))
+    laid = grid(
+        scenario(training=training, compare=compare, evaluation={"tune": {"momentum": 0.0}})
+    )
     assert [cell.scenario.fine_tuning for cell in laid] == [{**wanted, "momentum": 0.0}] * 3
 
 
 def test_a_cell_that_trains_as_the_scenario_says_is_the_run_that_it_was() -> None:
     """Its digest stays, so folders of earlier comparisons are resumed; only cells that were tuned otherwise are others."""
     cells = grid(scenario())
-    assert [cell.scenario.evaluation.model_dump()["tune"] for cell in cells[:3]] == [{"momentum": 0.0}, {}, {}]
+    assert [cell.scenario.evaluation.model_dump()["tune"] for cell in cells[:3]] == [
+        {"momentum": 0.0},
+        {},
+        {},
+    ]
 
 
 def test_a_cell_can_be_written_and_read_again(tmp_path: Path) -> None:
@@ -68,7 +81,9 @@ def test_a_method_lays_its_model_options_over_the_tasks() -> None:
 def test_a_method_may_take_the_head_away_that_others_have() -> None:
     task = {**DIGITS["task"], "model": {"options": {"hidden": 16, "head": 2}}}
     methods = [{"name": "fedavg", "model_options": {"head": None}}, {"name": "fuzzy"}]
-    first, second = grid(scenario(task=task, compare={"methods": methods, "published": {}, "seeds": [4]}))
+    first, second = grid(
+        scenario(task=task, compare={"methods": methods, "published": {}, "seeds": [4]})
+    )
     assert first.scenario.task.model.options == {"hidden": 16, "head": None}
     assert second.scenario.task.model.options["head"] == 2
 
@@ -79,9 +94,15 @@ def test_a_cell_is_a_scenario_that_compares_nothing() -> None:
 
 def test_cells_are_chosen_by_name_or_by_method() -> None:
     cells = grid(scenario())
-    assert [cell.name for cell in chosen(cells, ["fedavg/5,four"])] == ["four/4", "fedavg/5", "four/5"]
+    assert [cell.name for cell in chosen(cells, ["fedavg/5,four"])] == [
+        "four/4",
+        "fedavg/5",
+        "four/5",
+    ]
     assert chosen(cells, []) == cells
-    with pytest.raises(UserError, match="--cells fedprox: there is no such cell; there are fedavg/4"):
+    with pytest.raises(
+        UserError, match="--cells fedprox: there is no such cell; there are fedavg/4"
+    ):
         chosen(cells, ["fedprox"])
 
 
@@ -103,25 +124,45 @@ def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
         ({"published": {"fedprox": 1.0}}, r"published names \['fedprox'\]"),
         ({"methods": [], "published": {}}, "at least one method"),
         ({"seeds": [1, 1]}, "each is wanted once"),
-        ({"methods": [{"name": "fedavg", "training": {"momentun": 1}}], "published": {}}, "training.momentun: Extra"),
+        (
+            {"methods": [{"name": "fedavg", "training": {"momentun": 1}}], "published": {}},
+            "training.momentun: Extra",
+        ),
         (
             {"methods": [{"name": "fedclust", "n_clustr": 4}], "published": {}},
             "methods.0.n_clustr: unknown key, line .*; did you mean n_clusters",
         ),
-        ({"methods": [{"name": "fedclus"}], "published": {}}, "methods.0.name: .*did you mean fedclust"),
-        ({"published": {}, "partitions": [{"name": "iid"}, {"name": "iid"}]}, "give each a label of its own"),
+        (
+            {"methods": [{"name": "fedclus"}], "published": {}},
+            "methods.0.name: .*did you mean fedclust",
+        ),
+        (
+            {"published": {}, "partitions": [{"name": "iid"}, {"name": "iid"}]},
+            "give each a label of its own",
+        ),
         ({"partitions": [{"name": "iid"}]}, "are said for each of the partitions"),
-        ({"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]}, "partitions.0.shar: .*share"),
-        ({"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]}, r"published names \['x'\]"),
+        (
+            {"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]},
+            "partitions.0.shar: .*share",
+        ),
+        (
+            {"published": {}, "partitions": [{"name": "iid", "published": {"x": 1}}]},
+            r"published names \['x'\]",
+        ),
         (
             {"methods": [{"name": "fuzzy", "model_options": {"head": 3}}], "published": {}},
             r"method fuzzy: the model needs a projection head for 2 clusters; set .*model_options\.head to 2",
         ),
-        ({"methods": [{"name": "fuzzy"}], "published": {}}, "method fuzzy: the model needs a projection head"),
+        (
+            {"methods": [{"name": "fuzzy"}], "published": {}},
+            "method fuzzy: the model needs a projection head",
+        ),
         ({"methods": [{"label": "../x", "name": "fedavg"}], "published": {}}, "methods.0.label"),
     ],
 )
-def test_a_mistake_in_the_section_is_named(tmp_path: Path, section: dict[str, Any], said: str) -> None:
+def test_a_mistake_in_the_section_is_named(
+    tmp_path: Path, section: dict[str, Any], said: str
+) -> None:
     data = {**DIGITS, "compare": {**DIGITS["compare"], **section}}
     with pytest.raises(UserError, match=said):
         load(written(tmp_path, data))

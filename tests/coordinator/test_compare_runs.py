@@ -13,7 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.commands.compare import NONE_KNOWN, Known, finished_rows, known_rows, run_cells, write_tables
+from covey.coordinator.commands.compare import (
+    NONE_KNOWN,
+    Known,
+    finished_rows,
+    known_rows,
+    run_cells,
+    write_tables,
+)
 from covey.coordinator.compare.grid import Cell, Row, grid, summaries
 from covey.coordinator.processes.workers import Crew
 from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
@@ -51,7 +58,9 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
         yield crew
 
 
-def compare_in_process(scene: Scenario, out: Path, *cells: str, known: Known = NONE_KNOWN) -> list[str]:
+def compare_in_process(
+    scene: Scenario, out: Path, *cells: str, known: Known = NONE_KNOWN
+) -> list[str]:
     watching = Watching()
     assert run_cells(scene, Options(out), cells, watching, in_process=True, known=known)
     return watching.ran
@@ -65,10 +74,16 @@ def tabled(scene: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
 
 
 @pytest.mark.processes
-def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tmp_path: Path) -> None:
+def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(
+    tmp_path: Path,
+) -> None:
     scene = scenario()
     assert compare_in_process(scene, tmp_path, "fedavg/4") == ["fedavg/4"]
-    assert compare_in_process(scene, tmp_path, "fedavg,fedclust/4,four/4") == ["fedclust/4", "four/4", "fedavg/5"]
+    assert compare_in_process(scene, tmp_path, "fedavg,fedclust/4,four/4") == [
+        "fedclust/4",
+        "four/4",
+        "fedavg/5",
+    ]
     folders = {label: tmp_path / label / "seed-4" for label in ("fedavg", "fedclust", "four")}
     assert len({(folder / "partition.npz").read_bytes() for folder in folders.values()}) == 1
     starts = {label: np.load(folder / "start.npz")["starts"] for label, folder in folders.items()}
@@ -80,9 +95,18 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     assert draws["fedavg"] == draws["fedclust"] == draws["four"] != []
 
     found = tabled(scene, tmp_path)
-    assert [(one["method"], one["seeds"]) for one in found] == [("fedavg", [4, 5]), ("fedclust", [4]), ("four", [4])]
+    assert [(one["method"], one["seeds"]) for one in found] == [
+        ("fedavg", [4, 5]),
+        ("fedclust", [4]),
+        ("four", [4]),
+    ]
     rows = list(csv.DictReader((tmp_path / "compare.csv").open()))
-    assert [f"{row['method']}/{row['seed']}" for row in rows] == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5"]
+    assert [f"{row['method']}/{row['seed']}" for row in rows] == [
+        "fedavg/4",
+        "fedclust/4",
+        "four/4",
+        "fedavg/5",
+    ]
     assert json.loads((tmp_path / "compare.json").read_text())["methods"] == found
     splits = {seed: {row["split"] for row in rows if row["seed"] == seed} for seed in ("4", "5")}
     assert len(splits["4"]) == len(splits["5"]) == 1
@@ -96,7 +120,11 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(tm
     known = known_rows(scene, [tmp_path / "compare.json"])
     assert compare_in_process(scene, elsewhere, "4", "fedclust", known=known) == ["fedclust/5"]
     again = tabled(scene, elsewhere, known)
-    assert [(one["method"], one["seeds"]) for one in again] == [("fedavg", [4, 5]), ("fedclust", [4, 5]), ("four", [4])]
+    assert [(one["method"], one["seeds"]) for one in again] == [
+        ("fedavg", [4, 5]),
+        ("fedclust", [4, 5]),
+        ("four", [4]),
+    ]
     assert again[0] == found[0]
     assert again[2] == found[2]
 
@@ -116,7 +144,9 @@ def recorded(path: Path, **changes: Any) -> tuple[Scenario, Path]:
     return scene, path
 
 
-def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_are_the_same(tmp_path: Path) -> None:
+def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_are_the_same(
+    tmp_path: Path,
+) -> None:
     scene, file = recorded(tmp_path / "compare.json")
     assert list(known_rows(scene, [file])) == ["fedavg/4"]
     assert known_rows(scenario(rounds={"count": 3}), [file]) == {}
@@ -125,7 +155,9 @@ def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_a
     assert list(known_rows(scenario(compare={"methods": more}), [file])) == ["fedavg/4"]
 
 
-def test_a_known_row_of_an_earlier_version_says_that_it_was_tuned_with_its_methods_own_training(tmp_path: Path) -> None:
+def test_a_known_row_of_an_earlier_version_says_that_it_was_tuned_with_its_methods_own_training(
+    tmp_path: Path,
+) -> None:
     scene, file = recorded(tmp_path / "compare.json")
     row = known_rows(scene, [file])["fedavg/4"]
     assert (row["tune_epochs"], row["tune_lr"], row["tune_momentum"]) == (1, 0.1, 0.9)
@@ -137,7 +169,10 @@ def test_a_known_row_of_an_earlier_version_says_that_it_was_tuned_with_its_metho
 
 def test_a_known_row_is_judged_by_this_comparisons_metric(tmp_path: Path) -> None:
     _, file = recorded(tmp_path / "compare.json")
-    methods = [{**DIGITS["compare"]["methods"][0], "metric": "last"}, *DIGITS["compare"]["methods"][1:]]
+    methods = [
+        {**DIGITS["compare"]["methods"][0], "metric": "last"},
+        *DIGITS["compare"]["methods"][1:],
+    ]
     row = known_rows(scenario(compare={"methods": methods}), [file])["fedavg/4"]
     assert (row["metric"], row["figure"]) == ("last", 0.9)
 
@@ -161,8 +196,18 @@ def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path
     wire = {"codec": "int8", "delta": True}
     data = {key: value for key, value in DIGITS.items() if key != "compare"} | {"wire": wire}
     fleet = {**data["fleet"], "newcomers": 1}
-    path = written(tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}})
-    arguments = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
+    path = written(
+        tmp_path, {**data, "fleet": fleet, "strategy": {"name": "fedclust", "n_clusters": 2}}
+    )
+    arguments = [
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        str(tmp_path / "wire"),
+        "--embedded",
+        "--json",
+    ]
     finish(Program(arguments, tmp_path / "log"))
     here = alone(load(path), Options(tmp_path / "here"), lambda row: None)
     assert here is not None
@@ -213,12 +258,16 @@ def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
         raise kind("not yet")
 
     monkeypatch.setattr(FedAvg, "fold", fold)
-    with pytest.raises(UserError, match=f"given up after round 0: .* the fold failed: {kind.__name__}: not yet"):
+    with pytest.raises(
+        UserError, match=f"given up after round 0: .* the fold failed: {kind.__name__}: not yet"
+    ):
         simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), crew, lambda row: None)
 
 
 @pytest.mark.processes
-def test_a_run_that_is_given_up_says_why(tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_given_up_says_why(
+    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
     with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
         simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), crew, lambda row: None)
@@ -227,9 +276,14 @@ def test_a_run_that_is_given_up_says_why(tmp_path: Path, crew: Crew, monkeypatch
 def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
     """What its agents remember would be lost without a word."""
     scene = scenario(compare={})
-    for name, began, wanted in (("abc", "over a broker", True), (IN_PROCESS, "without a broker", False)):
+    for name, began, wanted in (
+        ("abc", "over a broker", True),
+        (IN_PROCESS, "without a broker", False),
+    ):
         folder = tmp_path / name
-        setup = Setup((np.zeros(3, np.float32),), Layout((Tensor("w", (3,)),), 1), 0, 1, 1.0, scene.training)
+        setup = Setup(
+            (np.zeros(3, np.float32),), Layout((Tensor("w", (3,)),), 1), 0, 1, 1.0, scene.training
+        )
         Run.start(folder, scene, setup, rules_of(scene), name, 0.0)
         options = Options(folder, resume=True)
         with pytest.raises(UserError, match=f"this run began {began}; go on with"):
@@ -247,12 +301,20 @@ def test_a_comparison_holds_its_folder(tmp_path: Path) -> None:
 def test_faults_need_a_broker(tmp_path: Path) -> None:
     fleet = {**DIGITS["fleet"], "faults": {"die": 0.1}}
     with pytest.raises(UserError, match="need a broker"):
-        simulate(scenario(fleet=fleet), Options(tmp_path / "x"), Crew(1, tmp_path / "log"), lambda row: None)
+        simulate(
+            scenario(fleet=fleet),
+            Options(tmp_path / "x"),
+            Crew(1, tmp_path / "log"),
+            lambda row: None,
+        )
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.processes
 def test_a_worker_that_ends_in_mid_job_is_told_of(tmp_path: Path) -> None:
     dies = (sys.executable, "-c", "import sys; sys.stdin.buffer.read(4)")
-    with Crew(1, tmp_path / "log", dies) as crew, pytest.raises(UserError, match="ended in the middle of a job"):
+    with (
+        Crew(1, tmp_path / "log", dies) as crew,
+        pytest.raises(UserError, match="ended in the middle of a job"),
+    ):
         crew.ask({"job": "inspect"})

@@ -14,7 +14,9 @@ from tests.coordinator.comparisons import cell, compared, scenario
 
 def figures(**modes: tuple[float, float]) -> dict[str, Any]:
     """Accuracies (micro, macro) by mode."""
-    return {mode: {"agents": 6, "accuracy": {"micro": a, "macro": b}} for mode, (a, b) in modes.items()}
+    return {
+        mode: {"agents": 6, "accuracy": {"micro": a, "macro": b}} for mode, (a, b) in modes.items()
+    }
 
 
 def result(last: float, **changes: Any) -> dict[str, Any]:
@@ -22,14 +24,25 @@ def result(last: float, **changes: Any) -> dict[str, Any]:
         "accuracy": figures(last=(0.1, last), server=(0.2, 0.3)),
         **{"clusters": 2, "ari": 1.0, "nmi": 1.0, "purity": 1.0, "rounds": 2, "agents": 6},
         "notes": {"J": 0.5},
-        **{"mbit_per_agent": 3.0, "seconds": 1.0, "bytes": {"wire_down": 2_000_000, "wire_up": 1_000_000}},
+        **{
+            "mbit_per_agent": 3.0,
+            "seconds": 1.0,
+            "bytes": {"wire_down": 2_000_000, "wire_up": 1_000_000},
+        },
     }
     return {**base, **changes}
 
 
 def line(round_: int, **more: Any) -> dict[str, Any]:
     traffic = {"down_vectors": 9e6, "up_vectors": 9e6 * round_}
-    return {"event": "phase", "phase": "evaluate", "ends_round": False, "round": round_, "traffic": traffic, **more}
+    return {
+        "event": "phase",
+        "phase": "evaluate",
+        "ends_round": False,
+        "round": round_,
+        "traffic": traffic,
+        **more,
+    }
 
 
 def tracked(**reached: float) -> dict[str, Any]:
@@ -39,7 +52,9 @@ def tracked(**reached: float) -> dict[str, Any]:
     return {"phase": "train", "ends_round": True, "tracked": figures}
 
 
-def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> None:
+def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> (
+    None
+):
     compare = compared(scenario(compare={"target": 0.75}))
     guess = 0.1  # ten classes
     lines = [
@@ -52,18 +67,28 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
     row = row_of(cell("fedclust"), compare, result(0.8), lines)
     assert (0.95 + 1 + 1 + 1 + 2 * guess) / 6 < 0.75 <= (0.95 + 1 + 1 + 1 + 0.5 + guess) / 6
     assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 3)
-    assert row["rounds_to_target_participants"] == 1  # all who trained in the first round are above it
-    assert row["mbit_to_target"] == 32 * 27 / 6  # megabits of down and up vectors, an average agent's share
+    assert (
+        row["rounds_to_target_participants"] == 1
+    )  # all who trained in the first round are above it
+    assert (
+        row["mbit_to_target"] == 32 * 27 / 6
+    )  # megabits of down and up vectors, an average agent's share
     assert row["mb_wire_to_target"] is None  # nothing went over a wire
 
 
 def test_what_agents_hold_from_a_phase_before_the_rounds_counts_and_is_no_round() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
-    before = {**tracked(a=0.9, b=0.9, c=0.9, d=0.9, e=0.9, f=0.9), "phase": "signature", "ends_round": False}
+    before = {
+        **tracked(a=0.9, b=0.9, c=0.9, d=0.9, e=0.9, f=0.9),
+        "phase": "signature",
+        "ends_round": False,
+    }
     later = [line(0, **tracked(a=0.5)), line(1, **tracked(b=0.9))]
     row = row_of(cell("fedclust"), compare, result(0.8), [line(0, **before), *later])
     assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 1)
-    assert row["rounds_to_target_participants"] == 2  # all agents before the rounds are no round's participants
+    assert (
+        row["rounds_to_target_participants"] == 2
+    )  # all agents before the rounds are no round's participants
 
 
 def test_a_round_with_several_phases_that_train_counts_with_the_last_of_them() -> None:
@@ -71,16 +96,28 @@ def test_a_round_with_several_phases_that_train_counts_with_the_last_of_them() -
     everybody = dict.fromkeys("abcdef", 0.9)
     first = {**tracked(**everybody), "ends_round": False}
     last = {**tracked(**dict.fromkeys("abcdef", 0.6)), "phase": "layer1"}
-    rows = [line(0, **first), line(0, **last), line(1, **first), line(1, **{**last, **tracked(**everybody)})]
+    rows = [
+        line(0, **first),
+        line(0, **last),
+        line(1, **first),
+        line(1, **{**last, **tracked(**everybody)}),
+    ]
     assert row_of(cell("fedclust"), compare, result(0.8), rows)["rounds_to_target"] == 2
 
 
 def test_a_row_tells_how_many_agents_no_round_has_drawn_and_what_they_hold() -> None:
     undrawn = {"last_of_undrawn": {"agents": 2, "accuracy": {"micro": 0.4, "macro": 0.5}}}
     base = result(0.8)
-    row = row_of(cell("fedclust"), compared(scenario()), {**base, "accuracy": {**base["accuracy"], **undrawn}}, [])
+    row = row_of(
+        cell("fedclust"),
+        compared(scenario()),
+        {**base, "accuracy": {**base["accuracy"], **undrawn}},
+        [],
+    )
     assert (row["undrawn"], row["last_of_undrawn_accuracy_macro"]) == (2, 0.5)
-    assert row_of(cell("fedclust"), compared(scenario()), base, [])["undrawn"] is None  # a result of an earlier version
+    assert (
+        row_of(cell("fedclust"), compared(scenario()), base, [])["undrawn"] is None
+    )  # a result of an earlier version
 
 
 def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_guesses() -> None:
@@ -88,12 +125,21 @@ def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_gues
     lines = [line(0, **tracked(a=1.0)), line(1, **tracked(b=1.0)), line(2, **tracked(c=1.0))]
     for later in lines:
         later["tracked"]["by_agent"] |= {"x": None, "y": None}
-    row = row_of(cell("fedclust"), compare, result(0.8), lines)  # of six agents four test; 3 of them and a guess: 0.775
+    row = row_of(
+        cell("fedclust"), compare, result(0.8), lines
+    )  # of six agents four test; 3 of them and a guess: 0.775
     assert row["rounds_to_target"] == 3
 
 
 def test_a_target_where_nobody_has_an_accuracy_is_never_reached() -> None:
-    lines = [{**line(0), "phase": "train", "ends_round": True, "tracked": {"by_agent": {"a": None, "b": None}}}]
+    lines = [
+        {
+            **line(0),
+            "phase": "train",
+            "ends_round": True,
+            "tracked": {"by_agent": {"a": None, "b": None}},
+        }
+    ]
     row = row_of(cell("fedclust"), compared(scenario(compare={"target": 0.75})), result(0.8), lines)
     assert row["rounds_to_target"] is None
 
@@ -102,34 +148,57 @@ def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     everybody = line(0, **tracked(a=1.0, b=1.0, c=1.0, d=1.0, e=1.0, f=1.0))
     everybody["traffic"] |= {"wire_down": 250_000, "down_models": 850_000, "wire_up": 1_000_000}
-    everybody["traffic"] |= {"evaluation_vectors": 3e6, "evaluation_models": 100_000}  # neither count has these
+    everybody["traffic"] |= {
+        "evaluation_vectors": 3e6,
+        "evaluation_models": 100_000,
+    }  # neither count has these
     row = row_of(cell("fedclust"), compare, result(0.8), [everybody])
     assert (row["mb_wire_to_target"], row["mbit_to_target"]) == (2.0, 32 * 6 / 6)
 
 
 def test_single_models_and_untracked_runs_count_rounds_where_everybody_was_evaluated() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
-    low, high = figures(last=(0.9, 0.7), server=(0.7, 0.9)), figures(last=(0.0, 0.8), server=(0.76, 0.0))
+    low, high = (
+        figures(last=(0.9, 0.7), server=(0.7, 0.9)),
+        figures(last=(0.0, 0.8), server=(0.76, 0.0)),
+    )
     lines = [line(0), line(5, evaluation=low), line(10, evaluation=high)]
-    for label, metric, more in (("fedclust", "last", []), ("fedavg", "global", [line(1, **tracked(a=1.0))])):
+    for label, metric, more in (
+        ("fedclust", "last", []),
+        ("fedavg", "global", [line(1, **tracked(a=1.0))]),
+    ):
         row = row_of(cell(label), compare, result(0.8), [*more, *lines])
         assert (row["target_on"], row["rounds_to_target"]) == (metric, 10)
 
 
 def test_a_target_that_was_never_reached_has_no_rounds() -> None:
-    row = row_of(cell("four"), compared(scenario(compare={"target": 0.75})), result(0.8), [line(0, **tracked(a=0.74))])
-    assert (row["rounds_to_target"], row["mbit_to_target"], row["mb_wire_to_target"]) == (None, None, None)
+    row = row_of(
+        cell("four"),
+        compared(scenario(compare={"target": 0.75})),
+        result(0.8),
+        [line(0, **tracked(a=0.74))],
+    )
+    assert (row["rounds_to_target"], row["mbit_to_target"], row["mb_wire_to_target"]) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_rows_that_were_fine_tuned_otherwise_say_how() -> None:
     tuned = {"accuracy": figures(tuned=(0.5, 0.6))}
-    rows = [row_of(cell(label), compared(scenario()), result(0.8, **tuned), []) for label in ("fedavg", "fedclust")]
+    rows = [
+        row_of(cell(label), compared(scenario()), result(0.8, **tuned), [])
+        for label in ("fedavg", "fedclust")
+    ]
     assert [row["tune_momentum"] for row in rows] == [0.0, 0.0]  # fedavg trains with 0.9
     (shown,) = tables(scenario(), summaries(scenario(), rows))
     assert not [header for header in shown.headers if header.startswith("tuned with")]
     rows[0]["tune_momentum"] = 0.9  # as in a comparison of an earlier version
     (shown,) = tables(scenario(), summaries(scenario(), rows))
-    assert [header for header in shown.headers if header.startswith("tuned with")] == ["tuned with momentum"]
+    assert [header for header in shown.headers if header.startswith("tuned with")] == [
+        "tuned with momentum"
+    ]
     column = shown.headers.index("tuned with momentum")
     assert [words[column] for words in shown.lines] == ["0.9", "0.0"]
 
@@ -141,7 +210,9 @@ def test_newcomers_have_columns_of_their_own() -> None:
     assert rows[0]["figure"] == rows[0]["newcomers_tuned_accuracy_macro"] == 0.8
     (shown,) = tables(scenario(), summaries(scenario(), rows))
     assert {"newcomers, as served", "newcomers, tuned"} <= set(shown.headers)
-    (without,) = tables(scenario(), summaries(scenario(), [row_of(cell("four"), compare, result(0.8), [])]))
+    (without,) = tables(
+        scenario(), summaries(scenario(), [row_of(cell("four"), compare, result(0.8), [])])
+    )
     assert "newcomers, tuned" not in without.headers
 
 
@@ -154,7 +225,9 @@ PARTITIONS = {
 }
 
 
-def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_published_figures_of_its_own() -> None:
+def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_published_figures_of_its_own() -> (
+    None
+):
     scene = scenario(compare=PARTITIONS)
     cells = grid(scene)
     assert [cell.name for cell in cells[:4]] == [
@@ -164,16 +237,24 @@ def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_publish
         "label_skew/fedavg/4",
     ]
     assert (cells[3].folder, len(cells)) == (Path("label_skew/fedavg/seed-4"), 12)
-    placed = [cell.scenario.fleet.partition.name for cell in (cells[0], cells[3]) if cell.scenario.fleet]  # type: ignore[union-attr]
+    placed = [
+        cell.scenario.fleet.partition.name for cell in (cells[0], cells[3]) if cell.scenario.fleet
+    ]  # type: ignore[union-attr]
     assert placed == ["iid", "label_skew"]
-    assert [cell.name for cell in chosen(cells, ["even/four,label_skew/5"])][:2] == ["even/four/4", "even/four/5"]
+    assert [cell.name for cell in chosen(cells, ["even/four,label_skew/5"])][:2] == [
+        "even/four/4",
+        "even/four/5",
+    ]
     lines = [line(5, evaluation=figures(server=(0.6, 0.6)))]
     rows = [row_of(one, compared(scene), result(0.8), lines) for one in (cells[0], cells[3])]
     assert rows[0]["rounds_to_target"] == 5
     assert "rounds_to_target" not in rows[1]
     even, skewed = tables(scene, summaries(scene, rows))
     assert (even.title[:12], skewed.title[:18]) == ("small, even:", "small, label_skew:")
-    assert ("published (ours)" in even.headers, "published (ours)" in skewed.headers) == (True, False)
+    assert ("published (ours)" in even.headers, "published (ours)" in skewed.headers) == (
+        True,
+        False,
+    )
 
 
 def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
@@ -185,9 +266,16 @@ def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
 
 def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
     compare = compared(scenario())
-    rows = [row_of(cell("fedclust", seed), compare, result(last), []) for seed, last in ((4, 0.7), (5, 0.9))]
+    rows = [
+        row_of(cell("fedclust", seed), compare, result(last), [])
+        for seed, last in ((4, 0.7), (5, 0.9))
+    ]
     [found] = summaries(scenario(), rows)
-    assert found["last_accuracy_macro"] == {"mean": pytest.approx(0.8), "std": pytest.approx(0.1), "n": 2}
+    assert found["last_accuracy_macro"] == {
+        "mean": pytest.approx(0.8),
+        "std": pytest.approx(0.1),
+        "n": 2,
+    }
     assert found["figure"]["mean"] == pytest.approx(0.8)
     assert (found["published"], found["seeds"]) == (95.5, [4, 5])
 
@@ -196,15 +284,29 @@ def test_clusters_that_are_no_better_than_one_model_are_named() -> None:
     scene, compare = scenario(), compared(scenario())
 
     def said(own: float, single: float, clusters: int) -> list[str]:
-        one = {**result(0.8), "accuracy": figures(server=(own, own), tuned=(own, own)), "clusters": clusters}
-        other = {**result(0.8), "accuracy": figures(server=(single, single), tuned=(single, single)), "clusters": 1}
-        rows = [row_of(cell("fedclust"), compare, one, []), row_of(cell("fedavg"), compare, other, [])]
+        one = {
+            **result(0.8),
+            "accuracy": figures(server=(own, own), tuned=(own, own)),
+            "clusters": clusters,
+        }
+        other = {
+            **result(0.8),
+            "accuracy": figures(server=(single, single), tuned=(single, single)),
+            "clusters": 1,
+        }
+        rows = [
+            row_of(cell("fedclust"), compare, one, []),
+            row_of(cell("fedavg"), compare, other, []),
+        ]
         return no_better(scene, summaries(scene, rows))
 
     assert said(0.7, 0.7, 2) == ["fedclust: its clusters are no better than fedavg's one model"]
     assert said(0.8, 0.7, 2) == []
     assert said(0.6, 0.7, 1) == []  # it has none
-    assert no_better(scene, summaries(scene, [row_of(cell("fedclust"), compare, result(0.8), [])])) == []
+    assert (
+        no_better(scene, summaries(scene, [row_of(cell("fedclust"), compare, result(0.8), [])]))
+        == []
+    )
 
 
 def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
@@ -215,7 +317,10 @@ def test_the_table_stands_as_it_should() -> None:
     scene = scenario(compare={"target": 0.75})
     compare = compared(scene)
     everybody = dict.fromkeys("abcdef", 0.8)
-    reached = [[line(1, **tracked(**everybody), evaluation=figures(server=(0.8, 0.8)))], [line(1, **tracked(a=0.9))]]
+    reached = [
+        [line(1, **tracked(**everybody), evaluation=figures(server=(0.8, 0.8)))],
+        [line(1, **tracked(a=0.9))],
+    ]
     rows = [
         row_of(cell(label, seed), compare, result(last), lines)
         for label in ("fedavg", "fedclust")
@@ -240,9 +345,17 @@ def test_the_table_stands_as_it_should() -> None:
     text = markdown(scene, found)
     mixed = [{**found[0], "membership_mse": {"mean": 0.02, "std": 0.01, "n": 2}}, found[1]]
     (soft,) = tables(scene, mixed)
-    assert [line[soft.headers.index("membership MSE")] for line in soft.lines] == ["0.0200±0.0100", "–"]
-    silent = [{key: value for key, value in one.items() if key not in ("ari", "mb_wire")} for one in found]
-    assert set(words.headers) - set(tables(scene, silent)[0].headers) == {"ARI", "MB on the wire"}  # no empty columns
+    assert [line[soft.headers.index("membership MSE")] for line in soft.lines] == [
+        "0.0200±0.0100",
+        "–",
+    ]
+    silent = [
+        {key: value for key, value in one.items() if key not in ("ari", "mb_wire")} for one in found
+    ]
+    assert set(words.headers) - set(tables(scene, silent)[0].headers) == {
+        "ARI",
+        "MB on the wire",
+    }  # no empty columns
     assert "| fedavg | 2 | 80.00±10.00 | 30.00±0.00 | – |" in text
     assert "| fedavg | 2 | 10.00±0.00 | 20.00±0.00 | – |" in text
 

@@ -29,7 +29,9 @@ def phases(folder: Path) -> list[dict[str, Any]]:
 def computed_on(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> None:
     """Let the reports of these agents say that they were computed elsewhere, each from round 1 on."""
 
-    def performed(order: Any, *arguments: Any, client: str, **options: Any) -> tuple[ReportContent, Any]:
+    def performed(
+        order: Any, *arguments: Any, client: str, **options: Any
+    ) -> tuple[ReportContent, Any]:
         content, kept = perform(order, *arguments, client=client, **options)
         kind = kinds.get(client.replace("-", "_"), "cpu")
         return (content.model_copy(update={"device": kind}) if order.work.round else content), kept
@@ -44,7 +46,9 @@ def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path:
     assert not any("devices" in line for line in phases(tmp_path))
 
 
-def test_a_mixed_fleet_is_recorded_as_mixed_agent_by_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixed_fleet_is_recorded_as_mixed_agent_by_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     computed_on(monkeypatch, agent_0="cuda", agent_1="cuda")
     run = in_process(tmp_path, scenario("fedavg", rounds={"participation": 1.0}))
     result = write_all(run, None)
@@ -62,7 +66,9 @@ def test_devices_survive_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run.checkpoint.facts()["run"]["devices"] == run.facts.devices
 
 
-def test_what_a_report_says_of_its_device_changes_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_report_says_of_its_device_changes_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = in_process(tmp_path / "plain", scenario("fedclust"))
     computed_on(monkeypatch, agent_0="cuda")
     assert fingerprint(in_process(tmp_path / "said", scenario("fedclust"))) == fingerprint(plain)
@@ -72,7 +78,9 @@ def test_settings_for_the_cpu_are_those_of_an_earlier_version() -> None:
     assert "device" not in Training().model_dump()
     assert Training.model_validate(Training(device="auto").model_dump()).device == "auto"
     usual, other = scenario("fedavg"), scenario("fedavg", training={"device": "cuda"})
-    assert records.scenario_digest(usual) == records.scenario_digest(scenario("fedavg", training={"device": "cpu"}))
+    assert records.scenario_digest(usual) == records.scenario_digest(
+        scenario("fedavg", training={"device": "cpu"})
+    )
     assert records.scenario_digest(usual) != records.scenario_digest(other)  # it makes other bytes
     assert other.tuning.device == "cuda"
 
@@ -85,8 +93,12 @@ class NoGpu:
         return {"failure": "training.device: torch can use no cuda here", "detail": ""}
 
 
-def test_a_simulation_says_that_its_device_is_not_there_before_anybody_trains(tmp_path: Path) -> None:
-    scene = scenario("fedavg", training={"device": "cuda"}).model_copy(update={"fleet": Fleet(agents=8)})
+def test_a_simulation_says_that_its_device_is_not_there_before_anybody_trains(
+    tmp_path: Path,
+) -> None:
+    scene = scenario("fedavg", training={"device": "cuda"}).model_copy(
+        update={"fleet": Fleet(agents=8)}
+    )
     options = Options(tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
         driver.simulate(scene, options, cast(Crew, NoGpu()), lambda row: None)

@@ -46,7 +46,9 @@ def same(a: State, b: State) -> bool:
     return repr(a).replace("memmap", "array") == repr(b).replace("memmap", "array")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_])
+@pytest.mark.parametrize(
+    "dtype", [np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_]
+)
 def test_arrays_come_back_mapped_with_dtype_and_shape(tmp_path: Path, dtype: type) -> None:
     array: Any = np.arange(6).reshape(2, 3).astype(dtype)
     save_arrays(tmp_path / "x", {"one": array, "empty": array[:0]}, {"why": ["not"]})
@@ -86,17 +88,27 @@ def test_a_durable_spool_survives_a_power_cut_with_the_folders_that_lead_to_it(
     monkeypatch.setattr(files, "_sync", synced.append)
     spool = Spool(tmp_path / "run" / "spool")
     spool.keep(4, "pi-7", Report({"model": vector(1, 2)}, 7), 1.25)
-    assert {tmp_path / "run", tmp_path / "run" / "spool", tmp_path / "run" / "spool" / "4"} <= set(synced)
+    assert {tmp_path / "run", tmp_path / "run" / "spool", tmp_path / "run" / "spool" / "4"} <= set(
+        synced
+    )
 
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_a_spooled_report_comes_back_whole_and_mapped(tmp_path: Path, durable: bool) -> None:
     spool = Spool(tmp_path)
     spool.durable = durable
-    report = Report({"model": vector(1, 2), "extra": vector(9)}, 7, {"choice": 1, "losses": [0.1, 0.2]}, 3, 0.5)
+    report = Report(
+        {"model": vector(1, 2), "extra": vector(9)}, 7, {"choice": 1, "losses": [0.1, 0.2]}, 3, 0.5
+    )
     spool.keep(4, "pi-7", report, 1.25)
     [(client, read)] = Spool(tmp_path).reports(4, ["pi-7"])
-    assert (client, read.examples, read.numbers, read.steps, read.loss) == ("pi-7", 7, report.numbers, 3, 0.5)
+    assert (client, read.examples, read.numbers, read.steps, read.loss) == (
+        "pi-7",
+        7,
+        report.numbers,
+        3,
+        0.5,
+    )
     assert isinstance(read.vectors["model"], np.memmap)
     np.testing.assert_array_equal(read.vectors["model"], [1, 2])
     assert spool.seconds(4, ["pi-7"]) == {"pi-7": 1.25}
@@ -170,7 +182,9 @@ def flip(path: Path) -> None:
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def test_an_array_of_the_checkpoint_that_was_damaged_is_refused_by_name_and_left_alone(tmp_path: Path) -> None:
+def test_an_array_of_the_checkpoint_that_was_damaged_is_refused_by_name_and_left_alone(
+    tmp_path: Path,
+) -> None:
     Checkpoint(tmp_path).save({}, state())
     path = next((tmp_path / "arrays").iterdir())
     flip(path)
@@ -188,7 +202,9 @@ def test_an_array_that_an_earlier_process_left_damaged_is_written_again(tmp_path
     Checkpoint(tmp_path).state(State)
 
 
-def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(tmp_path: Path) -> None:
+def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(
+    tmp_path: Path,
+) -> None:
     spool = Spool(tmp_path)
     for client in ("a", "b", "c"):
         spool.keep(4, client, Report({"model": vector(1, 2)}, 7), 1.25)
@@ -196,7 +212,10 @@ def test_a_damaged_report_in_the_spool_is_named_and_removed_and_the_others_stay(
     (tmp_path / "4" / "c.safetensors").write_bytes(b"no safetensors file")
     again = Spool(tmp_path)
     assert again.sound(4) == ["a"]
-    assert [("b.safetensors" in why, "c.safetensors" in why) for why in again.damaged] == [(True, False), (False, True)]
+    assert [("b.safetensors" in why, "c.safetensors" in why) for why in again.damaged] == [
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_a_report_whose_facts_were_changed_is_damaged_too(tmp_path: Path) -> None:

@@ -15,14 +15,30 @@ from covey.coordinator.report import display
 from covey.shared.wire.messages import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
-ROW = {"online": True, "problem": ODD, "takes_part": False, "busy": False, "seen": 0.0, "refusals": {ODD: 1}}
+ROW = {
+    "online": True,
+    "problem": ODD,
+    "takes_part": False,
+    "busy": False,
+    "seen": 0.0,
+    "refusals": {ODD: 1},
+}
 ROW |= {"cluster": None, "samples": 0, "test_samples": 0, "labels": 0}
-PHASE = {"phase": ODD, "reported": [], "invited": [], "cluster_sizes": {}, "round": 0, "ends_round": True}
+PHASE = {
+    "phase": ODD,
+    "reported": [],
+    "invited": [],
+    "cluster_sizes": {},
+    "round": 0,
+    "ends_round": True,
+}
 
 
 def console(width: int = 400) -> tuple[Console, io.StringIO]:
     text = io.StringIO()
-    return Console(file=text, width=width, markup=False, emoji=False), text  # as every console of ours: test_house.py
+    return Console(
+        file=text, width=width, markup=False, emoji=False
+    ), text  # as every console of ours: test_house.py
 
 
 @pytest.mark.parametrize(
@@ -49,7 +65,10 @@ def test_a_pause_is_said_with_how_to_go_on() -> None:
     plain, text = console()
     with display.Progressing(plain, 3) as progress:
         progress({"event": "control", "command": "pause", "topic": "covey/f/control"})
-    assert 'paused: it goes on when {"command": "resume"} is published on covey/f/control' in text.getvalue()
+    assert (
+        'paused: it goes on when {"command": "resume"} is published on covey/f/control'
+        in text.getvalue()
+    )
 
 
 def test_the_roster_shows_names_and_problems_as_they_are() -> None:
@@ -58,7 +77,14 @@ def test_the_roster_shows_names_and_problems_as_they_are() -> None:
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
 
 
-STATUS = {"name": "devices", "online": True, "state": "open", "round": 1, "rounds": 2, "phase": "train"}
+STATUS = {
+    "name": "devices",
+    "online": True,
+    "state": "open",
+    "round": 1,
+    "rounds": 2,
+    "phase": "train",
+}
 LEFT = "no coordinator is at work here: this is what the last one left when it ended"
 
 
@@ -72,11 +98,15 @@ LEFT = "no coordinator is at work here: this is what the last one left when it e
         ({"name": "", "online": False, "state": "stopped"}, [LEFT]),  # a last will
     ],
 )
-def test_the_status_says_when_the_roster_is_what_a_coordinator_left(told: dict[str, Any], lines: list[str]) -> None:
+def test_the_status_says_when_the_roster_is_what_a_coordinator_left(
+    told: dict[str, Any], lines: list[str]
+) -> None:
     assert display.standing({"status": {**STATUS, **told}}) == lines
 
 
-def test_a_roster_from_a_folder_says_when_it_was_written_and_whether_the_run_is_finished(tmp_path: Path) -> None:
+def test_a_roster_from_a_folder_says_when_it_was_written_and_whether_the_run_is_finished(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "roster.json").write_bytes(RosterMessage(run="r1").to_bytes())
     (written,) = display.standing(status.from_folder(tmp_path))
     assert written.startswith("this is what its coordinator wrote last, at ")
@@ -97,7 +127,15 @@ def result(**others: Any) -> dict[str, Any]:
     mse = {"agents": 20, "mse": {"micro": 44.8512, "macro": 45.0234}}
     modes: dict[str, Any] = {"accuracy": {"server": mse, "tuned": mse, "last": mse}}
     wire = {"bytes": {"wire_down": 2840000, "wire_up": 2130000}}
-    plain = {"name": "heat", "method": "fedavg", "agents": 20, "clusters": 1, "ari": None, "rounds": 9, "seconds": 13.8}
+    plain = {
+        "name": "heat",
+        "method": "fedavg",
+        "agents": 20,
+        "clusters": 1,
+        "ari": None,
+        "rounds": 9,
+        "seconds": 13.8,
+    }
     return {**plain, **modes, **wire, **others}
 
 
@@ -117,7 +155,9 @@ def test_two_runs_of_one_method_are_told_apart_by_their_folders() -> None:
 
 def test_methods_that_differ_need_no_other_name() -> None:
     found = [result(), result(method="ifca")]
-    assert display.results(found, display.labels([Path("a"), Path("b")], found)) == display.results(found)
+    assert display.results(found, display.labels([Path("a"), Path("b")], found)) == display.results(
+        found
+    )
 
 
 def test_the_title_says_only_what_holds_for_all_results() -> None:
@@ -126,7 +166,10 @@ def test_the_title_says_only_what_holds_for_all_results() -> None:
         ({}, "heat, 20 agents; mean squared error, micro / macro"),
         ({"name": "cold"}, "20 agents; mean squared error, micro / macro"),
         ({"agents": 9}, "heat; mean squared error, micro / macro"),
-        ({"agents": 9, "name": "cold", "accuracy": right}, "accuracy in % or mean squared error, micro / macro"),
+        (
+            {"agents": 9, "name": "cold", "accuracy": right},
+            "accuracy in % or mean squared error, micro / macro",
+        ),
     ):
         assert display.results([result(), result(**others)]).title == title
 
@@ -147,7 +190,8 @@ def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_statu
 
 
 @pytest.mark.parametrize(
-    "damaged", [{"client": 3}, {"client": {"epsilon": "[red]", "delta": 1}}, {"client": {}}, {"x": 1}]
+    "damaged",
+    [{"client": 3}, {"client": {"epsilon": "[red]", "delta": 1}}, {"client": {}}, {"x": 1}],
 )
 def test_an_account_from_a_broker_that_makes_no_sense_ends_nothing(damaged: dict[str, Any]) -> None:
     assert "red" not in display.epsilons(damaged)

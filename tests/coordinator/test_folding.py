@@ -39,11 +39,17 @@ def settings(**sections: Any) -> Aggregation:
 
 def moved(**by: float) -> Reports:
     """Reports whose models lie so far from the state's, with ten samples each."""
-    return [(client, Report({"model": flat(3.0, 4.0 + far)}, 10, steps=5)) for client, far in by.items()]
+    return [
+        (client, Report({"model": flat(3.0, 4.0 + far)}, 10, steps=5)) for client, far in by.items()
+    ]
 
 
 def test_claims_of_samples_and_steps_are_capped_and_honest_reports_are_the_same_objects() -> None:
-    reports = [("a", Report({}, 10, steps=5)), ("b", Report({}, 12, steps=6)), ("c", Report({}, 10**12, steps=10**6))]
+    reports = [
+        ("a", Report({}, 10, steps=5)),
+        ("b", Report({}, 12, steps=6)),
+        ("c", Report({}, 10**12, steps=10**6)),
+    ]
     fair = capped(reports, settings(max_samples={"times_median": 2}))
     assert [(report.examples, report.steps) for _, report in fair] == [(10, 5), (12, 6), (24, 12)]
     assert fair[0][1] is reports[0][1]
@@ -99,7 +105,10 @@ def test_guilty_names_one_liar_several_or_nobody() -> None:
     reports = moved(a=1.0, b=1.0, c=1.0, d=1.0)
     assert guilty(failing(), reports) == {}
     assert guilty(failing("c"), reports) == {"c": "TypeError: c is bad"}
-    assert guilty(failing("a", "d"), reports) == {"a": "TypeError: a is bad", "d": "TypeError: d is bad"}
+    assert guilty(failing("a", "d"), reports) == {
+        "a": "TypeError: a is bad",
+        "d": "TypeError: d is bad",
+    }
     assert guilty(failing("a"), reports[:1]) == {"a": "TypeError: a is bad"}
     assert guilty(failing("a", "b", "c", "d"), reports) == {}, "the fold itself is broken"
 
@@ -131,7 +140,9 @@ def test_moments_take_medians_under_a_rule_and_counts_are_capped() -> None:
     liar = told(1e15, 1e6, 1e13)
     plain = pooled(honest)
     assert plain["mean"] == pytest.approx([1.0])
-    assert pooled([*honest, liar], settings(max_samples={"times_median": None}))["mean"][0] == pytest.approx(1e6)
+    assert pooled([*honest, liar], settings(max_samples={"times_median": None}))["mean"][
+        0
+    ] == pytest.approx(1e6)
     capped_mean = pooled([*honest, liar], settings(max_samples={"times_median": 1}))["mean"][0]
     assert capped_mean == pytest.approx((3 + 1e6) / 4)
     ruled = pooled([*honest, liar], settings(rule="median"))
@@ -140,7 +151,10 @@ def test_moments_take_medians_under_a_rule_and_counts_are_capped() -> None:
 
 
 def test_claimed_test_samples_are_capped_in_averages() -> None:
-    figures = {client: {"server": {"n": n, "accuracy": 1.0}} for client, n in (("a", 10), ("b", 20), ("c", 10**12))}
+    figures = {
+        client: {"server": {"n": n, "accuracy": 1.0}}
+        for client, n in (("a", 10), ("b", 20), ("c", 10**12))
+    }
     fair = fair_figures(figures, settings(max_samples={"times_median": 3}))
     assert [one["server"]["n"] for one in fair.values()] == [10, 20, 60]
     assert figures["c"]["server"]["n"] == 10**12

@@ -42,7 +42,9 @@ class Watched:
         return done
 
 
-def played(folder: Path, method: str, **sections: Any) -> tuple[InProcess, dict[ClientId, list[Vector]]]:
+def played(
+    folder: Path, method: str, **sections: Any
+) -> tuple[InProcess, dict[ClientId, list[Vector]]]:
     """A run, and the models that each agent's latest phase with local training ended with."""
     scene = scenario(method, **sections)
     people = clients(scene=scene)
@@ -66,7 +68,9 @@ def played(folder: Path, method: str, **sections: Any) -> tuple[InProcess, dict[
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(tmp_path: Path, method: str) -> None:
+def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
+    tmp_path: Path, method: str
+) -> None:
     driver, latest = played(tmp_path, method)
     held = {client: memory[HELD] for client, memory in driver._memories.items() if HELD in memory}
     if method == "perfedavg":  # it steps by hand
@@ -80,7 +84,9 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(tmp_
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
-def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(tmp_path: Path, method: str) -> None:
+def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(
+    tmp_path: Path, method: str
+) -> None:
     driver, _ = played(tmp_path, method, evaluation={"every": 1}, rounds={"count": 1})
     run = driver.run
     result = result_of(run, None)
@@ -88,13 +94,18 @@ def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(tmp_path: Pat
     undrawn = sorted(run.engine.known - set(run.facts.trained))
     assert result["never_trained"] == undrawn != []
     assert accuracy["last_of_undrawn"]["agents"] == len(undrawn)
-    mode = "last" if method == "fedclust" else "server"  # FedAvg's have trained in no phase: E-server stands in
+    mode = (
+        "last" if method == "fedclust" else "server"
+    )  # FedAvg's have trained in no phase: E-server stands in
     figures = [run.facts.evaluation[client][mode]["accuracy"] for client in undrawn]
     assert accuracy["last_of_undrawn"]["accuracy"]["macro"] == pytest.approx(np.mean(figures))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"][-1:]
     assert line["undrawn"] == accuracy["last_of_undrawn"]
     shown = display.participation(result)
-    assert f"{len(undrawn)} of 8 agents were drawn for no round: E-last {100 * np.mean(figures):.2f} / " in shown
+    assert (
+        f"{len(undrawn)} of 8 agents were drawn for no round: E-last {100 * np.mean(figures):.2f} / "
+        in shown
+    )
 
 
 def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:

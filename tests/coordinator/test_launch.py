@@ -32,7 +32,9 @@ def begun(folder: Path, starts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return asyncio.run(launch.initial(folder, scenario))
 
 
-def test_models_that_agent_model_wrote_are_taken_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_agent_model_wrote_are_taken_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts = np.arange(16, dtype=np.float32).reshape(2, 8)
     setup = begun(tmp_path, starts, monkeypatch)
     assert [start.tolist() for start in setup.starts] == starts.tolist()
@@ -40,9 +42,12 @@ def test_models_that_agent_model_wrote_are_taken_as_they_are(tmp_path: Path, mon
     assert (tmp_path / "start.npz").exists()
 
 
-def test_models_for_another_method_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_for_another_method_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(
-        UserError, match=r"starts has shape \(1, 8\), \(2, 8\) is wanted; make it anew with `agent model`"
+        UserError,
+        match=r"starts has shape \(1, 8\), \(2, 8\) is wanted; make it anew with `agent model`",
     ):
         begun(tmp_path, np.zeros((1, 8), np.float32), monkeypatch)
 
@@ -54,7 +59,12 @@ def test_damaged_initial_models_are_named_with_what_to_do(
     setup = begun(tmp_path, np.arange(16, dtype=np.float32).reshape(2, 8), monkeypatch)
     start = tmp_path / "start.npz"
     whole = start.read_bytes()
-    damaged = {"cut": whole[: len(whole) // 2], "bit": whole[:200] + b"?" + whole[201:], "empty": b"", "other": b"no"}
+    damaged = {
+        "cut": whole[: len(whole) // 2],
+        "bit": whole[:200] + b"?" + whole[201:],
+        "empty": b"",
+        "other": b"no",
+    }
     start.write_bytes(damaged[damage])
     with pytest.raises(UserError, match=r"start\.npz.*damaged.*Remove the file"):
         begun(tmp_path, np.zeros((2, 8), np.float32), monkeypatch)

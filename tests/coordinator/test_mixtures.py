@@ -53,7 +53,12 @@ def test_agents_with_one_and_the_same_mixture_say_nothing_of_the_separation() ->
 
 @pytest.mark.parametrize(
     ("estimated", "truth"),
-    [({}, TRUTH), ({"a": (0.5, 0.5)}, {}), ({"d": (0.5, 0.5)}, TRUTH), ({"a": (0.2, 0.3, 0.5)}, TRUTH)],
+    [
+        ({}, TRUTH),
+        ({"a": (0.5, 0.5)}, {}),
+        ({"d": (0.5, 0.5)}, TRUTH),
+        ({"a": (0.2, 0.3, 0.5)}, TRUTH),
+    ],
     ids=["nobody tells", "no truth", "nobody in both", "three clusters of two super-classes"],
 )
 def test_without_memberships_to_compare_there_is_no_error(estimated: Any, truth: Any) -> None:
@@ -62,7 +67,10 @@ def test_without_memberships_to_compare_there_is_no_error(estimated: Any, truth:
 
 def test_clusters_stand_for_the_superclasses_that_they_know_best_together() -> None:
     # each by itself, both super-classes would take cluster 1
-    assert cluster_accuracy([[0.2, 0.6], [0.9, 0.7]]) == {"by_superclass": [0.9, 0.6], "permutation": [1, 0]}
+    assert cluster_accuracy([[0.2, 0.6], [0.9, 0.7]]) == {
+        "by_superclass": [0.9, 0.6],
+        "permutation": [1, 0],
+    }
     assert cluster_accuracy([[0.1, 0.1], [0.5, 0.6], [0.7, 0.2]]) == {
         "by_superclass": [0.7, 0.6],
         "permutation": [2, 1],
@@ -95,16 +103,22 @@ def test_a_table_has_a_column_where_any_method_has_the_figure() -> None:
         "membership_mse": ("membership MSE", 4, 1.0),
         "membership_mse_mean": ("MSE / K", 4, 1.0),
     }
-    assert columns([{"superclass_0_accuracy": 1}]) == {"superclass_0_accuracy": ("super-class 0", 2, 100.0)}
+    assert columns([{"superclass_0_accuracy": 1}]) == {
+        "superclass_0_accuracy": ("super-class 0", 2, 100.0)
+    }
     assert columns([{}]) == {}
 
 
 # -- the end of a run --------------------------------------------------------------------------------------------------
 
 
-def ended(folder: Path, method: str, truth: Any, rule: str = "superclass_mixture", **strategy: Any) -> dict[str, Any]:
+def ended(
+    folder: Path, method: str, truth: Any, rule: str = "superclass_mixture", **strategy: Any
+) -> dict[str, Any]:
     """The result of a small run in numpy, whose fleet's partition says so of the truth."""
-    scene = small_run.scenario(method, strategy=strategy, fleet={"agents": 8, "partition": {"name": rule}})
+    scene = small_run.scenario(
+        method, strategy=strategy, fleet={"agents": 8, "partition": {"name": rule}}
+    )
     run = small_run.in_process(folder, scene)
     np.savez(folder / "partition.npz", truth=np.array(truth))
     return asyncio.run(finish(run, None))
@@ -129,7 +143,9 @@ def test_models_that_never_leave_the_agents_are_not_tested(tmp_path: Path) -> No
 
 @pytest.mark.processes
 def test_a_test_of_the_models_that_fails_is_told_of_and_leaves_no_result(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"could not be tested on the super-classes:\n.*scenario\.yaml"):
+    with pytest.raises(
+        UserError, match=r"could not be tested on the super-classes:\n.*scenario\.yaml"
+    ):
         ended(tmp_path, "fedavg", [[0.7, 0.3]] * 8)  # nobody wrote scenario.yaml
     assert not (tmp_path / "result.json").exists()
 
@@ -142,12 +158,22 @@ def scenario(strategy: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": "mixed",
         "seed": 1,
-        "task": {"features": [1, 8, 8], "classes": 10, "scale": 0.0625, "model": {"options": {"hidden": 16, **head}}},
+        "task": {
+            "features": [1, 8, 8],
+            "classes": 10,
+            "scale": 0.0625,
+            "model": {"options": {"hidden": 16, **head}},
+        },
         "training": {"epochs": 1, "batch": 10, "lr": 0.1},
         "strategy": strategy,
         "rounds": {"count": 2, "participation": 1.0},
         "evaluation": {"tune_epochs": 0},
-        "fleet": {"agents": 4, "limit": 600, "partition": {"name": "superclass_mixture", "major": 0.9}, "workers": 1},
+        "fleet": {
+            "agents": 4,
+            "limit": 600,
+            "partition": {"name": "superclass_mixture", "major": 0.9},
+            "workers": 1,
+        },
     }
 
 
@@ -158,24 +184,41 @@ def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
 
 
 @pytest.mark.processes
-def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(tmp_path: Path, crew: Crew) -> None:
+def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
+    tmp_path: Path, crew: Crew
+) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(scenario({"name": "fuzzy"})))
-    arguments = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "wire"), "--embedded", "--json"]
+    arguments = [
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        str(tmp_path / "wire"),
+        "--embedded",
+        "--json",
+    ]
     ends_well(Program(arguments, tmp_path / "log"))
     here = simulate(load(path), Options(tmp_path / "here"), crew, lambda row: None)
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert here["membership"] == there["membership"]
     assert here["cluster_accuracy"] == there["cluster_accuracy"]
     for folder in ("here", "wire"):
-        lines = [json.loads(line) for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()]
+        lines = [
+            json.loads(line)
+            for line in (tmp_path / folder / "rounds.jsonl").read_text().splitlines()
+        ]
         trained = [line for line in lines if line["event"] == "phase" and line["phase"] == "train"]
         assert len(trained) == 2
         assert all(len(line["membership"]["separation"]) == 2 for line in trained)
         assert trained[-1]["membership"] == here["membership"]
         assert all("membership" not in line for line in lines if line not in trained)
     assert 0 < here["membership"]["mse_sum"] == 2 * here["membership"]["mse_mean"]
-    assert sorted(here["membership"]["permutation"]) == sorted(here["cluster_accuracy"]["permutation"]) == [0, 1]
+    assert (
+        sorted(here["membership"]["permutation"])
+        == sorted(here["cluster_accuracy"]["permutation"])
+        == [0, 1]
+    )
     assert np.all(np.array(here["cluster_accuracy"]["by_superclass"]) > 0.1)
 
 
@@ -184,7 +227,9 @@ def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_
     tmp_path: Path, crew: Crew
 ) -> None:
     known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
-    scene = Scenario.model_validate(scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known}))
+    scene = Scenario.model_validate(
+        scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known})
+    )
     told = simulate(scene, Options(tmp_path / "run"), crew, lambda row: None)
     assert told["membership"]["mse_sum"] == pytest.approx(0, abs=1e-12)
     assert told["membership"]["permutation"] == told["cluster_accuracy"]["permutation"] == [0, 1]

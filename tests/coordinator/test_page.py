@@ -66,14 +66,21 @@ def test_curves_are_what_the_record_says(tmp_path: Path) -> None:
 def test_runs_are_called_by_their_method_or_by_what_differs_in_their_paths(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    first, second = run(tmp_path / "a" / "seed-1", "fedavg"), run(tmp_path / "b" / "seed-1", "fedavg")
+    first, second = (
+        run(tmp_path / "a" / "seed-1", "fedavg"),
+        run(tmp_path / "b" / "seed-1", "fedavg"),
+    )
     assert [one.label for one in read(first, second)] == ["a/seed-1", "b/seed-1"]
     third = run(tmp_path / "c", "ifca")
     assert [one.label for one in read(first, third)] == ["fedavg", "ifca"]
 
 
 def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
-    folders = [run(tmp_path / "<b>", "fedclust"), run(tmp_path / "two", "fedavg"), run(tmp_path / "three", "fedavg")]
+    folders = [
+        run(tmp_path / "<b>", "fedclust"),
+        run(tmp_path / "two", "fedavg"),
+        run(tmp_path / "three", "fedavg"),
+    ]
     table = display.results([finished(folder) for folder in folders])
     made = page(read(*folders))
     assert made == page(read(*folders))
@@ -97,7 +104,14 @@ def test_the_page_of_fesem_shows_agents_models_over_rounds(tmp_path: Path) -> No
     (one,) = read(folder)
     assert [models.rounds for models in one.models] == [0, 1, 2, 3]
     made = page([one])
-    for words in ("Agents&#39; models over rounds", "warmup", "round 3", "PC 1 (", "cluster 1", "group 0"):
+    for words in (
+        "Agents&#39; models over rounds",
+        "warmup",
+        "round 3",
+        "PC 1 (",
+        "cluster 1",
+        "group 0",
+    ):
         assert words in made
     assert made == page(read(folder))
     assert names(folder)[-1] == "models"
@@ -109,7 +123,9 @@ def test_the_page_of_fedclust_shows_the_distances_that_it_clustered(tmp_path: Pa
     near = one.proximity
     assert near is not None
     assert near.clients == tuple(sorted(PLANTED))
-    tree = agglomerative(near.distances, near.linkage, threshold=near.cut)  # the cut that is drawn is the run's own
+    tree = agglomerative(
+        near.distances, near.linkage, threshold=near.cut
+    )  # the cut that is drawn is the run's own
     assert dict(zip(near.clients, tree.labels.tolist(), strict=True)) == one.result["assignment"]
     made = page([one])
     assert "Distances between agents, and their merge tree" in made
@@ -133,7 +149,8 @@ def test_a_page_without_a_checkpoint_has_no_distances(tmp_path: Path) -> None:
 
 def test_runs_that_were_cut_at_different_quantiles_make_a_curve(tmp_path: Path) -> None:
     cut = [
-        run(tmp_path / f"q{q}", "fedclust", strategy={"n_clusters": None, "lambda_quantile": q}) for q in (0, 0.5, 1)
+        run(tmp_path / f"q{q}", "fedclust", strategy={"n_clusters": None, "lambda_quantile": q})
+        for q in (0, 0.5, 1)
     ]
     other = run(tmp_path / "fedavg", "fedavg")
     assert "cut" in names(*cut, other)
@@ -157,13 +174,17 @@ def test_a_picture_is_written_to_a_file_of_its_own(tmp_path: Path) -> None:
     write_pictures(runs, [f"models={file}", f"accuracy={tmp_path / 'a.svg'}"])
     assert ElementTree.parse(file).getroot().tag.endswith("svg")  # noqa: S314 - our own
     assert (tmp_path / "a.svg").exists()
-    with pytest.raises(UserError, match=r"no picture 'model'; they have accuracy, traffic, loss, .*models"):
+    with pytest.raises(
+        UserError, match=r"no picture 'model'; they have accuracy, traffic, loss, .*models"
+    ):
         write_pictures(runs, ["model=x.svg"])
     with pytest.raises(UserError, match="expected NAME=FILE"):
         write_pictures(runs, ["models"])
 
 
-def test_pictures_of_single_runs_are_named_by_the_run_where_there_are_several(tmp_path: Path) -> None:
+def test_pictures_of_single_runs_are_named_by_the_run_where_there_are_several(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     found = names(run(tmp_path / "a" / "seed-1", "fesem"), run(tmp_path / "b" / "seed-1", "fesem"))

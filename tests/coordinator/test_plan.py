@@ -51,7 +51,12 @@ def scenario(strategy: dict[str, Any], agents: int = 100, **sections: Any) -> Sc
 def planned(given: Scenario, layout: Layout = LENET) -> Plan:
     start = np.zeros(layout.size, np.float32)
     starts = (start,) * given.strategy.starts
-    return plan(given, Setup(starts, layout, given.seed, given.rounds.count, given.rounds.participation, Training()))
+    return plan(
+        given,
+        Setup(
+            starts, layout, given.seed, given.rounds.count, given.rounds.participation, Training()
+        ),
+    )
 
 
 def phase(of: Plan, name: str) -> PhaseCost:
@@ -68,16 +73,27 @@ def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() ->
     figures = planned(scenario({"name": "fedavg"}))
     train = phase(figures, "train")
     assert (figures.agents, figures.rounds, figures.models, figures.values) == (100, 200, 1, VALUES)
-    assert (train.times, train.invited, train.down_values, train.up_values) == (200, 10, VALUES, VALUES)
-    assert figures.mbit_per_agent == pytest.approx(200 * 0.1 * 2 * 1.421632)  # 1.4216 Mbit per vector
+    assert (train.times, train.invited, train.down_values, train.up_values) == (
+        200,
+        10,
+        VALUES,
+        VALUES,
+    )
+    assert figures.mbit_per_agent == pytest.approx(
+        200 * 0.1 * 2 * 1.421632
+    )  # 1.4216 Mbit per vector
 
 
 def test_the_bytes_are_those_that_travel() -> None:
     figures = planned(scenario({"name": "fedavg"}))
     vector, _ = encode(np.zeros(VALUES, np.float32), Codec(), rng=np.random.default_rng(0))
     model = ModelContent(layout=LENET.digest, vector=vector).to_bytes()
-    (part,) = split(io.BytesIO(model), digest=digest(model), size=len(model), part_bytes=1 << 19, about=1000)
-    assert phase(figures, "train").down_bytes == packet(Topics("default").model("0") + "/0", part.to_bytes())
+    (part,) = split(
+        io.BytesIO(model), digest=digest(model), size=len(model), part_bytes=1 << 19, about=1000
+    )
+    assert phase(figures, "train").down_bytes == packet(
+        Topics("default").model("0") + "/0", part.to_bytes()
+    )
     report = ReportContent(
         run="run-2026-11-20-1",
         step=1000,
@@ -89,7 +105,9 @@ def test_the_bytes_are_those_that_travel() -> None:
         seconds=1.0,
         vectors={"model": vector},
     ).to_bytes()
-    (part,) = split(io.BytesIO(report), digest=digest(report), size=len(report), part_bytes=1 << 19, about=1000)
+    (part,) = split(
+        io.BytesIO(report), digest=digest(report), size=len(report), part_bytes=1 << 19, about=1000
+    )
     topic = Topics("default").report("agent-0000", 0)
     assert phase(figures, "train").up_bytes == packet(topic, part.to_bytes())
 
@@ -106,8 +124,18 @@ def test_a_round_and_the_run_add_up() -> None:
 def test_fedclust_sends_the_start_to_all_and_final_layers_back_once() -> None:
     figures = planned(scenario({"name": "fedclust", "n_clusters": 4}))
     first, train = phase(figures, "signature"), phase(figures, "train")
-    assert (first.times, first.invited, first.down_values, first.up_values) == (1, 100, VALUES, HEAD)
-    assert (train.times, train.invited, train.down_values, train.up_values) == (200, 10, VALUES, VALUES)
+    assert (first.times, first.invited, first.down_values, first.up_values) == (
+        1,
+        100,
+        VALUES,
+        HEAD,
+    )
+    assert (train.times, train.invited, train.down_values, train.up_values) == (
+        200,
+        10,
+        VALUES,
+        VALUES,
+    )
     assert figures.models == 4
     regular = 200 * 0.1 * 2 * VALUES
     assert figures.mbit_per_agent == pytest.approx((regular + VALUES + HEAD) * 32 / 1e6)
@@ -151,8 +179,14 @@ def test_over_selection_is_paid_for() -> None:
 
 
 def test_evaluations_come_every_so_many_rounds_and_once_at_the_end() -> None:
-    assert phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 50})), "evaluate").times == 4
-    assert phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 60})), "evaluate").times == 4
+    assert (
+        phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 50})), "evaluate").times
+        == 4
+    )
+    assert (
+        phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 60})), "evaluate").times
+        == 4
+    )
 
 
 def test_federated_standardisation_is_a_phase_of_all_without_vectors() -> None:
@@ -162,14 +196,18 @@ def test_federated_standardisation_is_a_phase_of_all_without_vectors() -> None:
 
 
 def test_memory_is_for_the_clusters_models_and_not_for_the_agents() -> None:
-    few, many = (planned(scenario({"name": "fedclust", "n_clusters": 2}, agents=n)) for n in (20, 2000))
+    few, many = (
+        planned(scenario({"name": "fedclust", "n_clusters": 2}, agents=n)) for n in (20, 2000)
+    )
     assert few.memory_bytes == many.memory_bytes == 3 * 4 * VALUES + (4 << 20)
 
 
 def test_disk_holds_the_reports_of_the_largest_phase_and_what_is_kept_per_agent() -> None:
     fedavg, fesem = (planned(scenario({"name": name})) for name in ("fedavg", "fesem"))
     vector = 4 * VALUES
-    assert 20 * vector < fedavg.disk_bytes < 26 * vector  # ten reports twice, two checkpoints, outgoing, exported
+    assert (
+        20 * vector < fedavg.disk_bytes < 26 * vector
+    )  # ten reports twice, two checkpoints, outgoing, exported
     assert (
         fesem.disk_bytes > 100 * vector * 4
     )  # the warm-up's reports twice, everybody's latest model in two checkpoints
@@ -183,10 +221,14 @@ def test_a_fleet_that_is_not_simulated_counts_those_who_must_be_there() -> None:
 @pytest.mark.parametrize("method", [method["name"] for method in methods()])
 @pytest.mark.parametrize("agents", [1, 3, 50])
 def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agents: int) -> None:
-    figures = planned(scenario({"name": method}, agents=agents, rounds={"count": 6, "participation": 0.2}))
+    figures = planned(
+        scenario({"name": method}, agents=agents, rounds={"count": 6, "participation": 0.2})
+    )
     again = json.loads(json.dumps(figures.to_json()))
     assert again["down_bytes"] == figures.down_bytes > 0
-    assert all(len(row) == 2 and all(isinstance(text, str) for text in row) for row in figures.rows())
+    assert all(
+        len(row) == 2 and all(isinstance(text, str) for text in row) for row in figures.rows()
+    )
     assert all(one.invited <= agents for one in figures.phases)
 
 
@@ -201,4 +243,6 @@ def test_rows_show_sizes_as_people_read_them() -> None:
 def test_a_phase_for_those_whom_the_round_drew_costs_as_many_agents() -> None:
     small = Layout((Tensor("fc1.weight", (3, 4)), Tensor("fc2.weight", (10, 3))), 2)
     of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}, agents=100), small)
-    assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [(10, 200)] * 2
+    assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [
+        (10, 200)
+    ] * 2

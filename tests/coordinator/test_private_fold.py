@@ -48,7 +48,9 @@ def private(method: str, *, simulated: bool = True, **client: Any) -> Scenario:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """A finished run of each method."""
-    return {method: in_process(tmp_path_factory.mktemp(method), private(method)) for method in SUMMING}
+    return {
+        method: in_process(tmp_path_factory.mktemp(method), private(method)) for method in SUMMING
+    }
 
 
 def reports_for(run: Run, seed: int = 5) -> list[tuple[str, Report]]:
@@ -60,11 +62,15 @@ def reports_for(run: Run, seed: int = 5) -> list[tuple[str, Report]]:
         step = 10.0 ** draw.uniform(-2, 3) * draw.normal(size=start.size)
         model = (start + step).astype(np.float32)
         numbers = {"choice": i % 2, "losses": [1.0, 2.0]} if run.strategy.name == "ifca" else {}
-        found.append((f"agent-{i}", Report({"model": model}, 10**9 if i == 3 else 20, numbers, 4, 1.0)))
+        found.append(
+            (f"agent-{i}", Report({"model": model}, 10**9 if i == 3 else 20, numbers, 4, 1.0))
+        )
     return found
 
 
-def sums_of(run: Run, reports: Reports, monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray[Any, Any]]:
+def sums_of(
+    run: Run, reports: Reports, monkeypatch: pytest.MonkeyPatch
+) -> list[np.ndarray[Any, Any]]:
     """The sums of all clusters, by cluster, as they are before noise."""
     seen: dict[int, np.ndarray[Any, Any]] = {}
     assert run.privacy is not None
@@ -114,7 +120,9 @@ def test_a_fold_never_sees_what_an_agent_sent(
     monkeypatch.setattr(kind, "fold", spy)
     assert run.privacy is not None
     state = run.privacy.fold(run.state, Phase(), reports)
-    assert bool(seen) == (method not in ("ifca", "fesem")), "these have a way of their own that takes means only"
+    assert bool(seen) == (method not in ("ifca", "fesem")), (
+        "these have a way of their own that takes means only"
+    )
     sent = [report.vectors["model"] for _, report in reports]
     for report in seen:
         assert (report.examples, dict(report.numbers), report.loss) == (1, {}, 0.0)
@@ -123,14 +131,18 @@ def test_a_fold_never_sees_what_an_agent_sent(
         assert not any(np.array_equal(model, one) for one in sent)
 
 
-def test_without_noise_and_with_a_wide_clip_a_round_is_the_plain_mean_whatever_the_samples(tmp_path: Path) -> None:
+def test_without_noise_and_with_a_wide_clip_a_round_is_the_plain_mean_whatever_the_samples(
+    tmp_path: Path,
+) -> None:
     run = in_process(tmp_path, private("fedavg", noise_multiplier=0.0, clip=1e9))
     reports = reports_for(run)
     assert run.privacy is not None
     state = run.privacy.fold(run.state, Phase(), reports)
     plain = np.mean([report.vectors["model"].astype(np.float64) for _, report in reports], axis=0)
     assert np.allclose(state.model, plain, rtol=1e-5)
-    assert lines(tmp_path)[-1]["privacy"]["client"]["epsilon"] is None  # and no bound is claimed for it
+    assert (
+        lines(tmp_path)[-1]["privacy"]["client"]["epsilon"] is None
+    )  # and no bound is claimed for it
 
 
 @pytest.mark.parametrize("method", ["ifca", "fesem"])
@@ -147,7 +159,9 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
         return noised_count(count, multiplier, noise)
 
     monkeypatch.setattr("covey.coordinator.run.private_fold.noised_count", spy)
-    monkeypatch.setattr(type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0})
+    monkeypatch.setattr(
+        type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0}
+    )
     assert run.privacy is not None
     run.privacy.fold(run.state, Phase(), reports)
     assert noised == [1, 0]
@@ -158,8 +172,12 @@ def test_a_cluster_that_nobody_chose_gets_noise_where_its_noised_count_says_so(
     runs: dict[str, Run], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs[method]
-    monkeypatch.setattr("covey.coordinator.run.private_fold.noised_count", lambda count, multiplier, noise: 10.0)
-    monkeypatch.setattr(type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0})
+    monkeypatch.setattr(
+        "covey.coordinator.run.private_fold.noised_count", lambda count, multiplier, noise: 10.0
+    )
+    monkeypatch.setattr(
+        type(run.strategy), "private_choices", lambda self, state, reports: {"agent-0": 0}
+    )
     assert run.privacy is not None
     state = run.privacy.fold(run.state, Phase(), reports_for(run))
     before, after = run.strategy.clusters(run.state)[1], run.strategy.clusters(state)[1]
@@ -177,7 +195,9 @@ def test_a_strangers_model_is_not_taken_for_a_signature(runs: dict[str, Run]) ->
 
 
 @pytest.mark.parametrize("method", SUMMING)
-def test_a_simulated_private_run_repeats_bit_for_bit(runs: dict[str, Run], method: str, tmp_path: Path) -> None:
+def test_a_simulated_private_run_repeats_bit_for_bit(
+    runs: dict[str, Run], method: str, tmp_path: Path
+) -> None:
     again = in_process(tmp_path, private(method))
     assert fingerprint(again) == fingerprint(runs[method])
     assert lines(tmp_path)[-1]["privacy"]["randomness"] == "scenario seed"
@@ -185,7 +205,9 @@ def test_a_simulated_private_run_repeats_bit_for_bit(runs: dict[str, Run], metho
 
 
 def test_with_real_agents_the_noise_is_secret(tmp_path: Path) -> None:
-    one, other = (in_process(tmp_path / name, private("fedavg", simulated=False)) for name in ("a", "b"))
+    one, other = (
+        in_process(tmp_path / name, private("fedavg", simulated=False)) for name in ("a", "b")
+    )
     assert fingerprint(one) != fingerprint(other)
     assert lines(tmp_path / "a")[-1]["privacy"]["randomness"] == "secret"
     mode = (tmp_path / "a" / KEY_FILE).stat().st_mode
@@ -204,7 +226,9 @@ def test_a_resumed_run_adds_the_same_noise_to_the_same_reports(tmp_path: Path) -
     fewer = PrivateFold(scene, _privacy(scene), key, Ledger()).fold(run.state, Phase(), reports[1:])
     difference = 8 * (first.model - run.state.model) - 7 * (fewer.model - run.state.model)
     alone = clipped_sum([reports[0][1].vectors["model"]], run.state.model, CLIP)
-    assert np.linalg.norm(difference - alone) > CLIP, "the same noise on other reports: their difference is bare"
+    assert np.linalg.norm(difference - alone) > CLIP, (
+        "the same noise on other reports: their difference is bare"
+    )
 
 
 def test_a_resume_without_the_key_is_refused(tmp_path: Path) -> None:
@@ -216,7 +240,9 @@ def test_a_resume_without_the_key_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust", "ifca"])
-def test_the_account_is_that_of_the_agent_that_took_part_most_often(runs: dict[str, Run], method: str) -> None:
+def test_the_account_is_that_of_the_agent_that_took_part_most_often(
+    runs: dict[str, Run], method: str
+) -> None:
     record = [row for row in lines(runs[method].folder) if row["event"] == "phase"]
     spent = [row["privacy"]["client"]["epsilon"] for row in record]
     assert spent == sorted(spent)
@@ -250,8 +276,13 @@ def test_local_training_alone_reveals_nothing_and_the_account_says_zero(tmp_path
 
 
 @pytest.mark.parametrize("method", SIGNING)
-def test_a_signature_arrives_with_noise_and_nothing_else_of_the_data(tmp_path: Path, method: str) -> None:
-    bare, hidden = (_signatures(tmp_path / name, method, multiplier) for name, multiplier in (("a", 0.0), ("b", 0.2)))
+def test_a_signature_arrives_with_noise_and_nothing_else_of_the_data(
+    tmp_path: Path, method: str
+) -> None:
+    bare, hidden = (
+        _signatures(tmp_path / name, method, multiplier)
+        for name, multiplier in (("a", 0.0), ("b", 0.2))
+    )
     assert bare.keys() == hidden.keys()
     assert len(bare) == 8
     for client, report in hidden.items():
@@ -260,7 +291,9 @@ def test_a_signature_arrives_with_noise_and_nothing_else_of_the_data(tmp_path: P
         assert (report.steps, report.loss) == (0, 0.0)
     shapes = {report.vectors[name].shape for report in hidden.values() for name in report.vectors}
     numbers = {str(dict(report.numbers)) for report in hidden.values()}
-    assert len(shapes) == len(numbers) == 1, "shape or numbers differ between agents: they say which labels one has"
+    assert len(shapes) == len(numbers) == 1, (
+        "shape or numbers differ between agents: they say which labels one has"
+    )
 
 
 def _signatures(folder: Path, method: str, multiplier: float) -> dict[str, Report]:
@@ -268,7 +301,9 @@ def _signatures(folder: Path, method: str, multiplier: float) -> dict[str, Repor
     folder.mkdir()
     caught: dict[str, Report] = {}
     signatures = {"clip": 1.0, "noise_multiplier": multiplier}
-    scene = scenario(method, strategy=SUMMING[method], privacy={"signatures": signatures}, fleet=SIMULATED)
+    scene = scenario(
+        method, strategy=SUMMING[method], privacy={"signatures": signatures}, fleet=SIMULATED
+    )
     original = PrivateFold.enter
 
     def spy(self: PrivateFold, phase: str, step: int, client: str, report: Report) -> None:

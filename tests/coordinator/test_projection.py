@@ -81,6 +81,8 @@ def test_the_order_of_a_tree_is_scipys() -> None:
         merges = hierarchy.linkage(squareform(matrix), linkage)
         assert list(tree.order) == hierarchy.leaves_list(merges).tolist()
         parity = [row % 2 for row in tree.order]
-        assert parity == sorted(parity, key=lambda one: one != parity[0])  # planted clusters stand together
+        assert parity == sorted(
+            parity, key=lambda one: one != parity[0]
+        )  # planted clusters stand together
         assert np.isclose(tree.heights.max(), merges[-1, 2])
         assert tree.places.min() == 0.0

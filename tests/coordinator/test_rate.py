@@ -7,7 +7,9 @@ import math
 from covey.coordinator.serve.rate import LARGEST_PART, STATUSES, STRANGERS, Bucket, Rates
 
 
-def admitted(rates: Rates, seconds: float, per_s: float, size: int = 100, largest: int = 2 << 20) -> int:
+def admitted(
+    rates: Rates, seconds: float, per_s: float, size: int = 100, largest: int = 2 << 20
+) -> int:
     return sum(rates.part("a", size, largest, now=i / per_s) for i in range(int(seconds * per_s)))
 
 
@@ -33,7 +35,9 @@ def test_an_honest_agents_largest_report_passes_twice_at_once_in_parts_of_every_
             rates = Rates(part_bytes)
             parts = math.ceil(report / part_bytes)
             size = min(report, part_bytes) + 64  # with what frames a part
-            assert all(rates.part("a", size, max(report, 2 << 20), now=0.0) for _ in range(2 * parts))
+            assert all(
+                rates.part("a", size, max(report, 2 << 20), now=0.0) for _ in range(2 * parts)
+            )
 
 
 def test_a_report_that_was_stopped_by_the_limit_gets_through_when_it_is_sent_again() -> None:
@@ -55,7 +59,9 @@ def test_a_flood_of_tiny_parts_is_cut_to_a_few_hundred_a_second() -> None:
 
 def test_a_flood_of_large_parts_is_cut_to_a_few_reports_a_second() -> None:
     largest, seconds = 2 << 20, 10.0
-    passed = admitted(Rates(8 << 20), seconds, per_s=1000, size=8 << 20, largest=largest) * (8 << 20)
+    passed = admitted(Rates(8 << 20), seconds, per_s=1000, size=8 << 20, largest=largest) * (
+        8 << 20
+    )
     budget = 3 * largest + 2 * LARGEST_PART
     assert passed <= budget + budget / 4 * seconds + (8 << 20)
 
@@ -80,9 +86,15 @@ def test_statuses_of_an_agent_are_cut_to_a_rate_and_it_is_known_when_the_next_ma
 
 def test_names_that_cost_nothing_share_one_allowance_in_messages_and_in_bytes() -> None:
     messages = Rates(512 << 10)
-    assert sum(messages.stranger(100, i / 4000) for i in range(40_000)) <= STRANGERS[1] + STRANGERS[0] * 10 + 1
+    assert (
+        sum(messages.stranger(100, i / 4000) for i in range(40_000))
+        <= STRANGERS[1] + STRANGERS[0] * 10 + 1
+    )
     content = Rates(512 << 10)
-    assert sum(32_768 * content.stranger(32_768, i / 4000) for i in range(40_000)) <= (16 + 2 * 10 + 1) << 20
+    assert (
+        sum(32_768 * content.stranger(32_768, i / 4000) for i in range(40_000))
+        <= (16 + 2 * 10 + 1) << 20
+    )
     assert len(messages) == 0
 
 

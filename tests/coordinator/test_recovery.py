@@ -42,7 +42,9 @@ def orders_in(effects: list[Effect]) -> dict[ClientId, OrderMessage]:
 def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
     assert order.work is not None
     models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
-    return perform(order, models, local_for(clients())(client, order), {}, client=client)[0].to_bytes()
+    return perform(order, models, local_for(clients())(client, order), {}, client=client)[
+        0
+    ].to_bytes()
 
 
 def half_reported(folder: Path) -> tuple[Run, dict[ClientId, OrderMessage]]:
@@ -82,11 +84,17 @@ def test_an_accepted_report_that_is_damaged_or_gone_after_a_kill_is_asked_for_ag
     assert orders["agent-1"].accepted == before["agent-1"].accepted
     assert orders["agent-1"].again > before["agent-1"].again
     assert orders["agent-0"].accepted == before["agent-0"].step
-    said = [effect.row["why"] for effect in effects if isinstance(effect, Announce) and "why" in effect.row]
+    said = [
+        effect.row["why"]
+        for effect in effects
+        if isinstance(effect, Announce) and "why" in effect.row
+    ]
     assert any("agent-1" in why for why in said) == (damage is flip)
 
 
-def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_again_at_the_fold(tmp_path: Path) -> None:
+def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_again_at_the_fold(
+    tmp_path: Path,
+) -> None:
     run, orders = half_reported(tmp_path)
     spooled(run, "agent-1").unlink()
     effects: list[Effect] = []
@@ -100,7 +108,9 @@ def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_agai
     assert run.engine.round == 1
 
 
-def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accepted(tmp_path: Path) -> None:
+def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accepted(
+    tmp_path: Path,
+) -> None:
     """What the checkpoint knows as accepted is what was folded; of the open step only the spool knows."""
     run, orders = half_reported(tmp_path)
     run._save()
@@ -127,9 +137,17 @@ def test_a_report_that_began_with_lost_memory_is_named_in_the_record(tmp_path: P
     for client in sorted(orders)[4:]:
         content = report_of(run, client, orders[client])
         if client == "agent-5":
-            content = ReportContent.from_bytes(content).model_copy(update={"client_state": "lost"}).to_bytes()
+            content = (
+                ReportContent.from_bytes(content)
+                .model_copy(update={"client_state": "lost"})
+                .to_bytes()
+            )
         effects += run.accept(client, content, 0.0)
-    (row,) = [effect.row for effect in effects if isinstance(effect, Announce) and effect.row["event"] == "phase"]
+    (row,) = [
+        effect.row
+        for effect in effects
+        if isinstance(effect, Announce) and effect.row["event"] == "phase"
+    ]
     assert row["client_state"] == {"agent-5": "lost"}
 
 
@@ -139,7 +157,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+    if (
+        shutil.which("mount") is None
+        or subprocess.run(mount, capture_output=True, check=False).returncode != 0
+    ):
         pytest.skip("this user may not mount a file system")
     yield disk
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
@@ -153,7 +174,9 @@ def test_a_resume_on_a_read_only_disk_says_that_it_is_read_only(small_disk: Path
         resumed(small_disk / "run")
 
 
-def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(small_disk: Path, tmp_path: Path) -> None:
+def test_a_run_on_a_full_disk_waits_and_ends_in_the_same_bytes(
+    small_disk: Path, tmp_path: Path
+) -> None:
     """It ended in a traceback: OSError 28."""
     scene = scenario("fedavg", rounds=EVERYBODY)
     calm = fingerprint(in_process(tmp_path / "calm", scene))
@@ -199,7 +222,9 @@ def jump(seconds: float) -> None:
 
 
 def test_a_coordinator_that_was_frozen_beyond_its_deadline_voids_nothing(tmp_path: Path) -> None:
-    scene = scenario("fedavg", rounds={**EVERYBODY, "deadline_s": DEADLINE_S, "quorum": 8, "start_agents": 8})
+    scene = scenario(
+        "fedavg", rounds={**EVERYBODY, "deadline_s": DEADLINE_S, "quorum": 8, "start_agents": 8}
+    )
     calm = fingerprint(in_process(tmp_path / "calm", scene))
 
     async def program() -> tuple[Run, list[str]]:
@@ -217,7 +242,9 @@ def test_a_coordinator_that_was_frozen_beyond_its_deadline_voids_nothing(tmp_pat
     assert fingerprint(run) == calm
 
 
-def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_again(tmp_path: Path) -> None:
+def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_again(
+    tmp_path: Path,
+) -> None:
     """It may have ignored what is retained, because that seems older than what it has seen."""
     scene = scenario("fedavg", rounds={"start_agents": 8, "start_wait_s": 1000.0})
     topics = Topics(scene.federation)
@@ -231,7 +258,9 @@ def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_aga
             async with broker.link("late") as link:
                 listener = asyncio.create_task(listen(link, heard))
                 await link.subscribe([topics.coordinator_status])
-                status = AgentStatus(agent="late", session="s", serial=1, online=True, epoch="somebody else's")
+                status = AgentStatus(
+                    agent="late", session="s", serial=1, online=True, epoch="somebody else's"
+                )
                 await link.publish(topics.status("late"), status.to_bytes(), retain=True)
                 await asyncio.sleep(10.0)
                 listener.cancel()
@@ -242,7 +271,11 @@ def test_an_agent_that_answers_another_coordinators_roll_call_hears_this_one_aga
 
     async def listen(link: Link, heard: list[CoordinatorStatus]) -> None:
         async for incoming in link.incoming():
-            if isinstance(incoming, Message) and incoming.topic == topics.coordinator_status and not incoming.retained:
+            if (
+                isinstance(incoming, Message)
+                and incoming.topic == topics.coordinator_status
+                and not incoming.retained
+            ):
                 heard.append(CoordinatorStatus.from_bytes(incoming.payload))
 
     assert clock.run(program(), within_s=3600) >= 1

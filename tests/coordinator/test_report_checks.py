@@ -31,8 +31,33 @@ SCENE = Scenario.model_validate(
 )
 COUNTS = {"counts": Expected(2)}
 GOOD = {"n": 4, "correct": 3, "accuracy": 0.75, "f1": 0.7, "loss": 0.6}
-JUNK: list[Any] = [None, True, -1, 0, 5, 2**62, -1e300, 1e300, 1e-300, "text", [], {}, [1], [-1.0, 2.0], [1e300, 1e300]]
-JUNK += [[0, 0], ["a", "b"], {"n": 3}, {"n": -1}, {"n": 0}, {"accuracy": 1.0}, [[1], [2]], {**GOOD, "loss": -1.0}]
+JUNK: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    5,
+    2**62,
+    -1e300,
+    1e300,
+    1e-300,
+    "text",
+    [],
+    {},
+    [1],
+    [-1.0, 2.0],
+    [1e300, 1e300],
+]
+JUNK += [
+    [0, 0],
+    ["a", "b"],
+    {"n": 3},
+    {"n": -1},
+    {"n": 0},
+    {"accuracy": 1.0},
+    [[1], [2]],
+    {**GOOD, "loss": -1.0},
+]
 
 
 def spoiled(numbers: dict[str, Any], draw: np.random.Generator) -> dict[str, Any]:
@@ -47,10 +72,18 @@ def spoiled(numbers: dict[str, Any], draw: np.random.Generator) -> dict[str, Any
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(tmp_path: Path, method: str) -> None:
+def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
+    tmp_path: Path, method: str
+) -> None:
     options: dict[str, Any] = {"share_memberships": True} if method == "fedem" else {}
     task = {"standardise": "federated"}
-    scene = scenario(method, strategy=options, task=task, evaluation={"every": 1, "track": True}, rounds={"count": 2})
+    scene = scenario(
+        method,
+        strategy=options,
+        task=task,
+        evaluation={"every": 1, "track": True},
+        rounds={"count": 2},
+    )
     people, draw, refused = clients(scene=scene), generator(3, "junk", method), 0
     memories: dict[ClientId, Memory] = {}
     run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r", 0.0)
@@ -58,7 +91,9 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(tmp_
     for client in people:
         run.handle(Joined(client), 0.0)
     while run.engine.stage.value != "finished":
-        first = next(e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None)
+        first = next(
+            e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None
+        )
         work = first.order.work
         assert work is not None
         local = local_for(people)(first.client, first.order)
@@ -67,8 +102,12 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(tmp_
                 {**empty(run, first.client, first.order.step), "numbers": moments(24)}
             )
         else:
-            models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in work.models]
-            honest, kept = perform(first.order, models, local, memories.get(first.client, {}), client=first.client)
+            models = [
+                decode_model(run.content_of(ref.key), run.setup.layout) for ref in work.models
+            ]
+            honest, kept = perform(
+                first.order, models, local, memories.get(first.client, {}), client=first.client
+            )
             memories[first.client] = kept
         for _ in range(3):
             poisoned = honest.model_copy(update={"numbers": spoiled(dict(honest.numbers), draw)})
@@ -87,7 +126,13 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(tmp_
 
 
 def empty(run: Run, client: ClientId, step: int) -> dict[str, Any]:
-    nothing: dict[str, Any] = {"examples": 24, "steps": 0, "loss": 0.0, "seconds": 0.0, "vectors": {}}
+    nothing: dict[str, Any] = {
+        "examples": 24,
+        "steps": 0,
+        "loss": 0.0,
+        "seconds": 0.0,
+        "vectors": {},
+    }
     return {"run": run.facts.run, "step": step, "client": client, **nothing}
 
 
@@ -102,7 +147,14 @@ def channels(**changed: float) -> dict[str, Any]:
 
 
 def report(**numbers: Any) -> ReportContent:
-    told: dict[str, Any] = {"examples": 10, "steps": 1, "loss": 0.0, "seconds": 0.0, "vectors": {}, "numbers": numbers}
+    told: dict[str, Any] = {
+        "examples": 10,
+        "steps": 1,
+        "loss": 0.0,
+        "seconds": 0.0,
+        "vectors": {},
+        "numbers": numbers,
+    }
     return ReportContent.model_validate({"run": "r", "step": 1, "client": "c", **told})
 
 
@@ -110,11 +162,31 @@ def report(**numbers: Any) -> ReportContent:
     ("phase", "numbers", "said"),
     [
         (Phase(numbers=COUNTS), {}, "counts is None; expected 2 numbers from 0 to 10"),
-        (Phase(numbers=COUNTS), {"counts": [1, 11]}, "counts is [1, 11]; expected 2 numbers from 0 to 10"),
-        (Phase(numbers=COUNTS), {"counts": [4, True]}, "counts is [4, True]; expected 2 numbers from 0 to 10"),
-        (Phase(numbers={"a": Expected(most=3.0)}), {"a": [1]}, "a is [1]; expected a number from 0 to 3"),
-        (Phase(numbers={"k": Expected(most=3.0, whole=True)}), {"k": 1.0}, "k is 1.0; expected a number from 0 to 3"),
-        (Phase(numbers={"l": Expected(-2)}), {"l": []}, "l is []; expected 1 to 2 numbers from 0 to 10"),
+        (
+            Phase(numbers=COUNTS),
+            {"counts": [1, 11]},
+            "counts is [1, 11]; expected 2 numbers from 0 to 10",
+        ),
+        (
+            Phase(numbers=COUNTS),
+            {"counts": [4, True]},
+            "counts is [4, True]; expected 2 numbers from 0 to 10",
+        ),
+        (
+            Phase(numbers={"a": Expected(most=3.0)}),
+            {"a": [1]},
+            "a is [1]; expected a number from 0 to 3",
+        ),
+        (
+            Phase(numbers={"k": Expected(most=3.0, whole=True)}),
+            {"k": 1.0},
+            "k is 1.0; expected a number from 0 to 3",
+        ),
+        (
+            Phase(numbers={"l": Expected(-2)}),
+            {"l": []},
+            "l is []; expected 1 to 2 numbers from 0 to 10",
+        ),
         (Phase(), {"track": 3}, "track is 3; expected figures with a number of samples n"),
         (Phase("evaluate"), {}, "server is missing"),
         (
@@ -122,16 +194,30 @@ def report(**numbers: Any) -> ReportContent:
             {"server": {"n": 2.5}},
             "server is {'n': 2.5}; expected figures with a number of samples n",
         ),
-        (Phase("evaluate"), {"server": GOOD, "last": {**GOOD, "f1": 2}}, "expected accuracy and f1 from 0 to 1"),
-        (Phase("evaluate"), {"server": {**GOOD, "loss": 1.7e308}}, "expected loss from 0 to 1e+100"),
+        (
+            Phase("evaluate"),
+            {"server": GOOD, "last": {**GOOD, "f1": 2}},
+            "expected accuracy and f1 from 0 to 1",
+        ),
+        (
+            Phase("evaluate"),
+            {"server": {**GOOD, "loss": 1.7e308}},
+            "expected loss from 0 to 1e+100",
+        ),
         (Phase("evaluate"), {"server": {**GOOD, "correct": 5}}, "expected correct from 0 to n"),
-        (Phase("moments"), moments(1) | {"count": [0] * 3}, "count is [0, 0, 0]; expected 3 numbers from 1 to 1e+100"),
+        (
+            Phase("moments"),
+            moments(1) | {"count": [0] * 3},
+            "count is [0, 0, 0]; expected 3 numbers from 1 to 1e+100",
+        ),
         (Phase("moments"), channels(square=5e305), "square is [5e+305"),
         (Phase("moments"), channels(square=1e90), "expected values up to 1e+18"),
         (Phase("moments"), channels(sum=100.0), "no 4 values have both"),
     ],
 )
-def test_wrong_numbers_are_named_with_what_is_expected(phase: Phase, numbers: dict[str, Any], said: str) -> None:
+def test_wrong_numbers_are_named_with_what_is_expected(
+    phase: Phase, numbers: dict[str, Any], said: str
+) -> None:
     with pytest.raises(DecodeError, match=r"^wrong numbers") as refused:
         checked_numbers(phase, report(**numbers), SCENE)
     assert said in str(refused.value)
@@ -147,7 +233,12 @@ def test_wrong_numbers_are_named_with_what_is_expected(phase: Phase, numbers: di
         ),
         (
             Phase("evaluate"),
-            {"server": {**GOOD, "mse": "boom"}, "tuned": {"n": 0, "loss": "x"}, "best": 3, "track": GOOD},
+            {
+                "server": {**GOOD, "mse": "boom"},
+                "tuned": {"n": 0, "loss": "x"},
+                "best": 3,
+                "track": GOOD,
+            },
             {"server": GOOD, "tuned": {"n": 0}},
         ),
         (Phase("train"), {"anything": "else", "pi": [1.0]}, {}),
@@ -164,5 +255,7 @@ def test_only_numbers_that_the_phase_declares_are_kept(
 def test_unasked_figures_are_dropped() -> None:
     tuned = SCENE.evaluation.model_copy(update={"tune_epochs": 0, "track": False})
     scene = SCENE.model_copy(update={"evaluation": tuned})
-    assert checked_numbers(Phase("evaluate"), report(server=GOOD, tuned="boom"), scene) == {"server": GOOD}
+    assert checked_numbers(Phase("evaluate"), report(server=GOOD, tuned="boom"), scene) == {
+        "server": GOOD
+    }
     assert checked_numbers(Phase(), report(track="boom"), scene) == {}

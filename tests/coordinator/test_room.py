@@ -59,7 +59,9 @@ def test_an_operator_who_stops_a_run_that_waits_is_told_how_to_go_on(tmp_path: P
         room.write(Disk(1000).write)
 
 
-def test_a_line_that_did_not_fit_leaves_no_half_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_that_did_not_fit_leaves_no_half_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room = Room(tmp_path)
     room.tell = lambda why: None
     lines = Lines(tmp_path / "rounds.jsonl", 0, room)
@@ -74,7 +76,10 @@ def test_a_line_that_did_not_fit_leaves_no_half_of_it(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(os, "fsync", full)
     lines.append({"event": "second"})
-    assert (tmp_path / "rounds.jsonl").read_text().splitlines() == ['{"event": "first"}', '{"event": "second"}']
+    assert (tmp_path / "rounds.jsonl").read_text().splitlines() == [
+        '{"event": "first"}',
+        '{"event": "second"}',
+    ]
 
 
 def test_lines_that_a_power_cut_has_taken_are_counted(tmp_path: Path) -> None:

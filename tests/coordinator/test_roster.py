@@ -10,7 +10,14 @@ from covey.shared.wire.messages import AgentStatus
 
 
 def status(online: bool = True, session: str = "s1", **changes: Any) -> AgentStatus:
-    base = {"agent": "a", "session": session, "online": online, "task": "t", "samples": 5, "epoch": "e1"}
+    base = {
+        "agent": "a",
+        "session": session,
+        "online": online,
+        "task": "t",
+        "samples": 5,
+        "epoch": "e1",
+    }
     return AgentStatus.model_validate(base | changes)
 
 

@@ -119,7 +119,9 @@ def test_nobody_else_is_invited_in_place_of_a_listed_participant() -> None:
 
 
 def test_fewer_lists_of_participants_than_rounds_are_refused_at_the_start() -> None:
-    with pytest.raises(UserError, match=r"rounds\.participants lists the agents of 1 rounds, but the run has 2"):
+    with pytest.raises(
+        UserError, match=r"rounds\.participants lists the agents of 1 rounds, but the run has 2"
+    ):
         Rules(rounds=2, participants=(("a",),))
 
 
@@ -223,7 +225,10 @@ def test_a_newcomer_does_not_enter_the_open_step_but_may_be_drawn_for_the_next()
 
 def test_only_phases_that_end_a_round_are_counted() -> None:
     engine = opened("a", phase=EVERYBODY, rounds=3)
-    assert feed(engine, 1.0, Reported("a", 1), Folded()) == [Close(1, ("a",), ()), Plan(View(0, 3, 0, ("a",)))]
+    assert feed(engine, 1.0, Reported("a", 1), Folded()) == [
+        Close(1, ("a",), ()),
+        Plan(View(0, 3, 0, ("a",))),
+    ]
     assert feed(engine, 1.0, Planned(TRAIN), Reported("a", 2), Folded())[1:] == [
         Close(2, ("a",), ()),
         Plan(View(1, 3, 0, ("a",))),
@@ -250,7 +255,9 @@ def test_over_selection_invites_more_and_closes_when_m_have_reported() -> None:
     engine = opened(*"abcdef", agents=2, over_select=1.5)
     first, second, third = cohort(engine)
     assert engine.handle(Reported(third, 1), 1.0) == []
-    assert engine.handle(Reported(first, 1), 2.0) == [Close(1, tuple(sorted((first, third))), (second,))]
+    assert engine.handle(Reported(first, 1), 2.0) == [
+        Close(1, tuple(sorted((first, third))), (second,))
+    ]
 
 
 def test_over_selection_of_a_fraction_is_not_rounded_up_by_float_dust() -> None:
@@ -334,7 +341,9 @@ def test_an_answer_that_nobody_asked_for_is_our_mistake() -> None:
 
 
 def test_newcomers_take_part_in_nothing_before_the_last_round_was_folded() -> None:
-    engine = gathered("a", "b", "n", start_agents=3, newcomers=frozenset({"n"}), rounds=1, refill=True)
+    engine = gathered(
+        "a", "b", "n", start_agents=3, newcomers=frozenset({"n"}), rounds=1, refill=True
+    )
     assert cohort_of(engine, EVERYBODY) == ["a", "b"]
     assert cohort_of(engine, TRAIN) == ["a", "b"]  # participation 1 of those admitted, nobody spare
     (plan,) = engine.handle(Folded(), 0.0)

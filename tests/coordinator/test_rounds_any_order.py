@@ -62,7 +62,8 @@ RULES = st.builds(
     absence_s=st.sampled_from([0.0, 2.0]),
     void_limit=st.sampled_from([2, 50]),
     participants=st.one_of(
-        st.none(), st.tuples(*[st.sets(CLIENTS, min_size=1).map(lambda names: tuple(sorted(names)))] * 3)
+        st.none(),
+        st.tuples(*[st.sets(CLIENTS, min_size=1).map(lambda names: tuple(sorted(names)))] * 3),
     ),
 )
 
@@ -101,7 +102,12 @@ class AnyOrder(RuleBasedStateMachine):
     def report(self, client: str, behind: int) -> None:
         event = Reported(client, self.newest - behind)
         counts = not self.engine.refusal(client, event.step)
-        assert counts == (self.open is not None and behind == 0 and client in self.invited and client not in self.spool)
+        assert counts == (
+            self.open is not None
+            and behind == 0
+            and client in self.invited
+            and client not in self.spool
+        )
         if counts:
             self.spool.add(client)
         actions = self.do(event)
@@ -309,12 +315,24 @@ def the_phase(view: View) -> Phase | None:
 
 
 @settings(deadline=None)
-@given(before=st.lists(EVENTS, max_size=30), after=st.lists(EVENTS, max_size=30), quorum=st.integers(1, 3))
+@given(
+    before=st.lists(EVENTS, max_size=30),
+    after=st.lists(EVENTS, max_size=30),
+    quorum=st.integers(1, 3),
+)
 def test_a_restarted_engine_does_what_the_old_one_would_have_done(
     before: list[Event], after: list[Event], quorum: int
 ) -> None:
     # a deadline and a roll call far away, since a restart begins them anew
-    rules = Rules(rounds=9, agents=3, quorum=quorum, start_agents=3, void_limit=1000, deadline_s=1e9, rollcall_s=1e9)
+    rules = Rules(
+        rounds=9,
+        agents=3,
+        quorum=quorum,
+        start_agents=3,
+        void_limit=1000,
+        deadline_s=1e9,
+        rollcall_s=1e9,
+    )
     old, now = RoundEngine(rules), 0.0
     start: list[Event] = [Joined(client) for client in "abc"]
     for event in start + before:

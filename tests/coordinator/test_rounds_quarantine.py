@@ -116,7 +116,9 @@ def test_a_step_without_its_quorum_after_reports_were_set_aside_is_void() -> Non
 def test_a_fold_that_nobody_is_to_blame_for_is_void_with_its_reason() -> None:
     engine = opened("a", "b")
     feed(engine, 1.0, Reported("a", 1), Reported("b", 1))
-    assert engine.handle(FoldFailed("no sound state"), 2.0) == [Void(1, "no sound state", ("a", "b"))]
+    assert engine.handle(FoldFailed("no sound state"), 2.0) == [
+        Void(1, "no sound state", ("a", "b"))
+    ]
     assert engine.refused == {}
 
 
@@ -142,4 +144,6 @@ def test_quarantine_and_declared_numbers_outlast_a_restart() -> None:
 def test_who_waits_for_agents_in_quarantine_says_so() -> None:
     engine = opened("a", "b", quarantine_after=1, quorum=2)
     feed(engine, 1.0, Refused("a", "lie"), Reported("b", 1))
-    assert engine.waits_for == "1 agents are there (1 more are in quarantine), rounds.quorum wants 2"
+    assert (
+        engine.waits_for == "1 agents are there (1 more are in quarantine), rounds.quorum wants 2"
+    )

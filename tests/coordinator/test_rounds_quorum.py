@@ -51,7 +51,9 @@ def test_a_void_attempt_draws_another_cohort() -> None:
 def test_a_phase_whose_agents_all_left_is_void_at_once() -> None:
     engine = opened("a", "b", quorum=1)
     assert engine.handle(Left("a"), 1.0) == []
-    assert engine.handle(Left("b"), 2.0) == [Void(1, "0 reports of 2 invited, the quorum is 1", ("a", "b"))]
+    assert engine.handle(Left("b"), 2.0) == [
+        Void(1, "0 reports of 2 invited, the quorum is 1", ("a", "b"))
+    ]
 
 
 def test_a_phase_whose_agents_all_failed_is_void_at_once() -> None:
@@ -77,7 +79,9 @@ def test_a_failure_for_another_step_is_ignored() -> None:
 def test_a_failure_after_the_report_is_ignored() -> None:
     engine = opened("a", "b")
     failure = Failed("a", 1, "disk full")
-    assert feed(engine, 1.0, Reported("a", 1), failure) == [Ignored(failure, "a has reported step 1 before")]
+    assert feed(engine, 1.0, Reported("a", 1), failure) == [
+        Ignored(failure, "a has reported step 1 before")
+    ]
 
 
 def test_the_pause_between_void_attempts_doubles_up_to_half_a_minute() -> None:
@@ -108,9 +112,9 @@ def test_a_run_is_given_up_after_so_many_void_attempts_in_a_row() -> None:
 def test_a_folded_phase_ends_the_row_of_void_attempts() -> None:
     engine = opened("a", void_limit=2, rounds=3)
     feed(engine, 30.0, Tick())
-    assert feed(engine, 30.5, Tick(), Planned(TRAIN), Reported("a", 2), Folded(), Planned(TRAIN))[-1] == Open(
-        3, 1, 0, TRAIN, ("a",)
-    )
+    assert feed(engine, 30.5, Tick(), Planned(TRAIN), Reported("a", 2), Folded(), Planned(TRAIN))[
+        -1
+    ] == Open(3, 1, 0, TRAIN, ("a",))
     assert [type(action) for action in engine.handle(Tick(), 60.5)] == [Void]
 
 
@@ -120,7 +124,9 @@ def test_the_grace_period_begins_with_the_quorum() -> None:
     assert engine.wake_at == 30.0
     assert engine.handle(Reported("b", 1), 4.0) == []
     assert engine.wake_at == 9.0
-    assert feed(engine, 8.9, Tick(), Reported("c", 1)) == []  # a further report does not lengthen it
+    assert (
+        feed(engine, 8.9, Tick(), Reported("c", 1)) == []
+    )  # a further report does not lengthen it
     assert engine.handle(Tick(), 9.0) == [Ask(("d",)), Close(1, ("a", "b", "c"), ("d",))]
 
 
@@ -138,17 +144,30 @@ def test_the_quorum_of_a_phase_is_a_share_of_its_cohort() -> None:
     assert engine.handle(Tick(), 30.0) == [Ask(tuple("cde")), void]
 
 
-@pytest.mark.parametrize(("share", "agents", "quorum"), [(0.5, 5, 3), (0.01, 5, 1), (0.0, 5, 1), (0.55, 100, 55)])
-def test_a_share_is_rounded_up_but_not_by_float_dust(share: float, agents: int, quorum: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "agents", "quorum"), [(0.5, 5, 3), (0.01, 5, 1), (0.0, 5, 1), (0.55, 100, 55)]
+)
+def test_a_share_is_rounded_up_but_not_by_float_dust(
+    share: float, agents: int, quorum: int
+) -> None:
     phase = Phase("moments", "all", ends_round=False, quorum=share)
     assert _quorum(opened(*(f"{i:03d}" for i in range(agents)), phase=phase)) == quorum
 
 
-def test_the_larger_of_both_quorums_counts_where_a_phase_is_drawn_for_the_round_or_ends_it() -> None:
+def test_the_larger_of_both_quorums_counts_where_a_phase_is_drawn_for_the_round_or_ends_it() -> (
+    None
+):
     assert _quorum(opened(*"abcd", phase=Phase(quorum=0.5), quorum=3)) == 3
     assert _quorum(opened(*"abcd", phase=Phase(quorum=1.0), quorum=3)) == 4
-    assert _quorum(opened(*"abcd", phase=Phase("moments", "all", quorum=0.5, ends_round=False), quorum=3)) == 2
-    assert _quorum(opened(*"abcd", phase=Phase("gradient", ends_round=False), quorum=3)) == 3  # drawn for the round
+    assert (
+        _quorum(
+            opened(*"abcd", phase=Phase("moments", "all", quorum=0.5, ends_round=False), quorum=3)
+        )
+        == 2
+    )
+    assert (
+        _quorum(opened(*"abcd", phase=Phase("gradient", ends_round=False), quorum=3)) == 3
+    )  # drawn for the round
 
 
 def test_a_cohort_smaller_than_the_quorum_by_design_must_report_whole() -> None:
@@ -164,7 +183,9 @@ def _quorum(engine: RoundEngine) -> int:
 def test_a_phase_that_may_be_empty_is_folded_without_a_report() -> None:
     phase = Phase("evaluate", "all", ends_round=False, may_be_empty=True)
     engine = opened("a", "b", phase=phase, grace_s=1.0)
-    assert engine.wake_at == 30.0  # grace begins with a first report, even though the quorum is nobody
+    assert (
+        engine.wake_at == 30.0
+    )  # grace begins with a first report, even though the quorum is nobody
     assert engine.handle(Tick(), 30.0) == [Ask(("a", "b")), Close(1, (), ("a", "b"))]
 
 
@@ -179,7 +200,9 @@ def test_an_agent_that_does_not_answer_after_a_missed_deadline_costs_no_second_o
     engine.handle(Reported("a", 1), 5.0)
     assert engine.handle(Tick(), 30.0) == [Ask(("b",)), Close(1, ("a",), ("b",))]
     feed(engine, 30.0, Folded(), Planned(TRAIN), Reported("a", 2))
-    assert engine.wake_at == 40.0  # rollcall_s after the question, not deadline_s after the second step opened
+    assert (
+        engine.wake_at == 40.0
+    )  # rollcall_s after the question, not deadline_s after the second step opened
     assert engine.handle(Tick(), 40.0) == [Close(2, ("a",), ("b",))]
     assert engine.present == {"a"}
 
@@ -206,7 +229,9 @@ def test_patience_counts_from_the_newest_report_and_only_once_the_quorum_is_ther
     engine.handle(Reported("b", 1), 4.0)
     assert engine.wake_at == 10.0
     engine.handle(Reported("c", 1), 9.0)
-    assert engine.wake_at == 15.0  # a further report lengthens it: a fleet that reports one by one is waited for
+    assert (
+        engine.wake_at == 15.0
+    )  # a further report lengthens it: a fleet that reports one by one is waited for
     assert engine.handle(Tick(), 15.0) == [Ask(("d",)), Close(1, ("a", "b", "c"), ("d",))]
 
 

@@ -80,7 +80,9 @@ def test_a_report_that_reaches_the_disk_while_the_link_is_down_meets_no_deadline
 
 def test_no_phase_is_planned_while_the_link_is_down() -> None:
     engine = opened("a", rounds=2)
-    assert feed(engine, 1.0, Reported("a", 1), LinkLost(), Folded(), Joined("b")) == [Close(1, ("a",), ())]
+    assert feed(engine, 1.0, Reported("a", 1), LinkLost(), Folded(), Joined("b")) == [
+        Close(1, ("a",), ())
+    ]
     assert engine.handle(LinkBack(), 2.0) == [Plan(View(1, 2, 0, ("a", "b")))]
 
 
@@ -123,9 +125,13 @@ def test_until_the_roll_call_is_over_those_who_were_there_count_as_present() -> 
 
 
 def test_after_a_restart_a_fleet_has_as_long_as_at_its_first_start() -> None:
-    engine, actions = restarted(opened("a", "b", start_wait_s=60.0, deadline_s=600.0), "a", now=100.0)
+    engine, actions = restarted(
+        opened("a", "b", start_wait_s=60.0, deadline_s=600.0), "a", now=100.0
+    )
     assert actions == []
-    assert feed(engine, 101.0, Joined("a"), LinkLost(), LinkBack()) == []  # the broker was there a second later
+    assert (
+        feed(engine, 101.0, Joined("a"), LinkLost(), LinkBack()) == []
+    )  # the broker was there a second later
     assert engine.handle(Tick(), 111.0) == []
     assert engine.handle(Joined("b"), 159.0) == []
     engine, _ = restarted(opened("a", "b", start_wait_s=60.0, deadline_s=600.0), "a", now=100.0)
@@ -243,7 +249,9 @@ def test_a_run_that_was_given_up_may_try_as_often_again_after_a_restart() -> Non
     assert isinstance(feed(engine, 30.5, Tick(), Planned(TRAIN), Left("a"))[-1], Finished)
     engine, actions = restarted(engine, now=100.0)
     assert actions == []
-    assert engine.handle(Joined("a"), 100.0) == [Plan(View(0, 1, 2, ("a",)))]  # attempt 2: never drawn before
+    assert engine.handle(Joined("a"), 100.0) == [
+        Plan(View(0, 1, 2, ("a",)))
+    ]  # attempt 2: never drawn before
     feed(engine, 100.0, Planned(TRAIN))
     assert [type(action) for action in feed(engine, 101.0, Left("a"))] == [Void]
 

@@ -19,7 +19,16 @@ from covey.shared.client import decode_model, perform
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, Memory, Report, Training
 from covey.shared.wire.messages import ReportContent
-from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
+from tests.small_run import (
+    METHODS,
+    clients,
+    fingerprint,
+    in_process,
+    local_for,
+    rules,
+    scenario,
+    setup,
+)
 
 
 def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
@@ -81,22 +90,33 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     undisturbed = in_process(tmp_path / "whole", scene, newcomers=newcomers)
     memories: dict[ClientId, Memory] = {}
     folder = tmp_path / "killed"
-    run = Run.start(folder, scene, setup(scene), rules(scene, newcomers=newcomers), "in-process", 0.0)
+    run = Run.start(
+        folder, scene, setup(scene), rules(scene, newcomers=newcomers), "in-process", 0.0
+    )
     run.samples |= dict.fromkeys(people, (24, 24))
     for client in people:
         run.handle(Joined(client), 0.0)
     kills = 0
     while run.engine.stage.value != "finished":
-        waiting = [e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None]
+        waiting = [
+            e for e in run.desired() if isinstance(e, SendOrder) and e.order.work is not None
+        ]
         first = waiting[0]
         assert first.order.work is not None
-        models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in first.order.work.models]
+        models = [
+            decode_model(run.content_of(ref.key), run.setup.layout)
+            for ref in first.order.work.models
+        ]
         local = local_for(people)(first.client, first.order)
-        report, kept = perform(first.order, models, local, memories.get(first.client, {}), client=first.client)
+        report, kept = perform(
+            first.order, models, local, memories.get(first.client, {}), client=first.client
+        )
         run.accept(first.client, report.to_bytes(), 0.0)
         memories[first.client] = kept
         settings = rules(scene, newcomers=newcomers)
-        run, _ = Run.resume(folder, scene, setup(scene), settings, 0.0)  # the old one is never asked again
+        run, _ = Run.resume(
+            folder, scene, setup(scene), settings, 0.0
+        )  # the old one is never asked again
         run.samples |= dict.fromkeys(people, (24, 24))
         kills += 1
     assert kills > 12
@@ -106,7 +126,9 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert run.rounds.count == len((tmp_path / "whole" / "rounds.jsonl").read_text().splitlines())
 
 
-def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     whole = fingerprint(in_process(tmp_path / "whole", scenario("fedclust")))
     scene, people = scenario("fedclust"), clients()
     driver = InProcess(tmp_path / "killed", scene, setup(scene), rules(scene), local_for(people))
@@ -138,7 +160,9 @@ def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:
         "other run": {"run": "r2"},
         "other sender": {"client": "agent-1"},
         "wrong vectors": {"vectors": {}},
-        "wrong length": {"vectors": {"model": vector.model_copy(update={"length": 3, "data": vector.data[:12]})}},
+        "wrong length": {
+            "vectors": {"model": vector.model_copy(update={"length": 3, "data": vector.data[:12]})}
+        },
         "not finite": {"vectors": {"model": vector.model_copy(update={"data": poison.tobytes()})}},
         "too many examples": {"examples": 25},
     }
@@ -157,7 +181,9 @@ def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> Non
     run.accept("agent-0", good.to_bytes(), 0.0)
     again = run.accept("agent-0", good.to_bytes(), 0.0)
     late = run.accept(
-        "agent-1", answer(run, "agent-1", orders["agent-1"]).model_copy(update={"step": 9}).to_bytes(), 0.0
+        "agent-1",
+        answer(run, "agent-1", orders["agent-1"]).model_copy(update={"step": 9}).to_bytes(),
+        0.0,
     )
     assert again[0].row["why"] == "agent-0 has reported step 1 before"  # type: ignore[union-attr]
     assert late[0].row["why"] == "report is for step 9, open is 1"  # type: ignore[union-attr]
@@ -166,7 +192,11 @@ def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> Non
 def test_an_accepted_report_is_told_in_the_agents_next_order(tmp_path: Path) -> None:
     run, orders = opened(tmp_path)
     effects = run.accept("agent-0", answer(run, "agent-0", orders["agent-0"]).to_bytes(), 0.0)
-    told = [effect.order for effect in effects if isinstance(effect, SendOrder) and effect.client == "agent-0"]
+    told = [
+        effect.order
+        for effect in effects
+        if isinstance(effect, SendOrder) and effect.client == "agent-0"
+    ]
     assert (told[-1].accepted, told[-1].work) == (1, None)
 
 
@@ -183,14 +213,20 @@ def test_topk_keeps_what_it_owes_and_still_learns(tmp_path: Path) -> None:
     wire = {"codec": "topk", "delta": True, "keep": 0.2}
     exact = in_process(tmp_path / "exact", scenario("fedavg", **sections))
     sparse = in_process(tmp_path / "sparse", scenario("fedavg", wire=wire, **sections))
-    accuracy = [result_of(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)]
+    accuracy = [
+        result_of(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)
+    ]
     assert accuracy[1] > accuracy[0] - 0.1
     assert sparse.traffic["up_vectors"] == exact.traffic["up_vectors"]
 
 
-def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_their_own(tmp_path: Path) -> None:
+def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_their_own(
+    tmp_path: Path,
+) -> None:
     training = {"lr": 0.8, "lr_steps": [[0.5, 0.5], [0.75, 0.25]]}
-    scene = scenario("fedavg", training=training, rounds={"count": 4}, evaluation={"tune": {"momentum": 0.5}})
+    scene = scenario(
+        "fedavg", training=training, rounds={"count": 4}, evaluation={"tune": {"momentum": 0.5}}
+    )
     people, seen = clients(scene=scene), {}
 
     def noted(client: ClientId, order: Any) -> Any:
@@ -208,19 +244,29 @@ def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_
 
 def test_pooled_moments_are_those_of_all_data() -> None:
     a, b = np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([[8.0, 5.0]])
-    told = [{"count": len(x), "sum": x.sum(0).tolist(), "square": (x**2).sum(0).tolist()} for x in (a, b)]
+    told = [
+        {"count": len(x), "sum": x.sum(0).tolist(), "square": (x**2).sum(0).tolist()}
+        for x in (a, b)
+    ]
     both = np.concatenate([a, b])
     found = pooled(told)
     np.testing.assert_allclose(found["mean"], both.mean(0))
-    np.testing.assert_allclose(found["std"], [both[:, 0].std(), 1.0])  # a channel without spread is only centred
+    np.testing.assert_allclose(
+        found["std"], [both[:, 0].std(), 1.0]
+    )  # a channel without spread is only centred
 
 
-def test_a_constant_channel_is_only_centred_whatever_its_size_and_a_small_spread_on_a_large_mean_counts() -> None:
+def test_a_constant_channel_is_only_centred_whatever_its_size_and_a_small_spread_on_a_large_mean_counts() -> (
+    None
+):
     draw = np.random.default_rng(0)
     constant = np.tile([7.08, 1e6, -0.1, 3e-9], (3000, 1)).astype(np.float32).astype(np.float64)
     seconds = 1.6e9 + draw.normal(0, 1000, (3000, 1))
     x = np.concatenate([constant, seconds], axis=1)
-    told = [{"count": len(one), "sum": one.sum(0), "square": (one**2).sum(0)} for one in np.array_split(x, 7)]
+    told = [
+        {"count": len(one), "sum": one.sum(0), "square": (one**2).sum(0)}
+        for one in np.array_split(x, 7)
+    ]
     found = pooled(told)
     assert found["std"][:4] == [1.0] * 4
     assert found["std"][4] == pytest.approx(x[:, 4].std(), rel=1e-2)
@@ -241,19 +287,28 @@ def test_a_line_and_the_result_mean_the_same_by_e_last(tmp_path: Path) -> None:
     assert line["evaluation"]["last"]["agents"] == 8
 
 
-def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(tmp_path: Path) -> None:
+def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(
+    tmp_path: Path,
+) -> None:
     scene = scenario("fedavg", rounds={"count": 2})
     nobody = (("agent-0",), ("stranger",))
-    with pytest.raises(GivenUpError, match="it cannot go on: agents that the next phase needs are away"):
+    with pytest.raises(
+        GivenUpError, match="it cannot go on: agents that the next phase needs are away"
+    ):
         in_process(tmp_path / "away", scene, participants=nobody)
-    with pytest.raises(GivenUpError, match=r"it cannot go on: 8 agents are there, rounds\.quorum wants 9"):
+    with pytest.raises(
+        GivenUpError, match=r"it cannot go on: 8 agents are there, rounds\.quorum wants 9"
+    ):
         in_process(tmp_path / "few", scene, quorum=9)
 
 
 def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"track": True}))
     accuracy = result_of(run, None)["accuracy"]
-    assert accuracy["best"]["accuracy"]["macro"] >= accuracy["last_of_participants"]["accuracy"]["macro"]
+    assert (
+        accuracy["best"]["accuracy"]["macro"]
+        >= accuracy["last_of_participants"]["accuracy"]["macro"]
+    )
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert all("tracked" in line for line in lines if line["phase"] == "train")
 
@@ -264,7 +319,9 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
     tmp_path: Path, method: str, rounds: int
 ) -> None:
     late = {"agent-6", "agent-7"}
-    run = in_process(tmp_path, scenario(method, rounds={"count": rounds}), newcomers=frozenset(late))
+    run = in_process(
+        tmp_path, scenario(method, rounds={"count": rounds}), newcomers=frozenset(late)
+    )
     result = result_of(run, None)
     assert result["newcomers"]["agents"] == sorted(late)
     assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
@@ -280,12 +337,18 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
         assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
 
 
-def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_newcomers(tmp_path: Path) -> None:
+def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_newcomers(
+    tmp_path: Path,
+) -> None:
     late = {"agent-6", "agent-7"}
-    scene = scenario("fesem", strategy={"stop": "assignments", "stop_after": 2}, rounds={"count": 9})
+    scene = scenario(
+        "fesem", strategy={"stop": "assignments", "stop_after": 2}, rounds={"count": 9}
+    )
     rows: list[Any] = []
     people = clients()
-    driver = InProcess(tmp_path, scene, setup(scene), rules(scene, newcomers=frozenset(late)), local_for(people))
+    driver = InProcess(
+        tmp_path, scene, setup(scene), rules(scene, newcomers=frozenset(late)), local_for(people)
+    )
     driver.watch = rows.append
     run = driver.complete(dict.fromkeys(people, (24, 24)))
     why = "no agent changed its cluster in 2 successive E-steps"
@@ -305,17 +368,23 @@ def test_a_run_that_makes_all_its_rounds_was_not_stopped(tmp_path: Path) -> None
     assert (result["rounds"], result["stopped"]) == (3, None)
 
 
-def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(tmp_path: Path) -> None:
+def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(
+    tmp_path: Path,
+) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 3}))
     vectors = 3 * 4 * 2  # rounds, half of eight agents, down and up
-    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 8)
+    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(
+        vectors * 32 * run.setup.layout.size / 1e6 / 8
+    )
 
 
 def test_megabits_are_shared_by_those_who_federate_and_not_by_newcomers(tmp_path: Path) -> None:
     late = frozenset({"agent-6", "agent-7"})
     run = in_process(tmp_path, scenario("fedavg", rounds={"count": 3}), newcomers=late)
     vectors = 3 * 3 * 2  # rounds, half of six agents, down and up
-    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(vectors * 32 * run.setup.layout.size / 1e6 / 6)
+    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(
+        vectors * 32 * run.setup.layout.size / 1e6 / 6
+    )
 
 
 def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_path: Path) -> None:
@@ -323,7 +392,10 @@ def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_pa
     line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
     assert line["evaluation"]["server"] == result_of(run, None)["accuracy"]["server"]
     reports = [("a", scored(0.0, examples=1)), ("b", scored(1.0, examples=9))]
-    assert records.means(reports, "evaluate", "total")["evaluation"]["server"]["accuracy"]["micro"] == 10 / 12
+    assert (
+        records.means(reports, "evaluate", "total")["evaluation"]["server"]["accuracy"]["micro"]
+        == 10 / 12
+    )
 
 
 def scored(accuracy: float, examples: int) -> Report:

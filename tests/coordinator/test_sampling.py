@@ -40,8 +40,12 @@ def test_the_walk_does_not_depend_on_the_order_in_which_agents_came() -> None:
     assert walk(FLEET, 1, 0, 0, "train") == walk(FLEET[::-1], 1, 0, 0, "train")
 
 
-@pytest.mark.parametrize("other", [(2, 0, 0, "train"), (1, 1, 0, "train"), (1, 0, 1, "train"), (1, 0, 0, "gradient")])
-def test_seed_round_attempt_and_phase_each_give_another_walk(other: tuple[int, int, int, str]) -> None:
+@pytest.mark.parametrize(
+    "other", [(2, 0, 0, "train"), (1, 1, 0, "train"), (1, 0, 1, "train"), (1, 0, 0, "gradient")]
+)
+def test_seed_round_attempt_and_phase_each_give_another_walk(
+    other: tuple[int, int, int, str],
+) -> None:
     assert walk(FLEET, *other) != walk(FLEET, 1, 0, 0, "train")
 
 
@@ -50,7 +54,9 @@ def test_the_walk_is_the_same_on_every_machine() -> None:
 
 
 def test_over_many_rounds_everybody_is_invited_about_equally_often() -> None:
-    invited = [client for round_ in range(1000) for client in walk(FLEET, 1, round_, 0, "train")[:5]]
+    invited = [
+        client for round_ in range(1000) for client in walk(FLEET, 1, round_, 0, "train")[:5]
+    ]
     counts = [invited.count(client) for client in FLEET]
     assert min(counts) > 190  # of 250 expected, deviation 13.7: below 1 in 10 000 for one of twenty
     assert max(counts) < 310
@@ -67,7 +73,9 @@ def test_over_many_rounds_everybody_is_invited_about_equally_often() -> None:
         (None, {"agents": 4, "start_agents": 16}, 0.25),
     ],
 )
-def test_the_expected_share_is_what_a_round_invites_of_all(fleet: int | None, rounds: Any, share: float) -> None:
+def test_the_expected_share_is_what_a_round_invites_of_all(
+    fleet: int | None, rounds: Any, share: float
+) -> None:
     assert expected_share(_scenario(fleet, rounds), None) == share
 
 
@@ -97,7 +105,9 @@ def test_the_expected_share_of_listed_participants_is_their_mean_number(tmp_path
         ("[[1]", "a JSON list of lists of agent indices is wanted"),
     ],
 )
-def test_a_list_of_participants_that_cannot_be_meant_is_refused(rows: str, words: str, tmp_path: Path) -> None:
+def test_a_list_of_participants_that_cannot_be_meant_is_refused(
+    rows: str, words: str, tmp_path: Path
+) -> None:
     file = tmp_path / "who.json"
     file.write_text(rows)
     scenario = _scenario(20, {"participants": str(file), "count": 1})
@@ -108,5 +118,10 @@ def test_a_list_of_participants_that_cannot_be_meant_is_refused(rows: str, words
 
 
 def _scenario(fleet: int | None, rounds: Any) -> Scenario:
-    data = {"name": "x", "task": {"features": [2]}, "strategy": {"name": "fedavg"}, "rounds": rounds}
+    data = {
+        "name": "x",
+        "task": {"features": [2]},
+        "strategy": {"name": "fedavg"},
+        "rounds": rounds,
+    }
     return Scenario.model_validate({**data, "fleet": {"agents": fleet} if fleet else None})

@@ -64,7 +64,11 @@ def changed(path: Path, old: str, new: str) -> Path:
 
 def test_a_scenario_is_read(file: Path) -> None:
     scenario = load(file)
-    assert (scenario.name, scenario.strategy.name, scenario.rounds.count) == ("lenet", "fedclust", 3)
+    assert (scenario.name, scenario.strategy.name, scenario.rounds.count) == (
+        "lenet",
+        "fedclust",
+        3,
+    )
     assert scenario.fleet is not None
     assert scenario.fleet.partition == Dirichlet(alpha=0.5)
 
@@ -72,7 +76,11 @@ def test_a_scenario_is_read(file: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("n_clusters", "cluster", "strategy.cluster: unknown key, line 7; did you mean n_clusters?"),
+        (
+            "n_clusters",
+            "cluster",
+            "strategy.cluster: unknown key, line 7; did you mean n_clusters?",
+        ),
         ("alpha", "alhpa", "fleet.partition.alhpa: unknown key, line 12; did you mean alpha?"),
         ("joins", "joined", "fleet.timeline.0.joined: unknown key, line 14; did you mean joins?"),
         ("  classes", "  klasses", "task.klasses: unknown key, line 4; did you mean classes?"),
@@ -84,7 +92,11 @@ def test_a_scenario_is_read(file: Path) -> None:
         ("count: 3", "count: 0", "rounds.count: 0, line 9; should be greater than or equal to 1"),
         ("alpha: 0.5", "alpha: -1", "fleet.partition.alpha: -1, line 12; should be greater than 0"),
         ("fedclust", "fedclst", "strategy.name: 'fedclst', line 6; did you mean fedclust?"),
-        ("dirichlet", "dirichle", "fleet.partition.name: 'dirichle', line 12; did you mean dirichlet?"),
+        (
+            "dirichlet",
+            "dirichle",
+            "fleet.partition.name: 'dirichle', line 12; did you mean dirichlet?",
+        ),
         ("  agents: 4", "  workers: 4", "fleet.agents: missing, line 10; it has no default"),
         (
             "  features: [1, 28, 28]\n",
@@ -96,7 +108,11 @@ def test_a_scenario_is_read(file: Path) -> None:
             "joins: 2, leaves: 1",
             "fleet.timeline.0: line 14; joins, leaves, returns must be ascending rounds, not [2, 1]",
         ),
-        ("  count: 3", "  agents: 2\n  quorum: 3", "rounds: line 8; quorum 3 is more than the 2 agents of a round"),
+        (
+            "  count: 3",
+            "  agents: 2\n  quorum: 3",
+            "rounds: line 8; quorum 3 is more than the 2 agents of a round",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_key_line_what_was_seen_and_what_is_wanted(
@@ -113,17 +129,42 @@ def test_a_mistake_is_named_with_key_line_what_was_seen_and_what_is_wanted(
         ("training.lr_steps", "[[0.5, .inf]]", ".0.1", "inf, OVERRIDE; should be a finite number"),
         ("strategy.lambda", ".nan", "", "nan, OVERRIDE; should be a finite number"),
         ("rounds.deadline_s", ".inf", "", "inf, OVERRIDE; should be a finite number"),
-        ("task.standardise", "{mean: [.nan], std: [1]}", ".mean.0", "nan, OVERRIDE; should be a finite number"),
-        ("task.standardise", "{mean: [0.5], std: [0]}", ".std.0", "0, OVERRIDE; should be greater than 0"),
+        (
+            "task.standardise",
+            "{mean: [.nan], std: [1]}",
+            ".mean.0",
+            "nan, OVERRIDE; should be a finite number",
+        ),
+        (
+            "task.standardise",
+            "{mean: [0.5], std: [0]}",
+            ".std.0",
+            "0, OVERRIDE; should be greater than 0",
+        ),
         (
             "task.standardise",
             "{mean: [0.5, 0.1], std: [1]}",
             "",
             "OVERRIDE; 2 means and 1 standard deviations; the features [1, 28, 28] want one of each per channel, 1",
         ),
-        ("task.classes", "0", "", "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression"),
-        ("task.classes", "[]", "", "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression"),
-        ("task.classes", "[a, b, a]", "", "OVERRIDE; ['a'] stand there twice; each class is wanted once"),
+        (
+            "task.classes",
+            "0",
+            "",
+            "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression",
+        ),
+        (
+            "task.classes",
+            "[]",
+            "",
+            "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression",
+        ),
+        (
+            "task.classes",
+            "[a, b, a]",
+            "",
+            "OVERRIDE; ['a'] stand there twice; each class is wanted once",
+        ),
         ("task.features", "[-1, 8, 8]", ".0", "-1, OVERRIDE; should be greater than or equal to 1"),
     ],
 )
@@ -131,35 +172,67 @@ def test_a_number_that_makes_no_sense_is_refused_by_its_key(
     file: Path, key: str, value: str, at: str, said: str
 ) -> None:
     override = f"{key}={value}"
-    assert mistakes(file, override) == [f"{key}{at}: {said.replace('OVERRIDE', f'override {override}')}"]
+    assert mistakes(file, override) == [
+        f"{key}{at}: {said.replace('OVERRIDE', f'override {override}')}"
+    ]
 
 
 @pytest.mark.parametrize(
     ("tune", "said"),
     [
-        ("{momentom: 0.5}", "evaluation.tune.momentom: unknown key, line 8; did you mean momentum?"),
+        (
+            "{momentom: 0.5}",
+            "evaluation.tune.momentom: unknown key, line 8; did you mean momentum?",
+        ),
         ("{lr: -1}", "evaluation.tune.lr: -1, line 8; should be greater than 0"),
         ("{momentum: 1}", "evaluation.tune.momentum: 1, line 8; should be less than 1"),
         ("{batch: 0}", "evaluation.tune.batch: 0, line 8; should be greater than or equal to 1"),
-        ("{epochs: 5}", "evaluation.tune: line 8; epochs of fine-tuning are evaluation.tune_epochs: set them there"),
+        (
+            "{epochs: 5}",
+            "evaluation.tune: line 8; epochs of fine-tuning are evaluation.tune_epochs: set them there",
+        ),
         (
             "{lr_steps: [[0.5, 0.1]]}",
             "evaluation.tune: line 8; lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr",
         ),
     ],
 )
-def test_a_wrong_setting_of_fine_tuning_is_named_with_its_line(file: Path, tune: str, said: str) -> None:
-    assert mistakes(changed(file, "rounds:\n", f"evaluation: {{tune: {tune}}}\nrounds:\n")) == [said]
+def test_a_wrong_setting_of_fine_tuning_is_named_with_its_line(
+    file: Path, tune: str, said: str
+) -> None:
+    assert mistakes(changed(file, "rounds:\n", f"evaluation: {{tune: {tune}}}\nrounds:\n")) == [
+        said
+    ]
 
 
 def test_fine_tuning_takes_the_training_section_and_what_is_laid_over_it(file: Path) -> None:
     plain = load(file, ["training.momentum=0.9", "training.epochs=7"])
-    assert plain.fine_tuning == {"epochs": 1, "batch": 10, "lr": 0.01, "momentum": 0.9, "weight_decay": 0.0}
+    assert plain.fine_tuning == {
+        "epochs": 1,
+        "batch": 10,
+        "lr": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+    }
     tuned = load(
-        file, ["training.momentum=0.9", "evaluation.tune={momentum: 0.0, lr: 0.5}", "evaluation.tune_epochs=2"]
+        file,
+        [
+            "training.momentum=0.9",
+            "evaluation.tune={momentum: 0.0, lr: 0.5}",
+            "evaluation.tune_epochs=2",
+        ],
     )
-    assert tuned.fine_tuning == {"epochs": 2, "batch": 10, "lr": 0.5, "momentum": 0.0, "weight_decay": 0.0}
-    assert tuned.evaluation.model_dump()["tune"] == {"lr": 0.5, "momentum": 0.0}  # spelled out: what differs
+    assert tuned.fine_tuning == {
+        "epochs": 2,
+        "batch": 10,
+        "lr": 0.5,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+    }
+    assert tuned.evaluation.model_dump()["tune"] == {
+        "lr": 0.5,
+        "momentum": 0.0,
+    }  # spelled out: what differs
     assert load(file, ["evaluation.tune_epochs=0"]).fine_tuning is None
 
 
@@ -170,7 +243,9 @@ def test_a_schedule_of_rounds_is_refused_where_there_are_no_rounds_to_count(file
     compared = "compare={methods: [{name: fedavg}, {name: local}], seeds: [1]}"
     (said,) = mistakes(file, "training.lr_steps=[[0.5, 0.1]]", compared)
     assert said.endswith(f"compare, method local: {why}; lay training: {{lr_steps: []}} over it")
-    laid = "compare={methods: [{name: fedavg}, {name: local, training: {lr_steps: []}}], seeds: [1]}"
+    laid = (
+        "compare={methods: [{name: fedavg}, {name: local, training: {lr_steps: []}}], seeds: [1]}"
+    )
     assert load(file, ["training.lr_steps=[[0.5, 0.1]]", laid]).compare is not None
 
 
@@ -225,7 +300,12 @@ def test_bare_yes_and_no_as_class_names_are_explained(file: Path) -> None:
 
 
 def test_all_mistakes_are_told_at_once(file: Path) -> None:
-    write(file, WHOLE.replace("n_clusters", "cluster").replace("count: 3", "count: 0").replace("alpha", "beta"))
+    write(
+        file,
+        WHOLE.replace("n_clusters", "cluster")
+        .replace("count: 3", "count: 0")
+        .replace("alpha", "beta"),
+    )
     assert [said.partition(":")[0] for said in mistakes(file)] == [
         "strategy.cluster",
         "rounds.count",
@@ -237,7 +317,10 @@ def test_all_mistakes_are_told_at_once(file: Path) -> None:
     ("text", "said"),
     [
         ("name: a\nseed: 1\nname: b\n", "name: given twice, line 1 and line 3"),
-        ("task: {}\nfleet:\n  agents: 1\n  agents: 2\n", "fleet.agents: given twice, line 3 and line 4"),
+        (
+            "task: {}\nfleet:\n  agents: 1\n  agents: 2\n",
+            "fleet.agents: given twice, line 3 and line 4",
+        ),
         ("name: [a\ntask: 1\n", "line 2"),
         ("name: !!python/object/apply:os.system [true]\n", "line 1"),
         ("", "holds nothing"),
@@ -247,7 +330,9 @@ def test_all_mistakes_are_told_at_once(file: Path) -> None:
         ("a: " + "[" * 1_000, "nested too deeply"),
     ],
 )
-def test_a_text_that_is_no_scenario_is_refused_with_its_line(file: Path, text: str, said: str) -> None:
+def test_a_text_that_is_no_scenario_is_refused_with_its_line(
+    file: Path, text: str, said: str
+) -> None:
     assert said in mistakes(write(file, text))[0]
 
 
@@ -259,7 +344,9 @@ def test_aliases_cannot_make_a_small_file_grow_without_end(file: Path) -> None:
 
 
 def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
-    assert mistakes(tmp_path / "none.yaml") == ["there is no such file; a scenario (YAML) is wanted"]
+    assert mistakes(tmp_path / "none.yaml") == [
+        "there is no such file; a scenario (YAML) is wanted"
+    ]
     (tmp_path / "image.yaml").write_bytes(b"\xff\xfe\x00")
     assert mistakes(tmp_path / "image.yaml")[0].startswith("cannot be read as text")
 
@@ -269,7 +356,14 @@ def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
 
 def test_an_override_wins_over_the_file_and_over_defaults(file: Path) -> None:
     scenario = load(
-        file, ["rounds.count=5", "training.lr=1e-3", "wire.codec=int8", "fleet.timeline.0.joins=3", "broker=null"]
+        file,
+        [
+            "rounds.count=5",
+            "training.lr=1e-3",
+            "wire.codec=int8",
+            "fleet.timeline.0.joins=3",
+            "broker=null",
+        ],
     )
     assert (scenario.rounds.count, scenario.training.lr, scenario.wire.codec, scenario.broker) == (
         5,
@@ -314,11 +408,21 @@ def test_a_mistake_in_an_override_names_the_override_and_not_a_line(file: Path) 
     assert mistakes(file, "rounds.cuont=5") == [
         "rounds.cuont: unknown key, override rounds.cuont=5; did you mean count?"
     ]
-    assert mistakes(file, "rounds.count=x")[0].startswith("rounds.count: 'x', override rounds.count=x; ")
+    assert mistakes(file, "rounds.count=x")[0].startswith(
+        "rounds.count: 'x', override rounds.count=x; "
+    )
 
 
 @pytest.mark.parametrize(
-    "override", ["rounds.count", "=5", "rounds..count=5", "a=[1", "fleet.timeline.7.joins=1", "fleet.timeline.x=1"]
+    "override",
+    [
+        "rounds.count",
+        "=5",
+        "rounds..count=5",
+        "a=[1",
+        "fleet.timeline.7.joins=1",
+        "fleet.timeline.x=1",
+    ],
 )
 def test_an_override_that_cannot_be_read_is_quoted(file: Path, override: str) -> None:
     with pytest.raises(UserError, match="override"):
@@ -328,7 +432,9 @@ def test_an_override_that_cannot_be_read_is_quoted(file: Path, override: str) ->
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def test_relative_paths_start_at_the_scenarios_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_start_at_the_scenarios_folder(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (file.parent / "theta.npz").touch()
     (file.parent / "elsewhere").mkdir()
     monkeypatch.chdir(file.parent / "elsewhere")
@@ -338,7 +444,11 @@ def test_relative_paths_start_at_the_scenarios_folder(file: Path, monkeypatch: p
     )
     theta = str(file.parent.resolve() / "theta.npz")
     assert scenario.fleet is not None
-    assert (scenario.task.init, scenario.fleet.partition, scenario.rounds.participants) == (theta, theta, theta)
+    assert (scenario.task.init, scenario.fleet.partition, scenario.rounds.participants) == (
+        theta,
+        theta,
+        theta,
+    )
 
 
 def test_an_absolute_path_stays(file: Path, tmp_path: Path) -> None:
@@ -350,7 +460,10 @@ def test_a_file_that_is_not_there_is_a_mistake_like_others(file: Path) -> None:
     changed(file, "classes: 10", "classes: 10\n  init: none.npz\n  scale: -1")
     scale, init = mistakes(file)
     assert scale.startswith("task.scale: -1, line 6")
-    assert init == f"task.init: 'none.npz', line 5; there is no file {file.parent.resolve() / 'none.npz'}"
+    assert (
+        init
+        == f"task.init: 'none.npz', line 5; there is no file {file.parent.resolve() / 'none.npz'}"
+    )
 
 
 def test_a_rule_written_like_a_file_is_recognised(file: Path) -> None:
@@ -380,22 +493,32 @@ def test_a_dump_is_readable(file: Path) -> None:
 
 
 def test_a_dump_loads_back_to_an_equal_scenario(file: Path) -> None:
-    changed(file, "classes: 10", 'classes: ["no", "1", "null"]\n  standardise: {mean: [0.5], std: [1.0e-8]}')
+    changed(
+        file,
+        "classes: 10",
+        'classes: ["no", "1", "null"]\n  standardise: {mean: [0.5], std: [1.0e-8]}',
+    )
     scenario = load(file, ["strategy.n_clusters=null", "strategy.lambda=1e300"])
     assert load(write(file, dump(scenario))) == scenario
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     text=st.text(max_size=8),
     number=st.floats(allow_nan=False, allow_infinity=False),
     kind=st.sampled_from(members(AnyStrategy)),
 )
 @example(text="\x85", number=0.0, kind=members(AnyStrategy)[0])
-def test_any_options_and_any_method_survive_a_dump(file: Path, text: str, number: float, kind: Any) -> None:
+def test_any_options_and_any_method_survive_a_dump(
+    file: Path, text: str, number: float, kind: Any
+) -> None:
     options = {"text": text, "number": number, "many": [[1, 2], [], {}], text: {"": None}}
     scenario = load(write(file, WHOLE)).model_copy(update={"strategy": kind()})
-    task = scenario.task.model_copy(update={"model": scenario.task.model.model_copy(update={"options": options})})
+    task = scenario.task.model_copy(
+        update={"model": scenario.task.model.model_copy(update={"options": options})}
+    )
     scenario = scenario.model_copy(update={"task": task})
     assert load(write(file, dump(scenario))) == scenario
 
@@ -418,7 +541,9 @@ def test_every_method_is_listed_with_its_parameters() -> None:
 
 
 def test_every_parameter_has_a_description() -> None:
-    assert [(m["name"], p["name"]) for m in methods() for p in m["parameters"] if not p["description"]] == []
+    assert [
+        (m["name"], p["name"]) for m in methods() for p in m["parameters"] if not p["description"]
+    ] == []
 
 
 def test_the_listed_names_are_those_that_a_file_uses(file: Path) -> None:
@@ -447,7 +572,9 @@ def refused(data: Any) -> bool:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_schema_takes_every_scenario_as_it_was_written_and_as_it_is_spelled_out(path: Path) -> None:
+def test_the_schema_takes_every_scenario_as_it_was_written_and_as_it_is_spelled_out(
+    path: Path,
+) -> None:
     validator = Draft202012Validator(schema())
     validator.validate(yaml.safe_load(path.read_text()))
     validator.validate(yaml.safe_load(dump(load(path))))

@@ -44,7 +44,9 @@ def sample(name: str, /, **labels: str) -> Sample:
     return name, frozenset(labels.items())
 
 
-async def watched(folder: Path) -> tuple[Fleet, list[tuple[Mapping[str, Any], dict[Sample, float]]]]:
+async def watched(
+    folder: Path,
+) -> tuple[Fleet, list[tuple[Mapping[str, Any], dict[Sample, float]]]]:
     """A run to its end, and at each line of its record what a scrape at the next moment finds."""
     scene, broker = scenario("fedclust", evaluation={"every": 1}), MemoryBroker()
     found: list[tuple[Mapping[str, Any], dict[Sample, float]]] = []
@@ -53,13 +55,18 @@ async def watched(folder: Path) -> tuple[Fleet, list[tuple[Mapping[str, Any], di
         async with broker.link("noise") as link:
             await link.publish(Topics(service.scenario.federation).report("agent-0", 0), b"rubbish")
 
-    async with Fleet(folder, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+    async with (
+        Fleet(folder, scene, rules(scene), broker, clients()) as fleet,
+        asyncio.TaskGroup() as group,
+    ):
 
         def watch(row: Mapping[str, Any]) -> None:
             assert fleet.service is not None
             if not found:
                 group.create_task(disturb(fleet.service))
-            asyncio.get_running_loop().call_soon(lambda: found.append((row, scraped(fleet.service))))  # type: ignore[arg-type]
+            asyncio.get_running_loop().call_soon(
+                lambda: found.append((row, scraped(fleet.service)))
+            )  # type: ignore[arg-type]
 
         await fleet.serve(watch=watch)
         await asyncio.sleep(0)
@@ -82,10 +89,18 @@ def test_a_scrape_shows_the_round_the_clusters_and_the_newest_evaluation(tmp_pat
     last = scraped(fleet.service)
     about = {"run": "r1", "name": fleet.scene.name, "method": "fedclust", "state": "finished"}
     assert last[sample("covey_run", **about)] == 1
-    assert last[sample("covey_agents", what="known")] == last[sample("covey_agents", what="takes_part")] == 8
+    assert (
+        last[sample("covey_agents", what="known")]
+        == last[sample("covey_agents", what="takes_part")]
+        == 8
+    )
     (refused,) = fleet.service.roster.refusals.items()
     assert last[sample("covey_refused_messages_total", reason=refused[0])] == refused[1] == 1
-    assert last[sample("covey_wire_bytes_total", direction="up")] == fleet.service.run.traffic["wire_up"] > 0
+    assert (
+        last[sample("covey_wire_bytes_total", direction="up")]
+        == fleet.service.run.traffic["wire_up"]
+        > 0
+    )
 
 
 def test_it_is_served_over_http_and_a_port_in_use_is_named(tmp_path: Path) -> None:
@@ -94,9 +109,14 @@ def test_it_is_served_over_http_and_a_port_in_use_is_named(tmp_path: Path) -> No
     where = ("127.0.0.1", free_port())
     with serving(where, fleet.service):
         with urlopen(f"http://127.0.0.1:{where[1]}/metrics", timeout=10) as answer:
-            assert samples(answer.read().decode())[sample("covey_rounds_done")] == fleet.scene.rounds.count
+            assert (
+                samples(answer.read().decode())[sample("covey_rounds_done")]
+                == fleet.scene.rounds.count
+            )
         with (
-            pytest.raises(UserError, match=f"--metrics 127.0.0.1:{where[1]}: .* choose another port"),
+            pytest.raises(
+                UserError, match=f"--metrics 127.0.0.1:{where[1]}: .* choose another port"
+            ),
             serving(where, fleet.service),
         ):
             pass

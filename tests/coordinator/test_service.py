@@ -28,28 +28,44 @@ async def refusals(folder: Path, *noise: Message) -> dict[str, int]:
     scene, broker = scenario("fedavg"), MemoryBroker()
 
     async def disturb() -> None:
-        await asyncio.sleep(1.0)  # of virtual time: the agents have said who they are, and train for half a second each
+        await asyncio.sleep(
+            1.0
+        )  # of virtual time: the agents have said who they are, and train for half a second each
         async with broker.link("noise") as link:
             for message in noise:
                 await link.publish(message.topic, message.payload)
                 await asyncio.sleep(0.01)
 
-    async with Fleet(folder, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+    async with (
+        Fleet(folder, scene, rules(scene), broker, clients()) as fleet,
+        asyncio.TaskGroup() as group,
+    ):
         group.create_task(disturb())
         await fleet.serve()
         assert fleet.service is not None
         return dict(fleet.service.roster.refusals)
 
 
-def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_part(tmp_path: Path) -> None:
+def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_part(
+    tmp_path: Path,
+) -> None:
     data = bytes(1024)
     part = Part(digest=digest(data), index=0, count=1 << 15, size=1 << 25, about=2, data=data)
-    assert clock.run(refusals(tmp_path, Message(TOPICS.report("agent-0", 0), part.to_bytes())))["too large"] == 1
+    assert (
+        clock.run(refusals(tmp_path, Message(TOPICS.report("agent-0", 0), part.to_bytes())))[
+            "too large"
+        ]
+        == 1
+    )
 
 
-def test_more_agents_than_a_coordinator_can_know_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_agents_than_a_coordinator_can_know_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service, "MOST_AGENTS", 9)
-    statuses = [AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)]
+    statuses = [
+        AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)
+    ]
     noise = [Message(TOPICS.status(one.agent), one.to_bytes()) for one in statuses]
     assert clock.run(refusals(tmp_path, *noise))["too many agents"] == 2
 
@@ -84,7 +100,9 @@ def test_the_roster_in_the_runs_folder_is_replaced_as_a_whole(tmp_path: Path) ->
     opened[-1].close()
 
 
-def test_a_run_that_waits_says_for_whom_after_a_while_and_again_when_that_changes(tmp_path: Path) -> None:
+def test_a_run_that_waits_says_for_whom_after_a_while_and_again_when_that_changes(
+    tmp_path: Path,
+) -> None:
     scene = scenario("fedavg", rounds={"count": 1})
 
     async def program() -> list[str]:
@@ -116,7 +134,14 @@ def test_a_run_that_goes_on_at_once_says_nothing_of_waiting(tmp_path: Path) -> N
 def test_a_run_that_begins_paused_says_so_and_where_to_resume_it(tmp_path: Path) -> None:
     async def told() -> list[object]:
         scene, broker = scenario("fedavg"), MemoryBroker()
-        run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", asyncio.get_running_loop().time())
+        run = Run.start(
+            tmp_path / "run",
+            scene,
+            setup(scene),
+            rules(scene),
+            "r1",
+            asyncio.get_running_loop().time(),
+        )
         run.handle(Paused(), asyncio.get_running_loop().time())
 
         async def resume() -> None:
@@ -124,10 +149,17 @@ def test_a_run_that_begins_paused_says_so_and_where_to_resume_it(tmp_path: Path)
             async with broker.link("operator") as link:
                 await link.publish(TOPICS.control, Control(command="resume").to_bytes())
 
-        async with Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
             group.create_task(resume())
             await fleet.serve(run)
-            return [row.get("command", row["event"]) for row in fleet.rows if row["event"] in ("control", "phase")]
+            return [
+                row.get("command", row["event"])
+                for row in fleet.rows
+                if row["event"] in ("control", "phase")
+            ]
 
     assert clock.run(told())[:3] == ["pause", "resume", "phase"]
 
@@ -136,12 +168,17 @@ def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_pa
     scene, broker = scenario("fedavg"), MemoryBroker()
 
     async def program() -> tuple[dict[str, Any], dict[str, int]]:
-        async with Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
             serving = group.create_task(fleet.serve())
             await asyncio.sleep(1.0)
             async with broker.link("flood") as link:
                 for i in range(500):
-                    status = AgentStatus(agent="flood", session="s", online=True, serial=i, samples=i)
+                    status = AgentStatus(
+                        agent="flood", session="s", online=True, serial=i, samples=i
+                    )
                     await link.publish(TOPICS.status("flood"), status.to_bytes())
             await serving
             assert fleet.service is not None
@@ -157,7 +194,12 @@ def test_the_newest_of_too_many_statuses_is_read_and_the_rest_are_counted(tmp_pa
 def test_a_status_of_megabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
     labels = ["x" * 4000] * 1000
     whole = AgentStatus.model_construct(agent="agent-0", session="s", online=True, labels=labels)
-    assert clock.run(refusals(tmp_path, Message(TOPICS.status("agent-0"), whole.to_bytes())))["too long"] == 1
+    assert (
+        clock.run(refusals(tmp_path, Message(TOPICS.status("agent-0"), whole.to_bytes())))[
+            "too long"
+        ]
+        == 1
+    )
 
 
 def test_after_a_flood_of_made_up_agents_the_roll_is_called_again_and_nobody_honest_is_lost(
@@ -190,7 +232,9 @@ def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
     roster.seen(member, retained=False, epoch="", now=0.0)
     for i in range(5000):
         labels, problem = ["l" * 4000] * 3, "p" * 4000
-        made_up = AgentStatus(agent=f"made-up-{i}", session="s", online=True, labels=labels, problem=problem)
+        made_up = AgentStatus(
+            agent=f"made-up-{i}", session="s", online=True, labels=labels, problem=problem
+        )
         roster.seen(made_up, retained=False, epoch="", now=float(i))
     assert len(roster.entries) == 1 + MOST_STRANGERS
     assert "member" in roster.entries
@@ -198,12 +242,17 @@ def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
     assert roster.forgotten == 5000 - MOST_STRANGERS
 
 
-def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it_may(tmp_path: Path) -> None:
+def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it_may(
+    tmp_path: Path,
+) -> None:
     scene, broker = scenario("fedavg"), MemoryBroker()
     broker.denied = {TOPICS.every_status}
 
     async def program() -> list[list[str]]:
-        async with Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet, asyncio.TaskGroup() as group:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
             serving = group.create_task(fleet.serve())
             await asyncio.sleep(30.0)
             assert not [row for row in fleet.rows if row["event"] == "phase"]
@@ -214,7 +263,9 @@ def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it
     assert clock.run(program()) == [[TOPICS.every_status], []]
 
 
-def test_an_agent_that_may_not_hear_its_orders_says_so_in_its_status_and_works_once_it_may(tmp_path: Path) -> None:
+def test_an_agent_that_may_not_hear_its_orders_says_so_in_its_status_and_works_once_it_may(
+    tmp_path: Path,
+) -> None:
     scene, broker = scenario("fedavg", rounds={"participation": 1.0}), MemoryBroker()
     broker.denied = {TOPICS.order("agent-3")}
 

@@ -20,7 +20,16 @@ from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage
-from tests.small_run import METHODS, clients, fingerprint, in_process, local_for, rules, scenario, setup
+from tests.small_run import (
+    METHODS,
+    clients,
+    fingerprint,
+    in_process,
+    local_for,
+    rules,
+    scenario,
+    setup,
+)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -34,13 +43,22 @@ def phases(folder: Path) -> list[dict[str, Any]]:
 def test_fesem_keeps_a_sketch_of_each_reported_model_and_of_the_centres(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fesem"))
     found = sketches.read(tmp_path, phases(tmp_path))
-    assert [(one.phase, one.rounds) for one in found] == [("warmup", 0), ("train", 1), ("train", 2), ("train", 3)]
-    assert all(one.rows.shape == (len(one.agents), 64) and one.centres.shape == (2, 64) for one in found)
+    assert [(one.phase, one.rounds) for one in found] == [
+        ("warmup", 0),
+        ("train", 1),
+        ("train", 2),
+        ("train", 3),
+    ]
+    assert all(
+        one.rows.shape == (len(one.agents), 64) and one.centres.shape == (2, 64) for one in found
+    )
     last = found[-1]
     assignment = run.strategy.assignment(run.state)
     assert last.clusters == tuple(assignment[agent] for agent in last.agents)
     models = [run.state.stored[agent] for agent in last.agents]
-    assert np.array_equal(last.rows, sketch([*models, *run.state.models], 64, run.scenario.seed)[: len(models)])
+    assert np.array_equal(
+        last.rows, sketch([*models, *run.state.models], 64, run.scenario.seed)[: len(models)]
+    )
 
 
 def test_a_sketch_keeps_distances(tmp_path: Path) -> None:
@@ -52,12 +70,20 @@ def test_a_sketch_keeps_distances(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_keeping_sketches_changes_no_byte_of_a_model_and_no_line_of_the_record(method: str, tmp_path: Path) -> None:
-    runs = [in_process(tmp_path / str(size), scenario(method, records={"sketch": size})) for size in (0, 8)]
+def test_keeping_sketches_changes_no_byte_of_a_model_and_no_line_of_the_record(
+    method: str, tmp_path: Path
+) -> None:
+    runs = [
+        in_process(tmp_path / str(size), scenario(method, records={"sketch": size}))
+        for size in (0, 8)
+    ]
     assert fingerprint(runs[0]) == fingerprint(runs[1])
     assert not (tmp_path / "0" / sketches.FOLDER).exists()
     times = {"seconds", "train_seconds", "fold_seconds"}
-    lines = [[{k: v for k, v in line.items() if k not in times} for line in phases(run.folder)] for run in runs]
+    lines = [
+        [{k: v for k, v in line.items() if k not in times} for line in phases(run.folder)]
+        for run in runs
+    ]
     assert lines[0] == lines[1]
 
 
@@ -96,12 +122,18 @@ def killed_everywhere(folder: Path, scene: Any) -> None:
 
 def answered(run: Run, effects: list[Effect], memories: dict[ClientId, Any], local: Any) -> bool:
     """Report what the open step wants; False where the run wants nothing more."""
-    newest: dict[ClientId, OrderMessage] = {one.client: one.order for one in effects if isinstance(one, SendOrder)}
+    newest: dict[ClientId, OrderMessage] = {
+        one.client: one.order for one in effects if isinstance(one, SendOrder)
+    }
     work = {client: order for client, order in sorted(newest.items()) if order.work is not None}
     for client, order in work.items():
         assert order.work is not None
-        models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
-        report, memories[client] = perform(order, models, local(client, order), memories.get(client, {}), client=client)
+        models = [
+            decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models
+        ]
+        report, memories[client] = perform(
+            order, models, local(client, order), memories.get(client, {}), client=client
+        )
         run.accept(client, report.to_bytes(), 0.0)
     return bool(work)
 
@@ -134,7 +166,9 @@ def test_privacy_keeps_no_sketch_and_refuses_to_be_asked_for_one() -> None:
     assert scenario("fesem").sketch == 64
     assert scenario("fesem", privacy=private).sketch == 0
     assert scenario("fesem", privacy=private, records={"sketch": 0}).sketch == 0
-    with pytest.raises(ValidationError, match=r"records\.sketch keeps a projection of each agent's model"):
+    with pytest.raises(
+        ValidationError, match=r"records\.sketch keeps a projection of each agent's model"
+    ):
         scenario("fesem", privacy=private, records={"sketch": 64})
 
 

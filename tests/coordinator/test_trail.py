@@ -50,7 +50,11 @@ def test_a_run_leaves_a_chain_of_orders_accepted_reports_and_folds(finished: Pat
     assert order["cohort"] == sorted(order["cohort"])
     assert (order["phase"], order["method"], order["step"]) == ("train", "fedavg", 1)
     assert fold["reporters"] == order["cohort"]
-    accepted = {line["fields"]["agent"] for line in records(finished, "accept") if line["fields"]["step"] == 1}
+    accepted = {
+        line["fields"]["agent"]
+        for line in records(finished, "accept")
+        if line["fields"]["step"] == 1
+    }
     assert accepted == set(order["cohort"])
     assert len(records(finished, "order")) == len(records(finished, "fold"))
     code, found = audited(finished)
@@ -69,7 +73,9 @@ def test_a_run_leaves_a_chain_of_orders_accepted_reports_and_folds(finished: Pat
     ],
     ids=["a byte", "a line gone", "lines swapped", "the tail cut", "everything gone"],
 )
-def test_the_command_names_the_first_wrong_line(finished: Path, tmp_path: Path, damage: Any, line: int) -> None:
+def test_the_command_names_the_first_wrong_line(
+    finished: Path, tmp_path: Path, damage: Any, line: int
+) -> None:
     folder = copied(finished, tmp_path / "run")
     lines = (folder / FILE).read_bytes().splitlines(keepends=True)
     (folder / FILE).write_bytes(b"".join(damage(lines)))
@@ -104,7 +110,9 @@ def test_a_head_that_was_noted_earlier_is_compared(finished: Path) -> None:
     assert refused.exit_code == 2
 
 
-def test_a_resumed_run_goes_on_in_the_same_chain_and_speaks_of_the_torn_line(tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_in_the_same_chain_and_speaks_of_the_torn_line(
+    tmp_path: Path,
+) -> None:
     scene = scenario("fedavg")
     Run.start(tmp_path, scene, setup(scene), rules(scene), "r1", 0.0)
     with (tmp_path / FILE).open("ab") as file:
@@ -113,8 +121,15 @@ def test_a_resumed_run_goes_on_in_the_same_chain_and_speaks_of_the_torn_line(tmp
     Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
     checked = check(tmp_path)
     assert checked.verdict.whole
-    assert checked.verdict.notes == ("line 3: an unfinished line of 13 bytes was cut off at a restart",)
-    assert [line["event"] for line in records(tmp_path)] == ["begin", "start", "log_repaired", "resume"]
+    assert checked.verdict.notes == (
+        "line 3: an unfinished line of 13 bytes was cut off at a restart",
+    )
+    assert [line["event"] for line in records(tmp_path)] == [
+        "begin",
+        "start",
+        "log_repaired",
+        "resume",
+    ]
 
 
 def test_a_resume_over_a_log_that_was_cut_off_leaves_it_broken(tmp_path: Path) -> None:
@@ -127,7 +142,9 @@ def test_a_resume_over_a_log_that_was_cut_off_leaves_it_broken(tmp_path: Path) -
     assert "line 2 was once there" in broken.why
 
 
-def test_with_a_key_a_run_computes_the_same_and_only_the_key_checks_its_log(finished: Path, tmp_path: Path) -> None:
+def test_with_a_key_a_run_computes_the_same_and_only_the_key_checks_its_log(
+    finished: Path, tmp_path: Path
+) -> None:
     scene = scenario("fedavg")
     run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0, KEY)
     run.audit.close("end")

@@ -26,18 +26,24 @@ def fleet(folder: Path) -> Fleet:
 
 async def second(folder: Path, broker: MemoryBroker) -> None:
     """Another run in the same federation, begun later."""
-    run = Run.start(folder, SCENE, setup(SCENE), rules(SCENE), "r2", asyncio.get_running_loop().time())
+    run = Run.start(
+        folder, SCENE, setup(SCENE), rules(SCENE), "r2", asyncio.get_running_loop().time()
+    )
     async with broker.link("second", last_will(Topics(SCENE.federation))) as link:
         await Service(run, link, session="z-younger").serve()
 
 
-def test_the_second_of_two_that_meet_ends_with_an_error_and_the_first_one_finishes(tmp_path: Path) -> None:
+def test_the_second_of_two_that_meet_ends_with_an_error_and_the_first_one_finishes(
+    tmp_path: Path,
+) -> None:
     async def story() -> Run:
         these = fleet(tmp_path)
         async with these:
             first = asyncio.create_task(these.serve())
             await asyncio.sleep(1)
-            with pytest.raises(UserError, match="another coordinator is at work in federation 'default'"):
+            with pytest.raises(
+                UserError, match="another coordinator is at work in federation 'default'"
+            ):
                 await second(tmp_path / "other", these.broker)
             assert not first.done()
             return await first
@@ -45,7 +51,9 @@ def test_the_second_of_two_that_meet_ends_with_an_error_and_the_first_one_finish
     assert clock.run(story(), within_s=36_000).engine.round == ROUNDS
 
 
-def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_rival(tmp_path: Path) -> None:
+def test_a_coordinator_whose_connection_breaks_again_and_again_is_not_its_own_rival(
+    tmp_path: Path,
+) -> None:
     async def story() -> Run:
         these = fleet(tmp_path)
         async with these:

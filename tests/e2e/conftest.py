@@ -27,7 +27,13 @@ def scenario(folder: Path, *, simulated: bool, **sections: Any) -> Path:
         },
         "training": {"epochs": 2, "batch": 10, "lr": 0.1},
         "strategy": {"name": "fedclust", "n_clusters": 2},
-        "rounds": {"count": 8, "participation": 0.5, "start_agents": agents, "deadline_s": 120, "absence_s": 20},
+        "rounds": {
+            "count": 8,
+            "participation": 0.5,
+            "start_agents": agents,
+            "deadline_s": 120,
+            "absence_s": 20,
+        },
         "wire": {"part_bytes": 2048},
     }
     if simulated:
@@ -53,7 +59,14 @@ def fleet(folder: Path, port: int, **sections: Any) -> Iterator[Program]:
     path = scenario(folder, simulated=True, **sections)
     url = f"mqtt://127.0.0.1:{port}"
     with program(
-        "covey.agent.cli", "fleet", str(path), "--broker", url, "--run-dir", str(folder), log=folder / "f.log"
+        "covey.agent.cli",
+        "fleet",
+        str(path),
+        "--broker",
+        url,
+        "--run-dir",
+        str(folder),
+        log=folder / "f.log",
     ) as f:
         until(lambda: "agents" in f.output, of=f)
         yield f
@@ -63,7 +76,17 @@ def coordinator(folder: Path, port: int, *more: str, out: str = "run", **section
     """`coordinator run` at this broker, without a fleet of its own. The caller ends it."""
     path = scenario(folder, simulated=False, **sections)
     url = f"mqtt://127.0.0.1:{port}"
-    command = ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), "--broker", url, "--json", *more]
+    command = [
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        str(folder / out),
+        "--broker",
+        url,
+        "--json",
+        *more,
+    ]
     return Program(command, folder / f"{out}.log")
 
 

@@ -19,7 +19,16 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.messages import RosterMessage
 from covey.shared.wire.topics import Topics
 from tests.e2e.conftest import coordinator, finish
-from tests.processes import Program, free_port, mosquitto, needs_mosquitto, program, result, rows, until
+from tests.processes import (
+    Program,
+    free_port,
+    mosquitto,
+    needs_mosquitto,
+    program,
+    result,
+    rows,
+    until,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
@@ -60,7 +69,18 @@ def start(folder: Path, name: str, data: Path, port: int, *more: str) -> list[st
     """The command line of one agent."""
     broker = f"mqtt://127.0.0.1:{port}"
     state = ["--state", str(folder / f"state-{name}")]
-    return ["covey.agent.cli", "start", "--data", str(data), "--id", name, "--broker", broker, *state, *more]
+    return [
+        "covey.agent.cli",
+        "start",
+        "--data",
+        str(data),
+        "--id",
+        name,
+        "--broker",
+        broker,
+        *state,
+        *more,
+    ]
 
 
 def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_path: Path) -> None:
@@ -74,11 +94,19 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
     sections: dict[str, Any] = {
         "task": {"scale": 1 / 240},
         "training": {"epochs": 200},  # the table's agent takes seconds, the others a fraction
-        "rounds": {"count": 3, "participation": 1.0, "start_agents": 3, "deadline_s": DEADLINE_S, "absence_s": 1},
+        "rounds": {
+            "count": 3,
+            "participation": 1.0,
+            "start_agents": 3,
+            "deadline_s": DEADLINE_S,
+            "absence_s": 1,
+        },
     }
     with ExitStack() as stack:
         stack.enter_context(mosquitto(tmp_path, port))
-        agents = {name: Program(command, tmp_path / f"{name}.log") for name, command in commands.items()}
+        agents = {
+            name: Program(command, tmp_path / f"{name}.log") for name, command in commands.items()
+        }
         for agent in agents.values():
             stack.callback(agent.stop)
         this = fedavg(tmp_path, port, sections)
@@ -97,7 +125,9 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
         until(lambda: takes_part(tmp_path / "run", "table"), of=back)
         control(port, "resume", of=this)
         finish(this, 240)
-    assert any("table" in row["reported"] for row in rows(tmp_path / "run") if row["phase"] == "train")
+    assert any(
+        "table" in row["reported"] for row in rows(tmp_path / "run") if row["phase"] == "train"
+    )
     assert result(tmp_path / "run")["took_part"] == ["arrays", "images", "table"]
 
 
@@ -144,7 +174,12 @@ def test_an_agent_whose_data_is_wrong_stays_out_and_says_why(tmp_path: Path) -> 
         finish(this)
         url = f"mqtt://127.0.0.1:{port}"
         with program(
-            "covey.coordinator.cli", "status", "--broker", url, "--json", log=tmp_path / "status.log"
+            "covey.coordinator.cli",
+            "status",
+            "--broker",
+            url,
+            "--json",
+            log=tmp_path / "status.log",
         ) as status:
             assert status.process.wait(30) == 0, status.output
     assert '"wrong"' in status.output

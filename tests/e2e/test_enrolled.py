@@ -21,7 +21,10 @@ SCENARIO = {
     "seed": 1,
     "task": {"features": [4], "classes": 2, "model": {"name": "linear"}},
     "training": {"batch": 10, "lr": 0.1},
-    "strategy": {"name": "fedclust", "n_clusters": 2},  # signatures, clusters' models, reports: all kinds of topics
+    "strategy": {
+        "name": "fedclust",
+        "n_clusters": 2,
+    },  # signatures, clusters' models, reports: all kinds of topics
     "rounds": {"count": 1, "start_agents": 2, "quorum": 2},
 }
 
@@ -29,7 +32,13 @@ SCENARIO = {
 def data(folder: Path, seed: int) -> Path:
     x = np.random.default_rng(seed).normal(size=(40, 4)).astype(np.float32)
     path = folder / f"{seed}.npz"
-    np.savez(path, x=x, y=(x[:, 0] > 0).astype(np.int64), x_test=x[:10], y_test=(x[:10, 0] > 0).astype(np.int64))
+    np.savez(
+        path,
+        x=x,
+        y=(x[:, 0] > 0).astype(np.int64),
+        x_test=x[:10],
+        y_test=(x[:10, 0] > 0).astype(np.int64),
+    )
     return path
 
 
@@ -44,12 +53,23 @@ def test_a_run_where_everybody_is_held_to_the_rules(tmp_path: Path) -> None:
         def start(name: str, *command: str) -> Program:
             return stack.enter_context(program(*command, log=tmp_path / f"{name}.log"))
 
-        broker = start("broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1")
+        broker = start(
+            "broker", "covey.broker.cli", "up", "--home", str(home.folder), "--host", "127.0.0.1"
+        )
         until(lambda: "listens" in broker.output, of=broker)
         for seed, name in enumerate(AGENTS):
             own = ["--credentials", str(home.enroll(name)), "--state", str(tmp_path / name)]
             start(name, "covey.agent.cli", "start", "--data", str(data(tmp_path, seed)), *own)
-        line = ["covey.coordinator.cli", "run", str(tmp_path / "scenario.yaml"), "--out", str(out), "--json"]
-        finish(Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log"))
+        line = [
+            "covey.coordinator.cli",
+            "run",
+            str(tmp_path / "scenario.yaml"),
+            "--out",
+            str(out),
+            "--json",
+        ]
+        finish(
+            Program([*line, "--credentials", str(home.file("coordinator"))], tmp_path / "run.log")
+        )
     assert result(out)["rounds"] == 1
     assert set(result(out)["assignment"]) == set(AGENTS)

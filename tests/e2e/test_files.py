@@ -20,7 +20,10 @@ def run(folder: Path, out: str, **sections: Any) -> Path:
     path = scenario(folder, simulated=True, fleet={"faults": {}}, **sections)
     sets = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2", "--embedded", "--json"]
     finish(
-        Program(["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *sets], folder / f"{out}.log")
+        Program(
+            ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *sets],
+            folder / f"{out}.log",
+        )
     )
     return folder / out
 
@@ -33,7 +36,9 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
         wanted = ("train_idx", "train_ptr", "test_idx", "test_ptr")
         np.savez(tmp_path / "split.npz", **{name: whole[name] for name in wanted})
     trained = [row["invited"] for row in rows(first) if row["phase"] == "train"]
-    (tmp_path / "who.json").write_text(json.dumps([[int(who.split("-")[1]) for who in row] for row in trained]))
+    (tmp_path / "who.json").write_text(
+        json.dumps([[int(who.split("-")[1]) for who in row] for row in trained])
+    )
     base = scenario(tmp_path, simulated=True)
     files = {
         "task.init": "theta.npz",
@@ -42,15 +47,27 @@ def test_a_run_from_files_is_the_run_that_wrote_them(tmp_path: Path) -> None:
         "seed": "5",
     }
     sets = [word for key, value in files.items() for word in ("--set", f"{key}={value}")]
-    command = ["covey.coordinator.cli", "run", str(base), "--out", str(tmp_path / "second"), "--embedded", "--json"]
+    command = [
+        "covey.coordinator.cli",
+        "run",
+        str(base),
+        "--out",
+        str(tmp_path / "second"),
+        "--embedded",
+        "--json",
+    ]
     more = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2"]
     finish(Program([*command, *more, *sets], tmp_path / "second.log"))
     assert model_bytes(tmp_path / "second") == model_bytes(first)
-    assert [row["invited"] for row in rows(tmp_path / "second") if row["phase"] == "train"] == trained
+    assert [
+        row["invited"] for row in rows(tmp_path / "second") if row["phase"] == "train"
+    ] == trained
     assert result(tmp_path / "second")["accuracy"]["server"] == result(first)["accuracy"]["server"]
 
 
-def test_initial_weights_of_the_wrong_length_are_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_initial_weights_of_the_wrong_length_are_refused_before_anything_starts(
+    tmp_path: Path,
+) -> None:
     path = scenario(tmp_path, simulated=True)
     np.savez(tmp_path / "theta.npz", theta0=np.zeros(7, np.float32))
     command = [

@@ -11,14 +11,25 @@ import pytest
 
 from covey.coordinator.run.audit_trail import check
 from tests.e2e.conftest import coordinator, finish, fleet, scenario
-from tests.processes import Program, free_port, model_bytes, mosquitto, needs_mosquitto, result, rows, until
+from tests.processes import (
+    Program,
+    free_port,
+    model_bytes,
+    mosquitto,
+    needs_mosquitto,
+    result,
+    rows,
+    until,
+)
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 KILLS = 10
 
 
-def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(tmp_path: Path, undisturbed: Path) -> None:
+def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(
+    tmp_path: Path, undisturbed: Path
+) -> None:
     port, dice = free_port(), random.Random(1)  # noqa: S311 - bad luck, no secrets
     with mosquitto(tmp_path, port), fleet(tmp_path, port):
         this, kills = coordinator(tmp_path, port), 0
@@ -31,25 +42,38 @@ def test_a_coordinator_killed_ten_times_ends_with_the_same_bytes(tmp_path: Path,
     assert kills >= KILLS - 3, f"only {kills} kills hit the run"
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
     assert result(tmp_path / "run")["assignment"] == result(undisturbed)["assignment"]
-    assert [row["reported"] for row in rows(tmp_path / "run")] == [row["reported"] for row in rows(undisturbed)]
+    assert [row["reported"] for row in rows(tmp_path / "run")] == [
+        row["reported"] for row in rows(undisturbed)
+    ]
     audited = check(tmp_path / "run").verdict
     assert audited.whole, audited.broken
-    assert audited.events["resume"] >= kills - 1  # a kill may come before the run's first line of that life
+    assert (
+        audited.events["resume"] >= kills - 1
+    )  # a kill may come before the run's first line of that life
 
 
 def at_work(this: Program) -> bool:
     """Wait until a coordinator is connected, and so has a checkpoint; False where its run was over before."""
     links = this.output.count('"event": "link"')
-    until(lambda: this.output.count('"event": "link"') > links or this.process.poll() is not None, of=this)
+    until(
+        lambda: this.output.count('"event": "link"') > links or this.process.poll() is not None,
+        of=this,
+    )
     return this.process.poll() is None
 
 
-@pytest.mark.parametrize("persistence", [True, False], ids=["with persistence", "without persistence"])
+@pytest.mark.parametrize(
+    "persistence", [True, False], ids=["with persistence", "without persistence"]
+)
 def test_a_broker_killed_in_mid_run_ends_with_the_same_bytes(
     tmp_path: Path, undisturbed: Path, persistence: bool
 ) -> None:
     port = free_port()
-    config = f"persistence true\npersistence_location {tmp_path}/\nautosave_interval 1\n" if persistence else ""
+    config = (
+        f"persistence true\npersistence_location {tmp_path}/\nautosave_interval 1\n"
+        if persistence
+        else ""
+    )
     with mosquitto(tmp_path, port, config) as first, fleet(tmp_path, port):
         this = coordinator(tmp_path, port)
         until(lambda: len(rows(tmp_path / "run")) >= 2, of=this)
@@ -76,7 +100,14 @@ def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Pat
     path = scenario(tmp_path, simulated=True)
     runs = []
     for name in ("whole", "killed"):
-        command = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / name), "--json"]
+        command = [
+            "covey.coordinator.cli",
+            "run",
+            str(path),
+            "--out",
+            str(tmp_path / name),
+            "--json",
+        ]
         this = Program(command, tmp_path / f"{name}.log")
         if name == "killed":
             until(lambda: len(rows(tmp_path / "killed")) >= 2, of=this)
@@ -87,7 +118,9 @@ def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Pat
     assert runs[0] == runs[1]
 
 
-def test_what_cannot_be_resumed_is_refused_and_left_alone(tmp_path: Path, undisturbed: Path) -> None:
+def test_what_cannot_be_resumed_is_refused_and_left_alone(
+    tmp_path: Path, undisturbed: Path
+) -> None:
     folder, port = tmp_path / "run", free_port()
     shutil.copytree(undisturbed, folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

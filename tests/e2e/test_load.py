@@ -29,7 +29,9 @@ def test_two_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path
     sections: dict[str, Any] = {
         "fleet": {"agents": agents, "partition": {"name": "iid"}, "faults": {}},
         "training": {"epochs": 1},
-        "task": {"model": {"name": "mlp", "options": {"hidden": 66}}},  # 4 960 values: 20 parts of 1 KiB
+        "task": {
+            "model": {"name": "mlp", "options": {"hidden": 66}}
+        },  # 4 960 values: 20 parts of 1 KiB
         "rounds": {"count": 2, "participation": 1.0, "start_agents": agents, "absence_s": 5},
         "wire": {"part_bytes": 1024},
     }
@@ -40,11 +42,15 @@ def test_two_hundred_agents_with_twenty_parts_each_on_a_stock_mosquitto(tmp_path
     assert all(row["missing"] == [] for row in rows(tmp_path / "run"))
 
 
-def test_noise_on_every_topic_changes_no_byte_and_is_counted(tmp_path: Path, undisturbed: Path) -> None:
+def test_noise_on_every_topic_changes_no_byte_and_is_counted(
+    tmp_path: Path, undisturbed: Path
+) -> None:
     port = free_port()
     with mosquitto(tmp_path, port), fleet(tmp_path, port) as agents:
         this = coordinator(tmp_path, port)
-        asyncio.run(make_noise(f"mqtt://127.0.0.1:{port}", NOISE, psutil.Process(agents.process.pid)))
+        asyncio.run(
+            make_noise(f"mqtt://127.0.0.1:{port}", NOISE, psutil.Process(agents.process.pid))
+        )
         assert this.process.poll() is None, "the noise came after the run"
         finish(this)
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)

@@ -33,7 +33,9 @@ def test_the_second_agent_of_one_id_ends_and_says_why(tmp_path: Path) -> None:
     assert "Traceback" not in two.output
 
 
-def test_a_second_coordinator_ends_before_it_disturbs_the_first(tmp_path: Path, undisturbed: Path) -> None:
+def test_a_second_coordinator_ends_before_it_disturbs_the_first(
+    tmp_path: Path, undisturbed: Path
+) -> None:
     port = free_port()
     with mosquitto(tmp_path, port), fleet(tmp_path, port):
         first = coordinator(tmp_path, port)
@@ -42,9 +44,13 @@ def test_a_second_coordinator_ends_before_it_disturbs_the_first(tmp_path: Path, 
         assert second.process.wait(60) == 2
         finish(first)
         again = coordinator(tmp_path, port, out="again")
-        until(lambda: '"up": true' in again.output, of=again)  # what is retained of a finished run is no rival
+        until(
+            lambda: '"up": true' in again.output, of=again
+        )  # what is retained of a finished run is no rival
         again.stop()
     assert "another coordinator is at work in federation 'default'" in second.output
     assert "`federation` in the scenario" in second.output
     assert not (tmp_path / "second").exists()
-    assert [row["reported"] for row in rows(tmp_path / "run")] == [row["reported"] for row in rows(undisturbed)]
+    assert [row["reported"] for row in rows(tmp_path / "run")] == [
+        row["reported"] for row in rows(undisturbed)
+    ]

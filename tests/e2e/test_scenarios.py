@@ -20,8 +20,17 @@ from tests.processes import ROOT, Program, needs_mosquitto, result, rows
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 DATA = Path(os.environ.get("COVEY_DATA_ROOT", ROOT.parent / "shared" / "data"))
 SMALL = {  # the same scenario with few agents and one round
-    "fmnist_fedclust": ["fleet.agents=6", "rounds.participation=0.5", "training.epochs=1", "fleet.limit=3000"],
-    "writers_fesem": ["fleet.agents=8", "fleet.partition.populations={hsf0: 4, hsf4: 4}", "training.epochs=1"],
+    "fmnist_fedclust": [
+        "fleet.agents=6",
+        "rounds.participation=0.5",
+        "training.epochs=1",
+        "fleet.limit=3000",
+    ],
+    "writers_fesem": [
+        "fleet.agents=8",
+        "fleet.partition.populations={hsf0: 4, hsf4: 4}",
+        "training.epochs=1",
+    ],
     "har_people": ["training.epochs=1", "rounds.participation=0.1"],
 }
 
@@ -30,8 +39,18 @@ def run(folder: Path, name: str, *more: str) -> dict[str, Any]:
     """The result of a scenario of ours, run as a user would."""
     folder.mkdir(exist_ok=True)
     out = folder / "run"
-    one_worker = ["--set", "fleet.workers=1"]  # one import of torch, which takes longer than all the work
-    command = ["covey.coordinator.cli", "run", str(ROOT / "scenarios" / f"{name}.yaml"), "--out", str(out), "--json"]
+    one_worker = [
+        "--set",
+        "fleet.workers=1",
+    ]  # one import of torch, which takes longer than all the work
+    command = [
+        "covey.coordinator.cli",
+        "run",
+        str(ROOT / "scenarios" / f"{name}.yaml"),
+        "--out",
+        str(out),
+        "--json",
+    ]
     command += [*one_worker, *more]
     finish(Program(command, folder / "run.log"), 240)
     return result(out)
@@ -58,7 +77,13 @@ def test_the_known_memberships_of_a_scenario_are_the_truth_of_its_partition(name
     strategies = [method.strategy for method in scene.compare.methods]
     [known] = [one.known for one in strategies if isinstance(one, Fuzzy) and one.known]
     labels = np.repeat(np.arange(10), 100)
-    split = partition(scene.fleet.partition, labels, scene.fleet.agents, np.random.default_rng(0), test_targets=labels)
+    split = partition(
+        scene.fleet.partition,
+        labels,
+        scene.fleet.agents,
+        np.random.default_rng(0),
+        test_targets=labels,
+    )
     assert split.truth is not None
     names = [agent_name(i, scene.fleet.agents) for i in range(scene.fleet.agents)]
     assert np.allclose([known[name] for name in names], split.truth)
@@ -67,7 +92,9 @@ def test_the_known_memberships_of_a_scenario_are_the_truth_of_its_partition(name
 
 @pytest.mark.processes
 @pytest.mark.parametrize("broker", [pytest.param("mosquitto", marks=needs_mosquitto), "embedded"])
-def test_fedclust_finds_the_planted_clusters_of_digits_and_beats_fedavg(tmp_path: Path, broker: str) -> None:
+def test_fedclust_finds_the_planted_clusters_of_digits_and_beats_fedavg(
+    tmp_path: Path, broker: str
+) -> None:
     which = ["--embedded"] if broker == "embedded" else []
     clustered = run(tmp_path / "a", "digits", *which)
     assert clustered["ari"] == 1.0
@@ -80,11 +107,15 @@ def test_fedclust_finds_the_planted_clusters_of_digits_and_beats_fedavg(tmp_path
 @pytest.mark.processes
 def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> None:
     summary = run(tmp_path, "faults")
-    folded = [row for row in rows(tmp_path / "run") if row["event"] == "phase" and row["phase"] == "train"]
+    folded = [
+        row for row in rows(tmp_path / "run") if row["event"] == "phase" and row["phase"] == "train"
+    ]
     assert summary["rounds"] == len(folded) == 12
     assert all(len(row["reported"]) >= 3 for row in folded)
     assert any(row["missing"] for row in folded), "nobody died"
-    assert {"agent-03", "agent-09"} <= set(summary["assignment"]), "the newcomer or the returner has no cluster"
+    assert {"agent-03", "agent-09"} <= set(summary["assignment"]), (
+        "the newcomer or the returner has no cluster"
+    )
     invited = {who for row in folded if row["round"] >= 5 for who in row["invited"]}
     assert not {"agent-07", "agent-12"} & invited, "an agent that left for good was invited"
     assert macro(summary, "server") > 0.9
@@ -94,7 +125,11 @@ def test_the_faults_scenario_completes_and_keeps_its_quorum(tmp_path: Path) -> N
 def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) -> None:
     sets = [word for text in ("rounds.count=3", "fleet.agents=20") for word in ("--set", text)]
     summary = run(tmp_path, "private", *sets)
-    accounts = [row["privacy"]["client"]["epsilon"] for row in rows(tmp_path / "run") if row["event"] == "phase"]
+    accounts = [
+        row["privacy"]["client"]["epsilon"]
+        for row in rows(tmp_path / "run")
+        if row["event"] == "phase"
+    ]
     assert accounts == sorted(accounts)
     assert len(set(accounts)) == 3
     assert summary["privacy"] == {
@@ -104,7 +139,9 @@ def test_the_private_scenario_records_epsilon_after_every_round(tmp_path: Path) 
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"the larger data sets are not in {DATA} (set COVEY_DATA_ROOT)")
+@pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"the larger data sets are not in {DATA} (set COVEY_DATA_ROOT)"
+)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_scenario_on_real_data_runs(tmp_path: Path, name: str) -> None:
     sets = [word for text in ["rounds.count=1", *SMALL[name]] for word in ("--set", text)]

@@ -22,7 +22,9 @@ def strict_broker(folder: Path) -> Iterator[tuple[str, Authority]]:
     authority, port = Authority(folder), free_port()
     own = authority.sign("broker")
     tls = ["--tls-cert", str(own.cert), "--tls-key", str(own.key), "--tls-ca", str(authority.cert)]
-    with program("covey.broker.cli", "up", "--port", str(port), *tls, log=folder / "broker.log") as broker:
+    with program(
+        "covey.broker.cli", "up", "--port", str(port), *tls, log=folder / "broker.log"
+    ) as broker:
         until(lambda: "listens" in broker.output, of=broker)
         yield f"mqtts://localhost:{port}", authority
 
@@ -30,14 +32,35 @@ def strict_broker(folder: Path) -> Iterator[tuple[str, Authority]]:
 @pytest.mark.broker
 @needs_mosquitto
 @needs_openssl
-def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificates(tmp_path: Path) -> None:
+def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificates(
+    tmp_path: Path,
+) -> None:
     path = scenario(tmp_path, simulated=True, rounds={"count": 2})
     with strict_broker(tmp_path) as (url, authority):
         own = authority.sign("coordinator")
-        reach = ["--broker", url, "--ca", str(authority.cert), "--cert", str(own.cert), "--key", str(own.key)]
-        command = ["covey.coordinator.cli", "run", str(path), "--out", str(tmp_path / "run"), "--json", *reach]
+        reach = [
+            "--broker",
+            url,
+            "--ca",
+            str(authority.cert),
+            "--cert",
+            str(own.cert),
+            "--key",
+            str(own.key),
+        ]
+        command = [
+            "covey.coordinator.cli",
+            "run",
+            str(path),
+            "--out",
+            str(tmp_path / "run"),
+            "--json",
+            *reach,
+        ]
         finish(Program(command, tmp_path / "run.log"))
-        with program("covey.coordinator.cli", "status", *reach, log=tmp_path / "status.log") as status:
+        with program(
+            "covey.coordinator.cli", "status", *reach, log=tmp_path / "status.log"
+        ) as status:
             assert status.process.wait(60) == 0, status.output
             assert "e2e: finished, round 2 of 2" in status.output
     assert result(tmp_path / "run")["rounds"] == 2
@@ -51,10 +74,18 @@ def test_without_a_certificate_every_program_says_what_is_missing(tmp_path: Path
     path = scenario(tmp_path, simulated=True)
     with strict_broker(tmp_path) as (url, authority):
         reach = ["--broker", url, "--ca", str(authority.cert)]
-        with program("covey.coordinator.cli", "status", *reach, log=tmp_path / "status.log") as status:
+        with program(
+            "covey.coordinator.cli", "status", *reach, log=tmp_path / "status.log"
+        ) as status:
             assert status.process.wait(60) == 2, status.output
         with program(
-            "covey.agent.cli", "fleet", str(path), "--run-dir", str(tmp_path), *reach, log=tmp_path / "f.log"
+            "covey.agent.cli",
+            "fleet",
+            str(path),
+            "--run-dir",
+            str(tmp_path),
+            *reach,
+            log=tmp_path / "f.log",
         ) as f:
             until(lambda: "no connection" in f.output, of=f)
     for output in (status.output, f.output):
@@ -84,7 +115,14 @@ def test_no_command_line_of_a_run_has_the_password_and_its_fleet_says_once_that_
 ) -> None:
     monkeypatch.setenv("COVEY_BROKER", f"mqtt://ann:s3cret@127.0.0.1:{free_port()}")
     path, log = scenario(tmp_path, simulated=True), tmp_path / "run" / "fleet.log"
-    with program("covey.coordinator.cli", "run", str(path), "--out", str(log.parent), log=tmp_path / "run.log") as run:
+    with program(
+        "covey.coordinator.cli",
+        "run",
+        str(path),
+        "--out",
+        str(log.parent),
+        log=tmp_path / "run.log",
+    ) as run:
         until(lambda: log.exists() and "no connection" in log.read_text(), of=run)
         programs = psutil.Process(run.process.pid).children(recursive=True)
         lines = [" ".join(one.cmdline()) for one in programs]

@@ -10,7 +10,14 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from tests.fuzz.campaign import Figures, campaign
@@ -24,12 +31,15 @@ def main(
     inputs: Annotated[int, typer.Option(help="of all targets together")] = 1_000_000,
     seed: Annotated[int, typer.Option(help="the same seed makes the same inputs")] = 1,
     only: Annotated[
-        list[str] | None, typer.Option(help="targets whose names contain this; all inputs are theirs")
+        list[str] | None,
+        typer.Option(help="targets whose names contain this; all inputs are theirs"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder of the figures; delete it to begin from the first input")] = Path(
-        "runs/fuzz"
-    ),
-    markdown: Annotated[bool, typer.Option("--markdown", help="run nothing, print the figures as a table")] = False,
+    out: Annotated[
+        Path, typer.Option(help="folder of the figures; delete it to begin from the first input")
+    ] = Path("runs/fuzz"),
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="run nothing, print the figures as a table")
+    ] = False,
 ) -> None:
     """Feed hostile input to every reader of bytes. Exit code 1 where one crashed, or grew."""
     wanted = shares(inputs, tuple(only or ()))
@@ -45,7 +55,10 @@ def main(
         TimeRemainingColumn(), console=console,
     ) as bar:  # fmt: skip
         whole = bar.add_task("all targets", total=sum(wanted.values()))
-        bar.advance(whole, sum(min(known[name].inputs, count) for name, count in wanted.items() if name in known))
+        bar.advance(
+            whole,
+            sum(min(known[name].inputs, count) for name, count in wanted.items() if name in known),
+        )
         for name, count in wanted.items():
             figures = known.setdefault(name, Figures(name))
             before = figures.inputs
@@ -57,7 +70,9 @@ def main(
     bad = [figures for figures in known.values() if figures.crashes or figures.growth > MAX_GROWTH]
     for figures in bad:
         for crash in figures.crashes[:10]:
-            console.print(f"{figures.name} input {crash.index}: {crash.what}\n  {crash.where}", markup=False)
+            console.print(
+                f"{figures.name} input {crash.index}: {crash.what}\n  {crash.where}", markup=False
+            )
         if figures.growth > MAX_GROWTH:
             console.print(f"{figures.name} grew by {figures.growth // MIB} MiB")
     console.print(f"figures: {place}")
@@ -97,8 +112,12 @@ def markdown_table(known: Mapping[str, Figures]) -> str:
         name, *cells = _row(figures)[:-1]
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     inputs, crashes, seconds = _sums(known)
-    accepted, refused = (sum(int(_row(figures)[place]) for figures in known.values()) for place in (2, 3))
-    lines.append(f"| **all** | **{inputs}** | {accepted} | {refused} | | **{crashes}** | {seconds:.0f} | | |")
+    accepted, refused = (
+        sum(int(_row(figures)[place]) for figures in known.values()) for place in (2, 3)
+    )
+    lines.append(
+        f"| **all** | **{inputs}** | {accepted} | {refused} | | **{crashes}** | {seconds:.0f} | | |"
+    )
     return "\n".join(lines)
 
 
@@ -106,12 +125,20 @@ def _sums(known: Mapping[str, Figures]) -> tuple[int, int, float]:
     """Inputs, crashes and seconds of all targets."""
     every = known.values()
     crashes = sum(len(figures.crashes) for figures in every)
-    return sum(figures.inputs for figures in every), crashes, sum(figures.seconds for figures in every)
+    return (
+        sum(figures.inputs for figures in every),
+        crashes,
+        sum(figures.seconds for figures in every),
+    )
 
 
 def _row(figures: Figures) -> list[str]:
     fine = {"accepted", "honest"}
-    refused = [(reason, count) for reason, count in figures.reasons.most_common() if reason not in {*fine, "crash"}]
+    refused = [
+        (reason, count)
+        for reason, count in figures.reasons.most_common()
+        if reason not in {*fine, "crash"}
+    ]
     accepted = sum(figures.reasons[name] for name in fine)
     reasons = ", ".join(f"{reason} {count}" for reason, count in refused[:3])
     return [
@@ -138,7 +165,9 @@ def _read(place: Path) -> dict[str, Figures]:
 
 def _write(place: Path, known: Mapping[str, Figures]) -> None:
     beside = place.with_suffix(".new")
-    beside.write_text(json.dumps({name: figures.to_json() for name, figures in known.items()}, indent=1))
+    beside.write_text(
+        json.dumps({name: figures.to_json() for name, figures in known.items()}, indent=1)
+    )
     beside.replace(place)
 
 

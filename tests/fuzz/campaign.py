@@ -34,7 +34,9 @@ CHUNK = 1000  # inputs between two reports to the parent
 WARM_UP = 0.1  # share of a target's inputs before which growth is not counted: caches fill
 SUSPICIOUS_S = 1.0  # CPU seconds for one input that are measured a second time
 SLOW_S = 20.0  # CPU seconds for one input that count as a crash
-ADDRESS_SPACE = 8 << 30  # bytes of a child: more is refused by the system, and shows as a MemoryError
+ADDRESS_SPACE = (
+    8 << 30
+)  # bytes of a child: more is refused by the system, and shows as a MemoryError
 ACCEPTED = "accepted"
 
 
@@ -82,7 +84,9 @@ def one(this: Target, run: Callable[[Any], str], data: Any) -> tuple[str, Crash 
         return error.reason if isinstance(error, DecodeError) else type(error).__name__, None
     except (Exception, TooSlow) as error:
         last = traceback.extract_tb(error.__traceback__)[-3:]
-        where = " < ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(last))
+        where = " < ".join(
+            f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in reversed(last)
+        )
         return "crash", Crash(-1, f"{type(error).__name__}: {str(error)[:200]}", where, _text(data))
 
 
@@ -123,7 +127,9 @@ def work(name: str, seed: int, start: int, stop: int, pipe: Connection) -> None:
             pipe.send_bytes(json.dumps(figures.to_json()).encode())
 
 
-def _one_of(this: Target, run: Callable[[Any], str], seed: int, index: int, figures: Figures) -> None:
+def _one_of(
+    this: Target, run: Callable[[Any], str], seed: int, index: int, figures: Figures
+) -> None:
     data = this.make(rng_of(seed, this.name, index))
     outcome, crash, seconds = _timed(this, run, data)
     if seconds > SUSPICIOUS_S or (crash is not None and crash.what.startswith(TooSlow.__name__)):
@@ -162,7 +168,9 @@ def campaign(name: str, seed: int, done: Figures, inputs: int) -> Iterator[Figur
     context = multiprocessing.get_context("fork")
     while done.inputs < inputs:
         pipe, far = context.Pipe()
-        child = context.Process(target=work, args=(name, seed, done.inputs, inputs, far), daemon=True)
+        child = context.Process(
+            target=work, args=(name, seed, done.inputs, inputs, far), daemon=True
+        )
         child.start()
         far.close()
         newest = done.inputs
@@ -177,7 +185,9 @@ def campaign(name: str, seed: int, done: Figures, inputs: int) -> Iterator[Figur
         except EOFError:
             child.join()
         if child.exitcode:
-            done.crashes.append(Crash(newest, f"the process ended with {child.exitcode}", "native code"))
+            done.crashes.append(
+                Crash(newest, f"the process ended with {child.exitcode}", "native code")
+            )
             done.reasons["crash"] += 1
             done.inputs = newest + 1
             yield done

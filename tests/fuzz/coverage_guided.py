@@ -17,7 +17,9 @@ SEEDS = 200  # inputs of our own that the search begins with
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="a target of `python -m tests.fuzz`, such as message.order")],
+    name: Annotated[
+        str, typer.Argument(help="a target of `python -m tests.fuzz`, such as message.order")
+    ],
     seconds: Annotated[int, typer.Option(help="how long to search")] = 60,
 ) -> None:
     """Search for inputs that crash one target, guided by coverage."""
@@ -26,7 +28,13 @@ def main(
     except ImportError:
         sys.exit("coverage-guided fuzzing needs atheris: pip install atheris")
     with atheris.instrument_imports(
-        include=["shared", "covey.agent.data", "covey.agent.device.session", "broker", "coordinator"]
+        include=[
+            "shared",
+            "covey.agent.data",
+            "covey.agent.device.session",
+            "broker",
+            "coordinator",
+        ]
     ):
         from tests.fuzz.campaign import one, rng_of
         from tests.fuzz.targets import target
@@ -37,7 +45,9 @@ def main(
         for index in range(SEEDS):
             data = this.make(rng_of(1, name, index))
             if not isinstance(data, bytes):
-                sys.exit(f"the inputs of {name} are no bytes: run it with `python -m tests.fuzz --only {name}`")
+                sys.exit(
+                    f"the inputs of {name} are no bytes: run it with `python -m tests.fuzz --only {name}`"
+                )
             (corpus / str(index)).write_bytes(data)
         work = Path(folder) / "work"
         work.mkdir()

@@ -92,7 +92,9 @@ def scenario_text(rng: Random, samples: Sequence[bytes]) -> bytes:
     """Changed text, or the changed tree of a scenario as YAML that a machine wrote."""
     if rng.random() < 0.5:
         return mutated(rng, samples)
-    return as_json(mutated_tree(rng, tree_of(rng.choice(samples))))[:MAX_YAML]  # almost all JSON is YAML
+    return as_json(mutated_tree(rng, tree_of(rng.choice(samples))))[
+        :MAX_YAML
+    ]  # almost all JSON is YAML
 
 
 AUTHORITY = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
@@ -103,7 +105,12 @@ def credential_files() -> list[bytes]:
     return [credentials.render("pi-7", url, AUTHORITY).encode()]
 
 
-URLS = [b"mqtt://localhost:1883", b"mqtts://user:pa%20ss@[::1]:8883", b"mqtt://user@host", b"mqtt://10.0.0.1"]
+URLS = [
+    b"mqtt://localhost:1883",
+    b"mqtts://user:pa%20ss@[::1]:8883",
+    b"mqtt://user@host",
+    b"mqtt://10.0.0.1",
+]
 
 
 def take_url(data: bytes) -> str:
@@ -159,7 +166,9 @@ def npz() -> list[bytes]:
     plain: dict[str, Any] = {"x": x, "y": y}
     return [
         made(lambda file: np.savez(file, **plain)),
-        made(lambda file: np.savez_compressed(file, **plain, x_test=x, y_test=y, label_names=names)),
+        made(
+            lambda file: np.savez_compressed(file, **plain, x_test=x, y_test=y, label_names=names)
+        ),
         made(lambda file: np.savez(file, x=np.asfortranarray(x.astype(np.uint8)), y=names[y])),
     ]
 
@@ -218,9 +227,22 @@ def archive(rng: Random, samples: Sequence[bytes]) -> bytes:
     data = bytearray(samples[0])
     for _ in range(rng.randint(1, 3)):
         start = 512 * rng.randrange(len(data) // 512)
-        at = start + rng.choice((rng.randrange(512), rng.randrange(100), 124 + rng.randrange(12), 156))
+        at = start + rng.choice(
+            (rng.randrange(512), rng.randrange(100), 124 + rng.randrange(12), 156)
+        )
         data[at] = rng.choice(
-            (0, 0x37, 0x80, 0xFF, rng.randrange(256), ord("S"), ord("L"), ord("x"), ord("1"), ord("2"))
+            (
+                0,
+                0x37,
+                0x80,
+                0xFF,
+                rng.randrange(256),
+                ord("S"),
+                ord("L"),
+                ord("x"),
+                ord("1"),
+                ord("2"),
+            )
         )
         total = sum(data[start : start + 148]) + sum(data[start + 156 : start + 512]) + 8 * 32
         data[start + 148 : start + 156] = b"%06o\0 " % total
@@ -249,8 +271,15 @@ def matlab() -> list[bytes]:
 
 
 def leaf() -> list[bytes]:
-    rows, wide = bad_data.leaf_user([[1.0, 2.0], [3.0, 4.0]], [0, 1]), bad_data.leaf_user([[0.5] * 784] * 2, [0, 1])
-    return [rows.encode(), wide.encode(), bad_data.leaf_user(["1.png", "../1.png"], [0, 1]).encode()]
+    rows, wide = (
+        bad_data.leaf_user([[1.0, 2.0], [3.0, 4.0]], [0, 1]),
+        bad_data.leaf_user([[0.5] * 784] * 2, [0, 1]),
+    )
+    return [
+        rows.encode(),
+        wide.encode(),
+        bad_data.leaf_user(["1.png", "../1.png"], [0, 1]).encode(),
+    ]
 
 
 def leaf_text(rng: Random, samples: Sequence[bytes]) -> bytes:
@@ -287,7 +316,9 @@ def tensors() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.safetensors"
         save_arrays(
-            path, {"fc.weight": np.ones((2, 3), np.float32), "fc.bias": np.zeros(2, np.float32)}, {"task": {"a": 1}}
+            path,
+            {"fc.weight": np.ones((2, 3), np.float32), "fc.bias": np.zeros(2, np.float32)},
+            {"task": {"a": 1}},
         )
         return [path.read_bytes()]
 
@@ -349,7 +380,9 @@ def checkpoint_target() -> Target:
 
 
 def outbox_state() -> list[bytes]:
-    return [b'{"run": "r", "accepted": 3, "memory": "", "step": 4, "report": "", "digest": "", "size": 1}']
+    return [
+        b'{"run": "r", "accepted": 3, "memory": "", "step": 4, "report": "", "digest": "", "size": 1}'
+    ]
 
 
 def read_outbox(path: Path) -> str:
@@ -379,7 +412,9 @@ def file_targets() -> list[Target]:
     npz_error = (array_files.ArrayFileError, OSError)
     folder = "data/"
     return [
-        file_target("scenario.yaml", scenarios, load_scenario, "s.yaml", share=1.2, make=scenario_text),
+        file_target(
+            "scenario.yaml", scenarios, load_scenario, "s.yaml", share=1.2, make=scenario_text
+        ),
         file_target("credentials", credential_files, credentials.read, "pi-7.pem", share=3),
         Target("broker.url", lambda rng: mutated(rng, URLS), lambda _: take_url, (UserError,), 4),
         file_target(
@@ -395,19 +430,57 @@ def file_targets() -> list[Target]:
         file_target("data.npz", npz, load_data, "d.npz", share=2),
         file_target("data.images", images, read_images, folder + "cat/1.png", share=2),
         file_target("data.idx", idx, read_idx, folder + "train-images-idx3-ubyte", share=2),
-        file_target("data.idx.gz", idx, read_idx, folder + "train-images-idx3-ubyte.gz", share=2, make=zipped_idx),
+        file_target(
+            "data.idx.gz",
+            idx,
+            read_idx,
+            folder + "train-images-idx3-ubyte.gz",
+            share=2,
+            make=zipped_idx,
+        ),
         file_target("data.cifar.tar", archives, load_data, "c.tar.gz", share=1, make=archive),
         file_target("data.cifar.bin", cifar_batches, read_cifar, folder + "train.bin", share=0.5),
-        file_target("data.svhn", matlab, lambda path: load_data(path.parent), folder + "train_32x32.mat", share=1),
+        file_target(
+            "data.svhn",
+            matlab,
+            lambda path: load_data(path.parent),
+            folder + "train_32x32.mat",
+            share=1,
+        ),
         file_target("data.leaf", leaf, load_data, "l.json", share=2, make=leaf_text),
         file_target("fleet.partition", partition, read_partition, "p.npz", share=1),
-        file_target("model.safetensors", tensors, read_tensors, "m.safetensors", (ValueError,), 2, tensor_file),
+        file_target(
+            "model.safetensors",
+            tensors,
+            read_tensors,
+            "m.safetensors",
+            (ValueError,),
+            2,
+            tensor_file,
+        ),
         file_target("model.npz", npz, read_arrays, "m.npz", npz_error, 1),
         checkpoint_target(),
         file_target("disk.outbox", outbox_state, read_outbox, "outbox/state.json", share=1),
         file_target(
-            "disk.roster", roster_file, lambda p: RosterMessage.from_bytes(p.read_bytes()), "r", (DecodeError,), 2
+            "disk.roster",
+            roster_file,
+            lambda p: RosterMessage.from_bytes(p.read_bytes()),
+            "r",
+            (DecodeError,),
+            2,
         ),
-        file_target("disk.rounds", rounds_file, lambda p: records.lines(p.parent), "run/rounds.jsonl", share=1),
-        file_target("disk.result", result_file, lambda p: records.finished(p.parent), "run/result.json", share=1),
+        file_target(
+            "disk.rounds",
+            rounds_file,
+            lambda p: records.lines(p.parent),
+            "run/rounds.jsonl",
+            share=1,
+        ),
+        file_target(
+            "disk.result",
+            result_file,
+            lambda p: records.finished(p.parent),
+            "run/result.json",
+            share=1,
+        ),
     ]

@@ -56,7 +56,9 @@ class Course:
         )
         self.turn += 1
         self.people, self.memories = clients(scene=self.scene), {}
-        run = Run.start(self.folder / "run", self.scene, setup(self.scene), rules(self.scene), "r", 0.0)
+        run = Run.start(
+            self.folder / "run", self.scene, setup(self.scene), rules(self.scene), "r", 0.0
+        )
         run.spool.durable = False
         run.samples |= dict.fromkeys(self.people, (24, 24))
         for client in self.people:
@@ -69,7 +71,9 @@ class Course:
             if self.run is None or self.run.engine.stage.value == "finished":
                 self.run = self.begin()
             orders = [effect for effect in self.run.desired() if isinstance(effect, SendOrder)]
-            open_ones = [(effect.client, effect.order) for effect in orders if effect.order.work is not None]
+            open_ones = [
+                (effect.client, effect.order) for effect in orders if effect.order.work is not None
+            ]
             if open_ones:
                 return open_ones[0]
             self.run = None
@@ -80,10 +84,18 @@ class Course:
         assert self.run is not None
         if work.phase == "moments":
             told = {"count": [24] * 5, "sum": [0.0] * 5, "square": [24.0] * 5}
-            plain: dict[str, Any] = {"examples": 24, "steps": 0, "loss": 0.0, "seconds": 0.0, "vectors": {}}
+            plain: dict[str, Any] = {
+                "examples": 24,
+                "steps": 0,
+                "loss": 0.0,
+                "seconds": 0.0,
+                "vectors": {},
+            }
             whole = {"run": "r", "step": order.step, "client": client, "numbers": told, **plain}
             return ReportContent.model_validate(whole), self.memories.get(client, {})
-        models = [decode_model(self.run.content_of(ref.key), self.run.setup.layout) for ref in work.models]
+        models = [
+            decode_model(self.run.content_of(ref.key), self.run.setup.layout) for ref in work.models
+        ]
         local = local_for(self.people)(client, order)
         return perform(order, models, local, self.memories.get(client, {}), client=client)
 

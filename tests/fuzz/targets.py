@@ -26,7 +26,9 @@ def target(name: str) -> Target:
 
 def shares(inputs: int, only: tuple[str, ...] = ()) -> dict[str, int]:
     """How many of the inputs each target gets: whole numbers that sum up to `inputs`. `only`: parts of names, or all."""
-    chosen = [each for each in targets().values() if not only or any(word in each.name for word in only)]
+    chosen = [
+        each for each in targets().values() if not only or any(word in each.name for word in only)
+    ]
     total = sum(each.share for each in chosen)
     counts = {each.name: int(inputs * each.share / total) for each in chosen}
     counts[chosen[0].name] += inputs - sum(counts.values())

@@ -34,11 +34,19 @@ def test_hostile_input_is_taken_or_refused_by_name(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in FEW])
-def test_input_that_hypothesis_chooses_is_taken_or_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_input_that_hypothesis_chooses_is_taken_or_refused_by_name(
+    name: str, tmp_path: Path
+) -> None:
     this = targets()[name]
     run = this.ready(tmp_path)
 
-    @settings(max_examples=15, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=15,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(rng=st.randoms(use_true_random=False))
     def try_one(rng: Random) -> None:
         _, crash = one(this, run, this.make(rng))
@@ -92,7 +100,9 @@ def test_any_other_exception_is_a_crash_with_its_place() -> None:
 
 
 @pytest.mark.processes
-def test_a_process_that_dies_is_a_crash_and_the_campaign_goes_on_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_dies_is_a_crash_and_the_campaign_goes_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import os
     import signal
 

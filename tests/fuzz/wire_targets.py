@@ -22,7 +22,15 @@ from covey.shared.numerics.vectors import Layout
 from covey.shared.wire import messages
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.frames import unpack
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, Document, Encoded, OrderMessage, Packed, Part
+from covey.shared.wire.messages import (
+    AgentStatus,
+    CoordinatorStatus,
+    Document,
+    Encoded,
+    OrderMessage,
+    Packed,
+    Part,
+)
 from covey.shared.wire.parts import Assembler, Sink, split
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order, ref, status
@@ -53,10 +61,16 @@ def hostile_message(sample: Packed | Document, rng: Random) -> bytes:
         return mutated(rng, [whole])
     if isinstance(sample, Packed):
         body = whole[1 + messages.CHECKSUM_BYTES :]
-        changed = mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump()))
+        changed = (
+            mutated(rng, [body]) if way < 0.45 else packed(mutated_tree(rng, sample.model_dump()))
+        )
         return sealed(changed if len(changed) <= MAX_MESSAGE else mutated(rng, [body]))
     body = sample.model_dump_json().encode()
-    changed = mutated(rng, [body]) if way < 0.45 else as_json(mutated_tree(rng, sample.model_dump(mode="json")))
+    changed = (
+        mutated(rng, [body])
+        if way < 0.45
+        else as_json(mutated_tree(rng, sample.model_dump(mode="json")))
+    )
     return sealed_json(type(sample), changed[:MAX_MESSAGE])
 
 
@@ -67,10 +81,18 @@ def message_target(name: str) -> Target:
         message = type(sample).from_bytes(payload)
         again = type(sample).from_bytes(message.to_bytes())  # what was taken can be passed on
         if again != message:
-            raise AssertionError("a message that was taken reads otherwise when it is written again")
+            raise AssertionError(
+                "a message that was taken reads otherwise when it is written again"
+            )
         return ""
 
-    return Target(f"message.{name}", lambda rng: hostile_message(sample, rng), lambda _: take, (DecodeError,), 6)
+    return Target(
+        f"message.{name}",
+        lambda rng: hostile_message(sample, rng),
+        lambda _: take,
+        (DecodeError,),
+        6,
+    )
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -111,7 +133,9 @@ def part_sequence(rng: Random) -> list[tuple[str, Part]]:
         name = messages.digest(content)
         sender = rng.choice("abc")
         about, cut = rng.randrange(4), rng.randint(20, 200)
-        whole = split(io.BytesIO(content), digest=name, size=len(content), part_bytes=cut, about=about)
+        whole = split(
+            io.BytesIO(content), digest=name, size=len(content), part_bytes=cut, about=about
+        )
         parts += [(sender, part) for part in whole]
     rng.shuffle(parts)
     for position in range(len(parts)):
@@ -148,7 +172,9 @@ def assembler_target() -> Target:
             assembler.expire(now[0])
             pending = assembler.pending
             if sum(item.size for item in pending) > TOTAL or len(pending) > 9:
-                raise AssertionError(f"{len(pending)} contents are pending: more than the limits allow")
+                raise AssertionError(
+                    f"{len(pending)} contents are pending: more than the limits allow"
+                )
             return outcome
 
         return take
@@ -274,7 +300,9 @@ def session_target() -> Target:
                 event = e.OrderSeen(event)
             actions = session.handle(event, float(now))
             session.status.to_bytes()
-            topics = sum(len(action.topics) for action in actions if isinstance(action, e.Subscribe))
+            topics = sum(
+                len(action.topics) for action in actions if isinstance(action, e.Subscribe)
+            )
             if topics > 70_000:
                 raise AssertionError(f"one order makes {topics} subscriptions")
         return outcome
@@ -288,8 +316,12 @@ def roster_target() -> Target:
 
         def take(payload: bytes) -> str:
             told = AgentStatus.from_bytes(payload)
-            roster.seen(told.model_copy(update={"agent": "pi-7"}), retained=False, epoch="e1", now=0.0)
-            messages.RosterMessage(run="r", agents=roster.rows({}), refusals=dict(roster.refusals)).to_bytes()
+            roster.seen(
+                told.model_copy(update={"agent": "pi-7"}), retained=False, epoch="e1", now=0.0
+            )
+            messages.RosterMessage(
+                run="r", agents=roster.rows({}), refusals=dict(roster.refusals)
+            ).to_bytes()
             return ""
 
         return take
@@ -321,7 +353,9 @@ def mqtt(first: int, body: bytes) -> bytes:
 
 CONNECT = mqtt(0x10, text("MQTT") + b"\x04\x02\x00\x3c" + text("pi-7"))
 WILL = text(TREE.status("pi-7")) + text("gone")
-CONNECT_ALL = mqtt(0x10, text("MQTT") + b"\x04\xee\x00\x3c" + text("pi-7") + WILL + text("pi-7") + text("secret"))
+CONNECT_ALL = mqtt(
+    0x10, text("MQTT") + b"\x04\xee\x00\x3c" + text("pi-7") + WILL + text("pi-7") + text("secret")
+)
 PACKETS = [
     mqtt(0x30, text(TREE.status("pi-7")) + b"hello"),
     mqtt(0x33, text(TREE.status("pi-7")) + b"\x00\x01hello"),
@@ -337,7 +371,9 @@ PACKETS = [
 
 def stream(rng: Random) -> bytes:
     """A connection's bytes: most begin with a right CONNECT, and all have something wrong in them."""
-    packets = [rng.choice((CONNECT, CONNECT, CONNECT_ALL))] + [rng.choice(PACKETS) for _ in range(rng.randint(1, 5))]
+    packets = [rng.choice((CONNECT, CONNECT, CONNECT_ALL))] + [
+        rng.choice(PACKETS) for _ in range(rng.randint(1, 5))
+    ]
     wrong = rng.randrange(0 if rng.random() < 0.3 else 1, len(packets))
     packets[wrong] = mutated(rng, [packets[wrong]])
     return b"".join(packets)
@@ -379,7 +415,9 @@ def broker_target(name: str, users: Users | None) -> Target:
             outcome = "ended" if connection._over else ""
             connection.connection_lost(None)
             if hub.sockets != 1 or len(hub.sessions) > 3 + hub.limits.connections:
-                raise AssertionError(f"{hub.sockets} sockets and {len(hub.sessions)} sessions are left")
+                raise AssertionError(
+                    f"{hub.sockets} sockets and {len(hub.sessions)} sessions are left"
+                )
             hub.retained = type(hub.retained)()  # so that a campaign's end is like its beginning
             for left in [session for key, session in hub.sessions.items() if key != "pi-8"]:
                 hub._discard(left)
@@ -416,17 +454,42 @@ def take_frame(data: bytes) -> str:
 
 def wire_targets() -> list[Target]:
     frame = packed({"job": "perform", "order": b"order", "models": ["a"], "durable": True})
-    simple: list[tuple[str, Callable[[Random], Any], Callable[[Any], str], tuple[type[Exception], ...], float]] = [
+    simple: list[
+        tuple[
+            str, Callable[[Random], Any], Callable[[Any], str], tuple[type[Exception], ...], float
+        ]
+    ] = [
         ("vector.decode", encoded_vector, take_vector, (DecodeError,), 3),
         ("vector.codec", lambda rng: mutated_tree(rng, CODEC), take_codec, (DecodeError,), 1),
-        ("vector.layout", lambda rng: mutated_tree(rng, LAYOUT), take_layout, (DecodeError, UserError), 2),
-        ("topic.parse", lambda rng: mutated(rng, [t.encode() for t in TOPICS]), take_topic, (DecodeError,), 4),
-        ("broker.rules", lambda rng: mutated(rng, [f"pi-7 {t}".encode() for t in TOPICS]), take_rule, (), 3),
+        (
+            "vector.layout",
+            lambda rng: mutated_tree(rng, LAYOUT),
+            take_layout,
+            (DecodeError, UserError),
+            2,
+        ),
+        (
+            "topic.parse",
+            lambda rng: mutated(rng, [t.encode() for t in TOPICS]),
+            take_topic,
+            (DecodeError,),
+            4,
+        ),
+        (
+            "broker.rules",
+            lambda rng: mutated(rng, [f"pi-7 {t}".encode() for t in TOPICS]),
+            take_rule,
+            (),
+            3,
+        ),
         ("worker.frame", lambda rng: mutated(rng, [frame]), take_frame, (ValueError, UserError), 1),
     ]
     return [
         *(message_target(name) for name in sorted(SAMPLES)),
-        *(Target(name, make, lambda _, take=take: take, allowed, share) for name, make, take, allowed, share in simple),  # type: ignore[misc]
+        *(
+            Target(name, make, lambda _, take=take: take, allowed, share)
+            for name, make, take, allowed, share in simple
+        ),  # type: ignore[misc]
         assembler_target(),
         session_target(),
         roster_target(),

@@ -30,7 +30,10 @@ def two_groups(each: int = 4, spread: float = 0.1) -> dict[str, Bowl]:
 
 def softmaxes(count: int = 6, n: int = 24, more: int = 4) -> dict[str, Softmax]:
     """Members alternate in their two labels; each has `more` samples more than the one before."""
-    return {f"c{i}": softmax_client(((0, 1), (2, 3))[i % 2], seed=i, n=n + more * i) for i in range(count)}
+    return {
+        f"c{i}": softmax_client(((0, 1), (2, 3))[i % 2], seed=i, n=n + more * i)
+        for i in range(count)
+    }
 
 
 def unequal() -> dict[str, Softmax]:
@@ -54,7 +57,9 @@ def layout_of(locals_: Any) -> Layout:
 
 def starts_of(count: int, layout: Layout) -> list[Vector]:
     """Zeros, then as many drawn vectors as are missing."""
-    drawn = (generator(j, "s").normal(0, 1, layout.size).astype(np.float32) for j in range(1, count))
+    drawn = (
+        generator(j, "s").normal(0, 1, layout.size).astype(np.float32) for j in range(1, count)
+    )
     return [np.zeros(layout.size, np.float32), *drawn]
 
 
@@ -67,7 +72,9 @@ def setup(
     count: int = 1,
 ) -> Setup:
     layout = layout_of(locals_)
-    return Setup(tuple(starts or starts_of(count, layout)), layout, 7, rounds, participation, training)
+    return Setup(
+        tuple(starts or starts_of(count, layout)), layout, 7, rounds, participation, training
+    )
 
 
 def run(
@@ -79,7 +86,14 @@ def run(
     participation: float = 1.0,
     **more: Any,
 ) -> Run:
-    begun = setup(locals_, training, *starts, rounds=rounds, participation=participation, count=strategy.starts)
+    begun = setup(
+        locals_,
+        training,
+        *starts,
+        rounds=rounds,
+        participation=participation,
+        count=strategy.starts,
+    )
     return Run(strategy, begun, locals_, **more).rounds(rounds)
 
 
@@ -93,7 +107,17 @@ def job(
     **numbers: Any,
 ) -> Job:
     """An order as agent `c` gets it."""
-    return Job(phase, round_, "c", seed, models, numbers, None, layout or bowl_layout(len(models[0])), training)
+    return Job(
+        phase,
+        round_,
+        "c",
+        seed,
+        models,
+        numbers,
+        None,
+        layout or bowl_layout(len(models[0])),
+        training,
+    )
 
 
 def trained(strategy: Strategy[Any], the_job: Job, local: Trainer) -> Vector:

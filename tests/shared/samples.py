@@ -39,7 +39,9 @@ WORK = Work(
 )
 SAMPLES: dict[str, Packed | Document] = {
     "part": Part(digest=digest(b"content"), index=1, count=2, size=7, about=12, data=b"ent"),
-    "order": OrderMessage(run="run-1", serial=40, step=12, accepted=11, closed=10, again=1, cluster=1, work=WORK),
+    "order": OrderMessage(
+        run="run-1", serial=40, step=12, accepted=11, closed=10, again=1, cluster=1, work=WORK
+    ),
     "model": ModelContent(layout="0123456789abcdef", vector=VECTOR),
     "report": ReportContent(
         run="run-1",

@@ -141,7 +141,9 @@ def test_distances_between_near_vectors_survive_a_far_one() -> None:
     st.lists(st.floats(-1e6, 1e6, width=32), min_size=3, max_size=9),
     st.sampled_from(RULES),
 )
-def test_an_average_stays_within_its_values_and_is_the_same_twice(values: list[float], rule: str) -> None:
+def test_an_average_stays_within_its_values_and_is_the_same_twice(
+    values: list[float], rule: str
+) -> None:
     average = Average(rule)  # type: ignore[arg-type]
     pairs = [(flat(value), 1.0) for value in values]
     found = average.mean(pairs)

@@ -51,7 +51,9 @@ def test_an_untouched_log_is_whole_and_names_its_owner(tmp_path: Path) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_flipped_bit_anywhere_is_found_at_its_line(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+def test_a_flipped_bit_anywhere_is_found_at_its_line(
+    tmp_path_factory: pytest.TempPathFactory, data: Any
+) -> None:
     path = tmp_path_factory.mktemp("log") / "log"
     written(path)
     content = bytearray(path.read_bytes())
@@ -80,7 +82,9 @@ def test_swapped_lines_are_found_at_the_first_of_them(tmp_path: Path) -> None:
     assert broken_line(tmp_path / "log") == 3
 
 
-def test_a_line_that_was_changed_with_its_hash_is_found_at_the_line_after_it(tmp_path: Path) -> None:
+def test_a_line_that_was_changed_with_its_hash_is_found_at_the_line_after_it(
+    tmp_path: Path,
+) -> None:
     written(tmp_path / "log")
     lines = lines_of(tmp_path / "log")
     lines[2] = forged(lines[2])
@@ -157,7 +161,9 @@ def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 40])
-def test_a_torn_last_line_is_broken_until_a_restart_cuts_it_off_and_says_so(tmp_path: Path, left: int) -> None:
+def test_a_torn_last_line_is_broken_until_a_restart_cuts_it_off_and_says_so(
+    tmp_path: Path, left: int
+) -> None:
     path = tmp_path / "log"
     written(path)
     lines = lines_of(path)
@@ -166,7 +172,9 @@ def test_a_torn_last_line_is_broken_until_a_restart_cuts_it_off_and_says_so(tmp_
     AuditLog(path, "run-1")
     verdict = verify(path)
     assert verdict.whole
-    assert verdict.notes == (f"line 6: an unfinished line of {left} bytes was cut off at a restart",)
+    assert verdict.notes == (
+        f"line 6: an unfinished line of {left} bytes was cut off at a restart",
+    )
 
 
 def test_a_log_of_which_nothing_but_a_torn_first_line_is_left_begins_again(tmp_path: Path) -> None:
@@ -187,7 +195,9 @@ def test_lines_that_a_restart_misses_are_named_and_the_log_stays_broken(tmp_path
     assert "line 6 was once there" in broken.why
 
 
-def test_a_damaged_last_line_does_not_stop_the_log_and_stays_the_first_broken_one(tmp_path: Path) -> None:
+def test_a_damaged_last_line_does_not_stop_the_log_and_stays_the_first_broken_one(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "log"
     written(path)
     lines = lines_of(path)
@@ -203,7 +213,9 @@ def test_a_log_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
         verify(tmp_path / "log")
 
 
-@pytest.mark.parametrize("junk", [b"\n", b"[]\n", b"{}\n", b"\xff\n", b"[" * 100_000 + b"\n", b'{"event":1}\n'])
+@pytest.mark.parametrize(
+    "junk", [b"\n", b"[]\n", b"{}\n", b"\xff\n", b"[" * 100_000 + b"\n", b'{"event":1}\n']
+)
 def test_junk_is_a_broken_line_and_no_crash(tmp_path: Path, junk: bytes) -> None:
     (tmp_path / "log").write_bytes(junk)
     assert broken_line(tmp_path / "log") == 1
@@ -234,7 +246,9 @@ def test_lines_that_find_no_room_on_the_disk_wait_and_are_whole_later(
     assert verify(path, head=log.head).lines == 8
 
 
-def test_a_writer_killed_again_and_again_leaves_a_chain_that_each_restart_makes_whole(tmp_path: Path) -> None:
+def test_a_writer_killed_again_and_again_leaves_a_chain_that_each_restart_makes_whole(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "log"
     program = (
         "import sys; from pathlib import Path; from covey.shared.audit import AuditLog\n"
@@ -245,7 +259,9 @@ def test_a_writer_killed_again_and_again_leaves_a_chain_that_each_restart_makes_
         size = path.stat().st_size if path.exists() else 0
         process = subprocess.Popen([sys.executable, "-c", program, str(path)])
         until = time.monotonic() + 30
-        while (not path.exists() or path.stat().st_size < size + 20_000) and time.monotonic() < until:
+        while (
+            not path.exists() or path.stat().st_size < size + 20_000
+        ) and time.monotonic() < until:
             time.sleep(0.005)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -8,7 +8,13 @@ from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 
 def test_an_address_says_where_and_who_and_hides_the_password() -> None:
     url = BrokerUrl.parse("mqtts://ann:s%40cret@example.org")
-    assert (url.host, url.port, url.tls, url.user, url.password) == ("example.org", 8883, Tls(), "ann", "s@cret")
+    assert (url.host, url.port, url.tls, url.user, url.password) == (
+        "example.org",
+        8883,
+        Tls(),
+        "ann",
+        "s@cret",
+    )
     assert str(url) == "mqtts://ann@example.org:8883"
     assert "cret" not in repr(url)
     assert BrokerUrl.parse(url.with_password()) == url

@@ -6,13 +6,22 @@ import numpy as np
 import pytest
 from sklearn.metrics import silhouette_score
 
-from covey.shared.numerics.choose_k import MOST_ROWS, Choice, by_rotations, by_silhouette, dimensions, elbow
+from covey.shared.numerics.choose_k import (
+    MOST_ROWS,
+    Choice,
+    by_rotations,
+    by_silhouette,
+    dimensions,
+    elbow,
+)
 from covey.shared.numerics.clustering import Labels, Linkage, Matrix, agglomerative, euclidean
 from covey.shared.strategies.fedclust import FedClust
 from tests.shared.planted import bowls, run
 
 
-def planted(sizes: list[int], noise: float, size: int = 850, outliers: int = 0, seed: int = 0) -> tuple[Matrix, Labels]:
+def planted(
+    sizes: list[int], noise: float, size: int = 850, outliers: int = 0, seed: int = 0
+) -> tuple[Matrix, Labels]:
     """Points around centres of standard deviation 1, outliers around centres of their own; the truth."""
     rng = np.random.default_rng(seed)
     truth = np.repeat(np.arange(len(sizes) + outliers), [*sizes, *[1] * outliers])
@@ -48,11 +57,15 @@ def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: flo
     choice = by_silhouette(matrix_of(points))
     assert choice.clusters == len(sizes)
     assert choice.score > choice.chance
-    assert np.array_equal(agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth)
+    assert np.array_equal(
+        agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth
+    )
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 850])
-def test_a_cloud_without_clusters_is_one_cluster_about_as_often_as_a_test_at_5_percent_says(size: int) -> None:
+def test_a_cloud_without_clusters_is_one_cluster_about_as_often_as_a_test_at_5_percent_says(
+    size: int,
+) -> None:
     rng = np.random.default_rng(size)
     found = [by_silhouette(matrix_of(rng.standard_normal((24, size)))).clusters for _ in range(12)]
     assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %
@@ -74,7 +87,9 @@ def test_outliers_are_clusters_of_their_own_and_split_or_join_no_other() -> None
 def test_outliers_around_one_cluster_leave_it_whole() -> None:
     points, truth = planted([30], noise=1.0, outliers=3)
     choice = by_silhouette(matrix_of(points))
-    assert np.array_equal(agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth)
+    assert np.array_equal(
+        agglomerative(matrix_of(points), n_clusters=choice.clusters).labels, truth
+    )
 
 
 @pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
@@ -138,7 +153,9 @@ def test_rotations_find_planted_clusters_balanced_or_not(sizes: list[int], noise
     choice = by_rotations(matrix_of(points))
     assert choice.clusters == len(sizes)
     assert choice.score > choice.chance
-    assert np.array_equal(agglomerative(matrix_of(points), "ward", n_clusters=choice.clusters).labels, truth)
+    assert np.array_equal(
+        agglomerative(matrix_of(points), "ward", n_clusters=choice.clusters).labels, truth
+    )
 
 
 def test_rotations_find_two_groups_that_silhouettes_and_the_gap_miss() -> None:
@@ -232,7 +249,10 @@ def test_fedclust_by_default_keeps_agents_without_groups_together_and_warns() ->
 def test_fedclust_warns_where_every_agent_is_a_cluster_of_its_own() -> None:
     locals_ = bowls(*((0.0, float(head)) for head in range(6)))
     end = run(FedClust(threshold=-1.0), locals_, rounds=1)
-    assert "each of 6 agents is a cluster of its own" in end.strategy.notes(end.state)["warning_clusters"]
+    assert (
+        "each of 6 agents is a cluster of its own"
+        in end.strategy.notes(end.state)["warning_clusters"]
+    )
     asked_for = run(FedClust(n_clusters=1), locals_, rounds=1)
     assert "warning_clusters" not in asked_for.strategy.notes(asked_for.state)
 
@@ -262,5 +282,7 @@ def test_fedclust_by_silhouette_keeps_agents_without_groups_together_where_the_g
 
 
 def test_fedclust_has_nothing_to_choose_where_the_cut_is_given() -> None:
-    with pytest.raises(ValueError, match="n_clusters gives the cut, so nothing is left to choose by silhouette"):
+    with pytest.raises(
+        ValueError, match="n_clusters gives the cut, so nothing is left to choose by silhouette"
+    ):
         FedClust(n_clusters=2, choose="silhouette")

@@ -29,7 +29,9 @@ FLOAT32 = Codec()
 TRAINING = Training(epochs=2, batch=5, lr=0.1)
 
 
-def order(local: Any = None, *, phase: str = "train", codec: Codec = FLOAT32, **changes: Any) -> OrderMessage:
+def order(
+    local: Any = None, *, phase: str = "train", codec: Codec = FLOAT32, **changes: Any
+) -> OrderMessage:
     layout = local.layout if isinstance(local, Softmax) else bowl_layout()
     fields: dict[str, Any] = {
         "phase": phase,
@@ -56,9 +58,19 @@ def bowl(*minimum: float) -> Bowl:
 
 
 def done(
-    local: Any, wanted: OrderMessage | None = None, memory: Memory | None = None, start: Vector = START
+    local: Any,
+    wanted: OrderMessage | None = None,
+    memory: Memory | None = None,
+    start: Vector = START,
 ) -> tuple[ReportContent, Memory]:
-    return perform(wanted or order(), [start], local, memory or {}, client="pi", clock=iter((1.0, 3.5)).__next__)
+    return perform(
+        wanted or order(),
+        [start],
+        local,
+        memory or {},
+        client="pi",
+        clock=iter((1.0, 3.5)).__next__,
+    )
 
 
 def same(a: Memory, b: Memory) -> bool:
@@ -93,14 +105,18 @@ def test_a_difference_names_the_model_of_the_order_as_its_base() -> None:
     content, _ = done(bowl(), order(codec=Codec(delta=True)), start=flat(5, 5))
     encoded = content.vectors["model"]
     assert encoded.base == BASE
-    assert np.allclose(decode(encoded, length=2, bases=lambda _: flat(5, 5)), bowl().descend(flat(5, 5)).end)
+    assert np.allclose(
+        decode(encoded, length=2, bases=lambda _: flat(5, 5)), bowl().descend(flat(5, 5)).end
+    )
 
 
 def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
     wanted = order(codec=Codec("topk", delta=True, keep=0.5))
     content, memory = done(bowl(), wanted)
     trained = bowl().descend(START).end
-    assert np.allclose(decode(content.vectors["model"], length=2, bases=lambda _: START), [0, trained[1]])
+    assert np.allclose(
+        decode(content.vectors["model"], length=2, bases=lambda _: START), [0, trained[1]]
+    )
     assert np.allclose(memory[OWED + "model"], [trained[0], 0])
     again, _ = done(bowl(), wanted, memory)
     late = decode(again.vectors["model"], length=2, bases=lambda _: START)
@@ -144,8 +160,12 @@ def test_a_phase_that_does_not_train_holds_nothing_new() -> None:
     assert done(bowl(), signature, held)[1] is held
 
 
-def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_sends_a_part() -> None:
-    wanted = order(phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1})
+def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_sends_a_part() -> (
+    None
+):
+    wanted = order(
+        phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
+    )
     content, memory = done(bowl(), wanted, {HELD: flat(7, 7)})
     trained = bowl().descend(START, epochs=1).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
@@ -153,22 +173,30 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
 
 
 def test_who_trains_several_models_in_a_phase_holds_the_one_that_it_sends() -> None:
-    content, memory = done(bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json", by_alias=True)))
+    content, memory = done(
+        bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json", by_alias=True))
+    )
     assert np.array_equal(memory[HELD], decode(content.vectors["model"], length=2))
     assert not np.array_equal(memory[HELD], memory[OWN])
 
 
 def test_what_a_phase_holds_changes_no_byte_of_its_report() -> None:
-    wanted = order(phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1})
+    wanted = order(
+        phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
+    )
     content, memory = done(bowl(), wanted)
     assert done(bowl(), wanted, memory)[0].to_bytes() == content.to_bytes()
     assert (set(content.vectors), content.numbers) == ({"signature"}, {})
 
 
 def test_tracking_measures_every_phase_that_trains() -> None:
-    wanted = order(phase="signature", strategy=FedClust().model_dump(mode="json"), evaluation={"track": True})
+    wanted = order(
+        phase="signature", strategy=FedClust().model_dump(mode="json"), evaluation={"track": True}
+    )
     assert done(bowl(), wanted)[0].numbers["track"]["n"] == 10
-    wanted = order(phase="signature", strategy=Pacfl().model_dump(mode="json"), evaluation={"track": True})
+    wanted = order(
+        phase="signature", strategy=Pacfl().model_dump(mode="json"), evaluation={"track": True}
+    )
     assert "track" not in done(bowl(), wanted)[0].numbers
 
 
@@ -202,7 +230,9 @@ def test_a_regression_is_measured_by_its_squared_error() -> None:
     assert content.numbers["server"] == {"n": 10, "mse": 9.0, "loss": 9.0}
 
 
-def test_a_mixture_of_models_mixes_what_they_predict_by_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_of_models_mixes_what_they_predict_by_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parts = ((3.0, flat(8, 0)), (1.0, flat(0, 0)))
     monkeypatch.setattr(FedAvg, "personal", lambda *_: parts)
     content, _ = done(bowl(3, 0), order(phase="evaluate", evaluation={"tune_epochs": 0}))
@@ -214,7 +244,9 @@ def test_tracking_measures_the_model_right_after_training() -> None:
     wanted = order(local, evaluation={"track": True})
     content, memory = done(local, wanted, start=np.zeros(local.layout.size, np.float32))
     logits = local.predict(memory[HELD], "test")
-    assert content.numbers["track"]["accuracy"] == pytest.approx(np.mean(logits.argmax(1) == local.y))
+    assert content.numbers["track"]["accuracy"] == pytest.approx(
+        np.mean(logits.argmax(1) == local.y)
+    )
 
 
 @dataclass(frozen=True)
@@ -239,7 +271,10 @@ def test_moments_travel_as_numbers() -> None:
 
 def test_a_training_that_diverges_is_refused_with_a_hint() -> None:
     wild = Bowl(flat(1, 2), curvature=1e30, training=Training(epochs=40, lr=1.0))
-    with np.errstate(all="ignore"), pytest.raises(UserError, match=r"pi.*diverged.*lower training\.lr"):
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(UserError, match=r"pi.*diverged.*lower training\.lr"),
+    ):
         done(wild)
 
 
@@ -257,5 +292,10 @@ def test_a_model_content_comes_back_and_another_layout_is_refused() -> None:
 
 def test_shuffling_differs_by_client_round_and_phase() -> None:
     works = [order(round=r, phase=p).work for r in (0, 1) for p in ("train", "warmup")]
-    draws = {int(shuffle(work, client).integers(2**62)) for work in works if work for client in ("a", "b")}
+    draws = {
+        int(shuffle(work, client).integers(2**62))
+        for work in works
+        if work
+        for client in ("a", "b")
+    }
     assert len(draws) == 8

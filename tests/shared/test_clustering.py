@@ -31,7 +31,11 @@ from covey.shared.seeds import generator
 
 def groups(centres: list[list[float]], each: int, noise: float = 0.1) -> list[Any]:
     draw = generator(3, "groups")
-    return [(np.array(c) + draw.normal(0, noise, len(c))).astype(np.float32) for c in centres for _ in range(each)]
+    return [
+        (np.array(c) + draw.normal(0, noise, len(c))).astype(np.float32)
+        for c in centres
+        for _ in range(each)
+    ]
 
 
 def inertia(rows: list[Any], labels: tuple[int, ...]) -> float:
@@ -42,10 +46,16 @@ def inertia(rows: list[Any], labels: tuple[int, ...]) -> float:
     return total
 
 
-@pytest.mark.parametrize("size", [2, 40])  # fewer and more dimensions than rows: the direct and the Gram path
+@pytest.mark.parametrize(
+    "size", [2, 40]
+)  # fewer and more dimensions than rows: the direct and the Gram path
 def test_kmeans_finds_the_best_of_all_partitions(size: int) -> None:
     rows = list(generator(1, "rows").normal(0, 1, (7, size)).astype(np.float32))
-    best = min(inertia(rows, labels) for labels in itertools.product(range(3), repeat=7) if len(set(labels)) == 3)
+    best = min(
+        inertia(rows, labels)
+        for labels in itertools.product(range(3), repeat=7)
+        if len(set(labels)) == 3
+    )
     found = kmeans(rows, 3, n_init=50, seed=0)
     assert found.inertia == pytest.approx(best, rel=1e-6)
     assert inertia(rows, tuple(found.labels)) == pytest.approx(best, rel=1e-6)
@@ -70,7 +80,9 @@ def test_kmeans_repeats_for_a_seed_and_reads_memory_maps(tmp_path: Path) -> None
 
 def test_kmeans_starts_at_distinct_points() -> None:
     rows = [np.array([0.0], np.float32)] * 9 + [np.array([7.0], np.float32)]
-    for seed in range(20):  # ten rows, two points: a draw of two rows that ignores twins would nearly always fail
+    for seed in range(
+        20
+    ):  # ten rows, two points: a draw of two rows that ignores twins would nearly always fail
         assert kmeans(rows, 2, n_init=1, seed=seed).labels.tolist() == [0] * 9 + [1]
 
 
@@ -87,17 +99,23 @@ def test_distances_do_not_depend_on_the_tiles(tile: int, monkeypatch: pytest.Mon
     assert distances(list(rows), list(centres)) == pytest.approx((gaps**2).sum(axis=2))
     assert distances(list(rows), list(centres), "l1") == pytest.approx(np.abs(gaps).sum(axis=2))
     norms = np.linalg.norm(rows, axis=1)[:, None] * np.linalg.norm(centres, axis=1)[None]
-    assert distances(list(rows), list(centres), "cosine") == pytest.approx(1 - rows @ centres.T / norms, abs=1e-6)
+    assert distances(list(rows), list(centres), "cosine") == pytest.approx(
+        1 - rows @ centres.T / norms, abs=1e-6
+    )
 
 
 def test_the_cosine_distance_to_nothing_is_1() -> None:
-    assert distances([np.zeros(2, np.float32)], [np.ones(2, np.float32)], "cosine").tolist() == [[1.0]]
+    assert distances([np.zeros(2, np.float32)], [np.ones(2, np.float32)], "cosine").tolist() == [
+        [1.0]
+    ]
 
 
 def test_equal_rows_have_the_same_coordinates_to_the_last_bit() -> None:
     draw = generator(0, "groups")
     groups = [draw.normal(0, 1, 40).astype(np.float32) for _ in range(3)]
-    rows = [groups[i % 3] for i in range(12)]  # more values than rows: they go through their Gram matrix
+    rows = [
+        groups[i % 3] for i in range(12)
+    ]  # more values than rows: they go through their Gram matrix
     points = coordinates(rows, "l2sq")
     assert [points[i].tobytes() for i in range(12)] == [points[i % 3].tobytes() for i in range(12)]
     for seed in range(40):
@@ -118,7 +136,9 @@ def test_coordinates_keep_pairwise_distances_in_few_dimensions(distance: Any) ->
     rows = list((generator(5, "rows").normal(0, 1, (4, 300)) + 3).astype(np.float32))
     points = coordinates(rows, distance)
     assert len(points[0]) == 4
-    assert distances(points, points, distance) == pytest.approx(distances(rows, rows, distance), abs=1e-9)
+    assert distances(points, points, distance) == pytest.approx(
+        distances(rows, rows, distance), abs=1e-9
+    )
 
 
 def test_an_empty_cluster_gets_the_farthest_row_that_is_not_alone() -> None:
@@ -148,7 +168,9 @@ def brute(matrix: Any, linkage: str, stop: Any) -> list[list[int]]:
     clusters = [[i] for i in range(len(matrix))]
     measure: Any = {"single": np.min, "complete": np.max, "average": np.mean}[linkage]
     while len(clusters) > 1:
-        pairs = [(measure(matrix[np.ix_(a, b)]), a, b) for a, b in itertools.combinations(clusters, 2)]
+        pairs = [
+            (measure(matrix[np.ix_(a, b)]), a, b) for a, b in itertools.combinations(clusters, 2)
+        ]
         height, a, b = min(pairs, key=lambda pair: pair[0])
         if stop(height, clusters):
             break
@@ -166,9 +188,13 @@ def test_agglomeration_agrees_with_merging_by_hand(seed: int, count: int, linkag
     matrix = euclidean(list(generator(seed, "rows").normal(0, 1, (count, 3)).astype(np.float32)))
     threshold = float(np.median(matrix[np.triu_indices(count, 1)]))
     by_height = agglomerative(matrix, linkage, threshold=threshold)
-    assert as_lists(by_height.labels) == brute(matrix, linkage, lambda height, _: height > threshold)
+    assert as_lists(by_height.labels) == brute(
+        matrix, linkage, lambda height, _: height > threshold
+    )
     by_count = agglomerative(matrix, linkage, n_clusters=2)
-    assert as_lists(by_count.labels) == brute(matrix, linkage, lambda _, clusters: len(clusters) == 2)
+    assert as_lists(by_count.labels) == brute(
+        matrix, linkage, lambda _, clusters: len(clusters) == 2
+    )
 
 
 @pytest.mark.parametrize("linkage", ["average", "single", "complete", "weighted", "ward"])
@@ -181,7 +207,9 @@ def test_every_linkage_finds_far_groups_and_names_the_threshold_that_does(linkag
     for threshold in (cut.low, (cut.low + cut.high) / 2):
         assert agglomerative(matrix, linkage, threshold=threshold).clusters == 3
     assert agglomerative(matrix, linkage, threshold=cut.high).clusters == 2
-    assert agglomerative(matrix, linkage).labels.tolist() == cut.labels.tolist()  # the gap is the largest
+    assert (
+        agglomerative(matrix, linkage).labels.tolist() == cut.labels.tolist()
+    )  # the gap is the largest
 
 
 def test_weighted_linkage_is_the_plain_mean_of_the_two_parts() -> None:
@@ -209,7 +237,12 @@ def test_a_threshold_below_zero_leaves_everybody_alone_and_a_huge_one_nobody() -
 
 def test_so_many_clusters_are_found_even_among_ties() -> None:
     square = euclidean([np.array(p, np.float32) for p in ([0, 0], [0, 1], [1, 0], [1, 1])])
-    assert [agglomerative(square, "single", n_clusters=k).clusters for k in (1, 2, 3, 4)] == [1, 2, 3, 4]
+    assert [agglomerative(square, "single", n_clusters=k).clusters for k in (1, 2, 3, 4)] == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 def test_the_largest_gap_is_relative_and_ties_make_the_fewest_merges() -> None:
@@ -221,7 +254,8 @@ def test_the_largest_gap_is_relative_and_ties_make_the_fewest_merges() -> None:
 
 
 @pytest.mark.parametrize(
-    "matrix", [np.ones((2, 2)), np.array([[0.0, 1], [2, 0]]), np.full((2, 2), np.nan), np.zeros((2, 3))]
+    "matrix",
+    [np.ones((2, 2)), np.array([[0.0, 1], [2, 0]]), np.full((2, 2), np.nan), np.zeros((2, 3))],
 )
 def test_what_is_no_distance_matrix_is_refused(matrix: Any) -> None:
     with pytest.raises(ValueError, match="wanted"):
@@ -230,10 +264,14 @@ def test_what_is_no_distance_matrix_is_refused(matrix: Any) -> None:
 
 @given(st.integers(2, 8), st.integers(0, 10_000), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_the_bipartition_has_the_least_similarity_across_of_all(count: int, seed: int, ties: bool) -> None:
+def test_the_bipartition_has_the_least_similarity_across_of_all(
+    count: int, seed: int, ties: bool
+) -> None:
     half = generator(seed, "similar").uniform(-1, 1, (count, count))
     similarity = np.round(half + half.T, 0 if ties else 9)
-    splits = (np.array((0, *rest)) for rest in itertools.product(range(2), repeat=count - 1) if any(rest))
+    splits = (
+        np.array((0, *rest)) for rest in itertools.product(range(2), repeat=count - 1) if any(rest)
+    )
     best = min(across(similarity, labels) for labels in splits)
     labels, cross = bipartition_min_cross(similarity)
     assert cross == best == across(similarity, labels)
@@ -263,7 +301,9 @@ def test_principal_angles_are_those_of_the_subspaces() -> None:
     expected = np.degrees(np.sort(subspace_angles(u, v)))
     assert principal_angles(u, v) == pytest.approx(expected, abs=1e-6)
     mixed = u @ np.array([[1.0, 2, 0], [0, 1, 1], [3, 0, 1]])
-    assert principal_angles(mixed, v) == pytest.approx(expected, abs=1e-6)  # another basis, the same space
+    assert principal_angles(mixed, v) == pytest.approx(
+        expected, abs=1e-6
+    )  # another basis, the same space
 
 
 @given(st.integers(0, 10_000))
@@ -274,7 +314,9 @@ def test_the_least_principal_angle_is_the_least_between_any_two_directions(seed:
     turns = np.radians(np.linspace(0, 180, 721))
     directions = orthonormal(plane) @ np.stack([np.cos(turns), np.sin(turns)])
     cosines = np.abs(directions.T @ v[:, 0]) / np.linalg.norm(v)
-    assert principal_angles(plane, v)[0] == pytest.approx(np.degrees(np.arccos(cosines.max())), abs=0.3)
+    assert principal_angles(plane, v)[0] == pytest.approx(
+        np.degrees(np.arccos(cosines.max())), abs=0.3
+    )
 
 
 def test_a_dependent_column_spans_nothing_new() -> None:

@@ -29,7 +29,9 @@ def vector(*values: float) -> Vector:
 def there_and_back(values: Vector, codec: Codec, base: Vector | None = None) -> Vector:
     encoded, _ = encode(values, codec, base=base, base_digest=DIGEST, rng=rng())
     wire = Encoded.model_validate(encoded.model_dump())
-    return decode(wire, length=values.size, bases={DIGEST: base}.__getitem__ if base is not None else None)
+    return decode(
+        wire, length=values.size, bases={DIGEST: base}.__getitem__ if base is not None else None
+    )
 
 
 def tolerance(name: Name, values: Vector) -> Vector:
@@ -50,17 +52,23 @@ def test_what_comes_back_is_as_close_as_the_codec_promises(name: Name, values: V
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "topk"])
 @given(data=st.data())
-def test_a_difference_comes_back_as_close_as_the_codec_promises(name: Name, data: st.DataObject) -> None:
+def test_a_difference_comes_back_as_close_as_the_codec_promises(
+    name: Name, data: st.DataObject
+) -> None:
     values = data.draw(VECTORS)
     base = data.draw(hnp.arrays(np.float32, values.shape, elements=FLOATS))
     back = there_and_back(values, Codec(name, delta=True, block=8), base)
-    rounding = np.float32(2**-22) * (np.abs(values) + np.abs(base))  # of the subtraction and the addition
+    rounding = np.float32(2**-22) * (
+        np.abs(values) + np.abs(base)
+    )  # of the subtraction and the addition
     assert (np.abs(back - values) <= tolerance(name, values - base) + rounding).all()
 
 
 @given(
     values=hnp.arrays(
-        np.float32, st.integers(0, 70), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
+        np.float32,
+        st.integers(0, 70),
+        elements=st.floats(width=32, allow_nan=False, allow_infinity=False),
     )
 )
 @pytest.mark.parametrize("name", NAMES)
@@ -81,7 +89,13 @@ def test_the_bytes_are_little_endian() -> None:
 
 @pytest.mark.parametrize(
     ("bits", "rounded"),
-    [(0x3F808000, 0x3F80), (0x3F818000, 0x3F82), (0x3F808001, 0x3F81), (0x3F80FFFF, 0x3F81), (0xBF818000, 0xBF82)],
+    [
+        (0x3F808000, 0x3F80),
+        (0x3F818000, 0x3F82),
+        (0x3F808001, 0x3F81),
+        (0x3F80FFFF, 0x3F81),
+        (0xBF818000, 0xBF82),
+    ],
 )
 def test_bfloat16_rounds_to_nearest_and_ties_to_even(bits: int, rounded: int) -> None:
     value = np.array([bits], np.uint32).view(np.float32)
@@ -91,7 +105,10 @@ def test_bfloat16_rounds_to_nearest_and_ties_to_even(bits: int, rounded: int) ->
 def test_values_beyond_the_range_of_a_short_float_become_its_largest() -> None:
     largest = vector(3.4028235e38, -3.4028235e38)
     assert there_and_back(largest, Codec("float16")).tolist() == [65504, -65504]
-    assert there_and_back(largest, Codec("bfloat16")).tolist() == [LARGEST_BFLOAT16, -LARGEST_BFLOAT16]
+    assert there_and_back(largest, Codec("bfloat16")).tolist() == [
+        LARGEST_BFLOAT16,
+        -LARGEST_BFLOAT16,
+    ]
 
 
 def test_the_largest_floats_there_are_do_not_overflow_in_int8() -> None:
@@ -100,20 +117,28 @@ def test_the_largest_floats_there_are_do_not_overflow_in_int8() -> None:
 
 
 def test_int8_is_right_on_average() -> None:
-    values = np.concatenate([vector(1.27), np.full(200_000, 0.0033, np.float32)])  # a third of a step of 0.01
+    values = np.concatenate(
+        [vector(1.27), np.full(200_000, 0.0033, np.float32)]
+    )  # a third of a step of 0.01
     back = there_and_back(values, Codec("int8", block=1 << 20))
     assert set(np.round(back[1:], 4).tolist()) == set(np.round(vector(0.0, 0.01), 4).tolist())
-    assert float(back[1:].mean(dtype=np.float64)) == pytest.approx(0.0033, abs=6 * 0.0047 / 200_000**0.5)
+    assert float(back[1:].mean(dtype=np.float64)) == pytest.approx(
+        0.0033, abs=6 * 0.0047 / 200_000**0.5
+    )
 
 
 def test_int8_scales_each_block_by_its_own_largest_value() -> None:
     values = vector(*[1000.0] * 8, *[0.001] * 8, *[0.0] * 8)
-    assert there_and_back(values, Codec("int8", block=8)).tolist() == pytest.approx(values.tolist(), rel=1e-6)
+    assert there_and_back(values, Codec("int8", block=8)).tolist() == pytest.approx(
+        values.tolist(), rel=1e-6
+    )
 
 
 def test_int8_draws_from_the_generator_alone() -> None:
     values = rng(1).standard_normal(1000).astype(np.float32)
-    first, again, other = (encode(values, Codec("int8"), rng=rng(seed))[0].data for seed in (5, 5, 6))
+    first, again, other = (
+        encode(values, Codec("int8"), rng=rng(seed))[0].data for seed in (5, 5, 6)
+    )
     assert first == again != other
 
 
@@ -121,19 +146,27 @@ def test_int8_draws_from_the_generator_alone() -> None:
 @pytest.mark.parametrize("block", [8, 256, 1000, 1 << 20])
 def test_int8_needs_no_header_for_the_block_length(length: int, block: int) -> None:
     values = np.linspace(1, 2, length, dtype=np.float32)
-    assert np.abs(there_and_back(values, Codec("int8", block=block)) - values).max() <= 2 / 127 + 1e-6
+    assert (
+        np.abs(there_and_back(values, Codec("int8", block=block)) - values).max() <= 2 / 127 + 1e-6
+    )
 
 
 def test_topk_sends_the_largest_differences_and_keeps_the_rest() -> None:
     base, values = vector(1, 1, 1, 1), vector(1.5, -2, 1, 1.25)
-    encoded, error = encode(values, Codec("topk", True, keep=0.25), base=base, base_digest=DIGEST, rng=rng())
+    encoded, error = encode(
+        values, Codec("topk", True, keep=0.25), base=base, base_digest=DIGEST, rng=rng()
+    )
     assert decode(encoded, length=4, bases=lambda _: base).tolist() == [1, -2, 1, 1]
     assert error is not None
     assert error.tolist() == [0.5, 0, 0, 0.25]
 
 
 def test_topk_sends_in_the_end_everything_that_it_kept() -> None:
-    codec, base, step = Codec("topk", True, keep=0.25), np.zeros(8, np.float32), np.arange(1, 9, dtype=np.float32)
+    codec, base, step = (
+        Codec("topk", True, keep=0.25),
+        np.zeros(8, np.float32),
+        np.arange(1, 9, dtype=np.float32),
+    )
     error: Vector | None = None
     arrived = np.zeros(8)
     for sent in range(1, 30):
@@ -159,7 +192,9 @@ def test_topk_of_equal_values_sends_the_first() -> None:
 @pytest.mark.parametrize(("keep", "sent"), [(0.01, 1), (0.3, 3), (0.31, 4), (1.0, 10)])
 def test_topk_sends_the_share_rounded_up(keep: float, sent: int) -> None:
     zeros = np.zeros(10, np.float32)
-    encoded, _ = encode(zeros + 1, Codec("topk", True, keep=keep), base=zeros, base_digest=DIGEST, rng=rng())
+    encoded, _ = encode(
+        zeros + 1, Codec("topk", True, keep=keep), base=zeros, base_digest=DIGEST, rng=rng()
+    )
     assert len(encoded.index) == 4 * sent
 
 
@@ -201,12 +236,21 @@ def test_lengths_that_differ_are_our_mistake() -> None:
     with pytest.raises(ValueError, match="digest"):
         encode(vector(1), Codec("float32", True), base=vector(1), rng=rng())
     with pytest.raises(ValueError, match="error"):
-        encode(vector(1), Codec("topk", True), base=vector(1), base_digest=DIGEST, error=vector(1, 2), rng=rng())
+        encode(
+            vector(1),
+            Codec("topk", True),
+            base=vector(1),
+            base_digest=DIGEST,
+            error=vector(1, 2),
+            rng=rng(),
+        )
 
 
 def refused(encoded: Encoded, length: int = 2, base: Vector | None = None) -> str:
     with pytest.raises(DecodeError) as refusal:
-        decode(encoded, length=length, bases={DIGEST: base}.__getitem__ if base is not None else None)
+        decode(
+            encoded, length=length, bases={DIGEST: base}.__getitem__ if base is not None else None
+        )
     return refusal.value.reason
 
 
@@ -242,7 +286,9 @@ def places(*values: int) -> bytes:
         (Encoded(codec="float32", length=2, data=floats(1, 2), base=DIGEST), "no base"),
     ],
 )
-def test_what_cannot_be_a_vector_is_refused_with_a_named_reason(encoded: Encoded, reason: str) -> None:
+def test_what_cannot_be_a_vector_is_refused_with_a_named_reason(
+    encoded: Encoded, reason: str
+) -> None:
     assert refused(encoded) == reason
 
 
@@ -257,9 +303,14 @@ def test_what_cannot_be_a_vector_is_refused_with_a_named_reason(encoded: Encoded
         (floats(3e38), places(0), "not finite"),  # the base holds 3e38 too
     ],
 )
-def test_sparse_differences_name_each_place_once_in_order(data: bytes, index: bytes, reason: str) -> None:
+def test_sparse_differences_name_each_place_once_in_order(
+    data: bytes, index: bytes, reason: str
+) -> None:
     base = vector(3e38, 0)
-    assert refused(Encoded(codec="topk", length=2, base=DIGEST, data=data, index=index), base=base) == reason
+    assert (
+        refused(Encoded(codec="topk", length=2, base=DIGEST, data=data, index=index), base=base)
+        == reason
+    )
 
 
 def test_a_difference_to_an_unknown_or_another_models_base_is_refused() -> None:
@@ -273,12 +324,19 @@ def test_a_negative_length_allows_any_length_up_to_it() -> None:
     for size in (0, 1, 3):
         encoded = encode(np.ones(size, np.float32), Codec(), rng=rng())[0]
         assert decode(encoded, length=-3).size == size
-    assert refused(encode(np.ones(4, np.float32), Codec(), rng=rng())[0], length=-3) == "wrong length"
-    assert refused(encode(np.ones(1, np.float32), Codec(), rng=rng())[0], length=0) == "wrong length"
+    assert (
+        refused(encode(np.ones(4, np.float32), Codec(), rng=rng())[0], length=-3) == "wrong length"
+    )
+    assert (
+        refused(encode(np.ones(1, np.float32), Codec(), rng=rng())[0], length=0) == "wrong length"
+    )
 
 
 def test_a_huge_length_is_refused_before_memory_is_set_aside_for_it() -> None:
-    assert refused(Encoded(codec="topk", length=2**50, base=DIGEST, data=b""), base=vector(1, 2)) == "wrong length"
+    assert (
+        refused(Encoded(codec="topk", length=2**50, base=DIGEST, data=b""), base=vector(1, 2))
+        == "wrong length"
+    )
 
 
 @given(
@@ -298,7 +356,9 @@ def test_any_content_is_a_finite_vector_or_refused(
 
 
 @given(data=st.data(), name=st.sampled_from(NAMES), values=VECTORS)
-def test_any_mutation_or_prefix_is_a_finite_vector_or_refused(data: st.DataObject, name: Name, values: Vector) -> None:
+def test_any_mutation_or_prefix_is_a_finite_vector_or_refused(
+    data: st.DataObject, name: Name, values: Vector
+) -> None:
     base = np.zeros_like(values)
     encoded, _ = encode(values, Codec(name, True, 8, 0.2), base=base, base_digest=DIGEST, rng=rng())
     where = data.draw(st.sampled_from(["data", "scale", "index"]))
@@ -324,12 +384,22 @@ def _finite_or_refused(encoded: Encoded, wanted: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("delta", [False, True])
 @given(length=st.integers(0, 3000), block=st.integers(8, 500), keep=st.floats(0.001, 1))
-def test_the_size_is_known_before_encoding(name: Name, delta: bool, length: int, block: int, keep: float) -> None:
+def test_the_size_is_known_before_encoding(
+    name: Name, delta: bool, length: int, block: int, keep: float
+) -> None:
     codec, values = Codec(name, delta, block, keep), np.ones(length, np.float32)
     encoded, _ = encode(values, codec, base=values, base_digest=DIGEST, rng=rng())
-    assert codec.payload_bytes(length, based=True) == (len(encoded.data), len(encoded.scale), len(encoded.index))
+    assert codec.payload_bytes(length, based=True) == (
+        len(encoded.data),
+        len(encoded.scale),
+        len(encoded.index),
+    )
     plain, _ = encode(values, codec, rng=rng())
-    assert codec.payload_bytes(length, based=False) == (len(plain.data), len(plain.scale), len(plain.index))
+    assert codec.payload_bytes(length, based=False) == (
+        len(plain.data),
+        len(plain.scale),
+        len(plain.index),
+    )
 
 
 def test_a_codec_travels_in_an_order() -> None:

@@ -30,7 +30,9 @@ def test_consent_is_for_exactly_what_was_named(word: str, reference: str, allowe
             consent.check(reference)
 
 
-@pytest.mark.parametrize("word", ["", "my pkg", "../evil", "my_pkg.*", "my_pkg:", ":net", "a:b:c", "a..b", "a\nb"])
+@pytest.mark.parametrize(
+    "word", ["", "my pkg", "../evil", "my_pkg.*", "my_pkg:", ":net", "a:b:c", "a..b", "a\nb"]
+)
 def test_what_names_no_module_is_a_mistake_of_the_users(word: str) -> None:
     with pytest.raises(UserError, match="the exact name of a module"):
         AllowedCode.parse([word])

@@ -71,8 +71,12 @@ def test_popularity_counts_up_to_ten() -> None:
     assert found[0, :2] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("own", "known", "expected"), [(5, 0, 5), (5, 698, 2), (5, 900, 1), (900, 0, 900)])
-def test_new_units_are_few_beyond_a_width_but_every_unit_gets_a_place(own: int, known: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("own", "known", "expected"), [(5, 0, 5), (5, 698, 2), (5, 900, 1), (900, 0, 900)]
+)
+def test_new_units_are_few_beyond_a_width_but_every_unit_gets_a_place(
+    own: int, known: int, expected: int
+) -> None:
     assert most_new(own, known) == expected
 
 
@@ -81,7 +85,10 @@ def test_two_networks_get_the_places_with_the_best_sum_of_scores() -> None:
     for seed in range(20):
         first, second = (draw(seed).normal(0, 2, (2, 3, 2))).astype(np.float64)
         table = scores(second, first, np.ones(3, np.int64), 2, ZERO, prior)
-        sums = {c: sum(table[row, column] for row, column in enumerate(c)) for c in permutations(range(6), 3)}
+        sums = {
+            c: sum(table[row, column] for row, column in enumerate(c))
+            for c in permutations(range(6), 3)
+        }
         best = max(sums, key=lambda c: sums[c])
         own = match([first, second], ZERO, prior, draw()).places[1]
         assert np.where(own < 3, own, 3).tolist() == [min(column, 3) for column in best]
@@ -132,7 +139,9 @@ def test_a_network_alone_keeps_all_its_units() -> None:
     assert np.allclose(found.units[found.places[0]], units((3, 1), (1, 4)), atol=1e-6)
 
 
-def whole_pass(members: list[Vector], layout: Layout, prior: Prior, weights: Units) -> tuple[list[Vector], list[int]]:
+def whole_pass(
+    members: list[Vector], layout: Layout, prior: Prior, weights: Units
+) -> tuple[list[Vector], list[int]]:
     inputs, widths = raw_inputs(layout, len(members)), []
     for index in range(len(layers_of(layout)) - 1):
         members, inputs = match_layer(members, layout, index, inputs, prior, draw(index))
@@ -147,10 +156,15 @@ TASKS = [
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.model.name)
-def test_networks_that_differ_in_the_order_of_units_come_out_of_a_pass_as_they_went_in(task: Task) -> None:
+def test_networks_that_differ_in_the_order_of_units_come_out_of_a_pass_as_they_went_in(
+    task: Task,
+) -> None:
     start, layout = initial(task, 3)
     start = start * np.float32(10)
-    orders = [[draw(seed).permutation(layer.units) for layer in layers_of(layout)[:-1]] for seed in range(3)]
+    orders = [
+        [draw(seed).permutation(layer.units) for layer in layers_of(layout)[:-1]]
+        for seed in range(3)
+    ]
     members = [permute(start, order, layout) for order in orders]
     ends, widths = whole_pass(members, layout, VAGUE, np.ones((3, 4)))
     assert widths == [layer.units for layer in layers_of(layout)[:-1]]
@@ -159,18 +173,26 @@ def test_networks_that_differ_in_the_order_of_units_come_out_of_a_pass_as_they_w
 
 
 def test_a_layer_after_a_wider_one_counts_zero_for_inputs_that_a_network_lacks() -> None:
-    layout = Layout((Tensor("fc1.weight", (1, 2)), Tensor("fc2.weight", (1, 1)), Tensor("out.weight", (1, 1))), 3)
+    layout = Layout(
+        (Tensor("fc1.weight", (1, 2)), Tensor("fc2.weight", (1, 1)), Tensor("out.weight", (1, 1))),
+        3,
+    )
     members = [np.array(values, np.float32) for values in ((9, 0, 6, 1), (0, 9, 6, 1))]
     prior = Prior(noise=1.0, spread=1e9, mass=1e-9)  # the second layer matches rather than widens
     inputs = Inputs(2, (np.array([0]), np.array([1])))
     moved, after = match_layer(members, layout, 1, inputs, prior, draw())
     assert after.width == 1
-    assert [round(float(model[2]), 4) for model in moved] == [3.0, 3.0]  # the means of (6, 0) and of (0, 6)
+    assert [round(float(model[2]), 4) for model in moved] == [
+        3.0,
+        3.0,
+    ]  # the means of (6, 0) and of (0, 6)
 
 
 def test_the_prior_mean_of_a_bias_is_a_tenth() -> None:
     zero = np.zeros(MLP.size, np.float32)
-    moved, _ = match_layer([zero], MLP, 0, raw_inputs(MLP, 1), Prior(noise=1e12, spread=1.0), draw())
+    moved, _ = match_layer(
+        [zero], MLP, 0, raw_inputs(MLP, 1), Prior(noise=1e12, spread=1.0), draw()
+    )
     assert MLP.named(moved[0])["fc1.bias"] == pytest.approx(BIAS)
     assert not MLP.named(moved[0])["fc1.weight"].any()
 
@@ -182,10 +204,15 @@ def test_the_last_layer_is_averaged_class_by_class() -> None:
     a, b = (MLP.named(model) for model in members)
     for end in ends:
         out = MLP.named(end)
-        assert out["out.weight"][0] == pytest.approx(a["out.weight"][0] / 4 + b["out.weight"][0] * 3 / 4)
+        assert out["out.weight"][0] == pytest.approx(
+            a["out.weight"][0] / 4 + b["out.weight"][0] * 3 / 4
+        )
         assert out["out.weight"][1] == pytest.approx(b["out.weight"][1])
         assert out["out.bias"][1] == pytest.approx(b["out.bias"][1])
-        assert MLP.named(end)["fc1.weight"].tolist() in (a["fc1.weight"].tolist(), b["fc1.weight"].tolist())
+        assert MLP.named(end)["fc1.weight"].tolist() in (
+            a["fc1.weight"].tolist(),
+            b["fc1.weight"].tolist(),
+        )
 
 
 def test_a_class_that_nobody_has_is_averaged_by_samples() -> None:

@@ -15,19 +15,28 @@ from tests.bowl import Drop, Perceptron, perceptron_client
 from tests.drive import Run, fingerprint
 
 TRAINING = Training(epochs=2, batch=8, lr=0.2, momentum=0.5, weight_decay=0.01)
-LAYOUT = perceptron_client((0,), seed=0).layout  # two hidden layers, 4 and 3 units wide, then 4 classes
+LAYOUT = perceptron_client(
+    (0,), seed=0
+).layout  # two hidden layers, 4 and 3 units wide, then 4 classes
 FC1, FC2 = 24, 39  # where these layers end in a model
 LOOSE: dict[str, Any] = {"gamma": 50.0}  # units found new global ones rather than match
 
 
 def fleet(count: int = 6) -> dict[str, Perceptron]:
-    return {f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i, n=24 + 2 * i) for i in range(count)}
+    return {
+        f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i, n=24 + 2 * i)
+        for i in range(count)
+    }
 
 
-def started(drop: Drop = lambda *_: False, *, share: float = 1.0, shuffle: int = 0, **options: Any) -> Run:
+def started(
+    drop: Drop = lambda *_: False, *, share: float = 1.0, shuffle: int = 0, **options: Any
+) -> Run:
     start = np.random.default_rng(1).normal(0, 0.5, LAYOUT.size).astype(np.float32)
     strategy = FesemMa(**{"n_clusters": 2, "matching": "fedma", **options})
-    return Run(strategy, Setup((start,), LAYOUT, 5, 5, share, TRAINING), fleet(), {"c5": 1}, drop, shuffle)
+    return Run(
+        strategy, Setup((start,), LAYOUT, 5, 5, share, TRAINING), fleet(), {"c5": 1}, drop, shuffle
+    )
 
 
 def stepped(run: Run, phases: int) -> FesemMaState:
@@ -43,7 +52,10 @@ def test_a_round_is_one_training_and_one_phase_for_each_hidden_layer() -> None:
     names = [(phase.name, phase.ends_round) for phase, _ in run.phases]
     whole = [("train", False), ("layer1", False), ("layer2", True)]
     assert names == [("warmup", False), *whole, ("entry", False), *whole]
-    frozen = [run.strategy.order(replace(run.state, frozen=n), Phase(), "c0").numbers.get("frozen") for n in range(3)]
+    frozen = [
+        run.strategy.order(replace(run.state, frozen=n), Phase(), "c0").numbers.get("frozen")
+        for n in range(3)
+    ]
     assert frozen == [None, FC1, FC2]
 
 
@@ -75,7 +87,9 @@ def test_who_does_not_answer_mid_pass_takes_part_with_the_stored_model() -> None
     assert run.phases[-1][1] == ("c1", "c2", "c3", "c4")
     assert np.array_equal(after.stored["c0"][:FC1], before[:FC1])
     assert np.array_equal(after.stored["c0"][FC2:], before[FC2:])  # not trained
-    assert not np.array_equal(after.stored["c0"][FC1:FC2], before[FC1:FC2])  # but matched, with the others
+    assert not np.array_equal(
+        after.stored["c0"][FC1:FC2], before[FC1:FC2]
+    )  # but matched, with the others
     assert set(after.places) == {"c0", "c1", "c2", "c3", "c4"}
 
 
@@ -128,7 +142,10 @@ def test_a_cluster_without_any_report_rests() -> None:
 @pytest.mark.parametrize("options", [{}, LOOSE], ids=["matched", "widened"])
 def test_the_order_of_arrival_does_not_change_a_byte(options: dict[str, Any]) -> None:
     def lossy(phase: str, round_: int, client: str) -> bool:
-        return (phase, client) in {("warmup", "c1"), ("layer1", "c2")} or (phase, round_) == ("layer2", 1)
+        return (phase, client) in {("warmup", "c1"), ("layer1", "c2")} or (phase, round_) == (
+            "layer2",
+            1,
+        )
 
     runs = [started(lossy, share=0.7, shuffle=shuffle, **options) for shuffle in (0, 1, 2)]
     for run in runs:
@@ -148,9 +165,9 @@ def test_layers_widen_on_the_server_and_every_vector_has_the_tasks_layout() -> N
 
 def test_a_pass_lowers_everybodys_loss_and_finds_the_groups() -> None:
     run = started().rounds(3)
-    assert {client: run.state.assign[client] == run.state.assign["c0"] for client in run.locals} == {
-        f"c{i}": i % 2 == 0 for i in range(6)
-    }
+    assert {
+        client: run.state.assign[client] == run.state.assign["c0"] for client in run.locals
+    } == {f"c{i}": i % 2 == 0 for i in range(6)}
     for client, local in run.locals.items():
         ((_, own),) = run.personal(client)
         centre = run.strategy.clusters(run.state)[run.state.assign[client]]
@@ -166,7 +183,9 @@ def test_the_last_layer_counts_samples_of_each_class_where_agents_tell_them() ->
     assert stepped(started(class_counts=False), 1).counts["c0"] == (own.examples,) * 4
 
 
-@pytest.mark.parametrize("told", [[1, 2], "four", [0, 0, 0, 0], [1, -2, 3, 4], [1, 2.5, 3, 4], None], ids=str)
+@pytest.mark.parametrize(
+    "told", [[1, 2], "four", [0, 0, 0, 0], [1, -2, 3, 4], [1, 2.5, 3, 4], None], ids=str
+)
 def test_class_counts_that_make_no_sense_are_taken_as_none(told: Any) -> None:
     run = started()
     report = Report({"model": run.setup.starts[0]}, 7, {"classes": told})

@@ -54,7 +54,9 @@ def test_two_with_marks_of_their_own_write_the_same_file_at_once(tmp_path: Path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"one"]
 
 
-def test_only_a_durable_write_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_durable_write_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     write_atomically(tmp_path / "x", b"1", durable=False)
@@ -75,6 +77,8 @@ def test_a_durable_folder_is_named_on_the_disk_by_each_folder_above_it(
     assert len(synced) == 2
 
 
-@pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
+@pytest.mark.parametrize(
+    ("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)]
+)
 def test_only_a_lack_of_room_counts_as_a_full_disk(number: int, full: bool) -> None:
     assert files.is_full(OSError(number, "why")) == full

@@ -53,7 +53,9 @@ def test_the_reason_quotes_no_value() -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("value", [None, 1, 2**70, -0.5, "é€", [1, [2, {"a": []}]], {"": {"b": None}}, True])
+@pytest.mark.parametrize(
+    "value", [None, 1, 2**70, -0.5, "é€", [1, [2, {"a": []}]], {"": {"b": None}}, True]
+)
 def test_everything_else_comes_back_as_it_went(value: Any) -> None:
     assert loads(dumps(value)) == value
 

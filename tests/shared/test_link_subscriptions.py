@@ -62,7 +62,9 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     allowed = False
-    monkeypatch.setattr(Hub, "_may_subscribe", lambda hub, session, pattern: allowed or pattern != "a/order")
+    monkeypatch.setattr(
+        Hub, "_may_subscribe", lambda hub, session, pattern: allowed or pattern != "a/order"
+    )
     hub, told = Hub(), asyncio.Queue[tuple[str, ...]]()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(hub), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -50,7 +50,10 @@ def test_equal_losses_go_to_the_first() -> None:
 
 def test_losses_that_are_finite_stay_as_they_are() -> None:
     losses = np.array([[0.1, 2.0], [math.nan, math.inf]], np.float32)
-    assert comparable(losses).tolist() == [losses[0].astype(float).tolist(), [LARGEST_LOSS, LARGEST_LOSS]]
+    assert comparable(losses).tolist() == [
+        losses[0].astype(float).tolist(),
+        [LARGEST_LOSS, LARGEST_LOSS],
+    ]
 
 
 def test_a_newcomer_does_not_join_a_cluster_whose_model_diverged() -> None:
@@ -71,7 +74,9 @@ def test_fedsoft_gives_all_samples_to_the_cluster_that_did_not_diverge() -> None
 
 
 def test_fedem_leaves_a_component_that_diverged_alone_and_trains_the_others() -> None:
-    report, memory = FedEm(n_clusters=2, share_memberships=True).work(job(DIVERGED, GOOD), CLIENT, {})
+    report, memory = FedEm(n_clusters=2, share_memberships=True).work(
+        job(DIVERGED, GOOD), CLIENT, {}
+    )
     assert report.numbers["pi"] == [0.0, 1.0]
     assert report.vectors["component-0"] == pytest.approx(DIVERGED)
     assert GOOD[0] < report.vectors["component-1"][0] <= 4.0
@@ -82,6 +87,14 @@ def test_fedem_leaves_a_component_that_diverged_alone_and_trains_the_others() ->
 def _travels(numbers: Any) -> Any:
     """The numbers as a coordinator reads them."""
     sent = ReportContent(
-        run="r", step=1, client="a", examples=1, steps=1, loss=0.0, numbers=numbers, seconds=0.0, vectors={}
+        run="r",
+        step=1,
+        client="a",
+        examples=1,
+        steps=1,
+        loss=0.0,
+        numbers=numbers,
+        seconds=0.0,
+        vectors={},
     )
     return ReportContent.from_bytes(sent.to_bytes()).numbers

@@ -16,7 +16,9 @@ from covey.shared.scenario.scenario import Model, Task
 TASKS = [
     Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5")),
     Task(features=(1, 8, 8), classes=4, model=Model(name="femnist_cnn", options={"hidden": 12})),
-    Task(features=(2, 32), classes=3, model=Model(name="cnn1d", options={"filters": 4, "hidden": 6})),
+    Task(
+        features=(2, 32), classes=3, model=Model(name="cnn1d", options={"filters": 4, "hidden": 6})
+    ),
     Task(features=(6,), classes=4, model=Model(name="mlp", options={"hidden": [7, 5]})),
 ]
 every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.model.name)
@@ -24,14 +26,18 @@ every_task = pytest.mark.parametrize("task", TASKS, ids=lambda task: task.model.
 
 def shuffled(model: Vector, layout: Layout, seed: int = 0) -> Vector:
     draw = np.random.default_rng(seed)
-    return permute(model, [draw.permutation(layer.units) for layer in layers_of(layout)[:-1]], layout)
+    return permute(
+        model, [draw.permutation(layer.units) for layer in layers_of(layout)[:-1]], layout
+    )
 
 
 def logits(task: Task, model: Vector) -> torch.Tensor:
     module = build(task, 0).eval()
     vector_to_parameters(torch.from_numpy(model.copy()), module.parameters())
     with torch.no_grad():
-        out: torch.Tensor = module(torch.from_numpy(np.random.default_rng(1).normal(size=(5, *task.features))).float())
+        out: torch.Tensor = module(
+            torch.from_numpy(np.random.default_rng(1).normal(size=(5, *task.features))).float()
+        )
     return out
 
 
@@ -60,8 +66,13 @@ def test_matching_is_the_best_of_all_orders() -> None:
     draw = np.random.default_rng(0)
     for _ in range(20):
         rows, anchor = (draw.normal(size=(5, 3)).astype(np.float32) for _ in range(2))
-        costs = {order: float(np.sum((rows[list(order)] - anchor) ** 2)) for order in permutations(range(5))}
-        assert costs[tuple(match_units(rows, anchor).tolist())] == pytest.approx(min(costs.values()))
+        costs = {
+            order: float(np.sum((rows[list(order)] - anchor) ** 2))
+            for order in permutations(range(5))
+        }
+        assert costs[tuple(match_units(rows, anchor).tolist())] == pytest.approx(
+            min(costs.values())
+        )
 
 
 def test_the_argument_is_not_changed() -> None:
@@ -73,7 +84,9 @@ def test_the_argument_is_not_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "features"), [("resnet9", (3, 32, 32)), ("celeba_cnn", (3, 16, 16))], ids=["group norm", "batch norm"]
+    ("name", "features"),
+    [("resnet9", (3, 32, 32)), ("celeba_cnn", (3, 16, 16))],
+    ids=["group norm", "batch norm"],
 )
 def test_what_is_no_plain_chain_is_refused_by_name(name: str, features: tuple[int, ...]) -> None:
     _, layout = initial(Task(features=features, classes=4, model=Model(name=name)), 0)

@@ -33,12 +33,17 @@ GOLDEN = Path(__file__).parent / "golden"
 NAMES = sorted(SAMPLES)
 TYPES = sorted({type(sample) for sample in SAMPLES.values()}, key=lambda kind: kind.__name__)
 
-JSON_LEAF = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+JSON_LEAF = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=5)
+)
 
 
 def trees(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.recursive(
-        leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        leaf,
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+        ),
     )
 
 
@@ -57,7 +62,9 @@ def json_sealed(kind: type[Document], body: bytes) -> bytes:
     return body[:-1] + messages._check_key(body) if kind.checked else body
 
 
-def message_or_refusal(kind: type[Packed | Document], payload: bytes) -> Packed | Document | DecodeError:
+def message_or_refusal(
+    kind: type[Packed | Document], payload: bytes
+) -> Packed | Document | DecodeError:
     """Any other exception fails the test."""
     try:
         return kind.from_bytes(payload)
@@ -104,14 +111,18 @@ def test_there_is_no_golden_file_without_a_message() -> None:
 def test_every_proper_prefix_is_refused(name: str) -> None:
     whole = SAMPLES[name].to_bytes()
     for length in range(len(whole)):
-        assert isinstance(message_or_refusal(type(SAMPLES[name]), whole[:length]), DecodeError), length
+        assert isinstance(message_or_refusal(type(SAMPLES[name]), whole[:length]), DecodeError), (
+            length
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if isinstance(SAMPLES[name], Packed)])
 def test_every_proper_prefix_is_refused_even_with_a_right_checksum(name: str) -> None:
     body = SAMPLES[name].to_bytes()[1 + messages.CHECKSUM_BYTES :]
     for length in range(len(body)):
-        assert isinstance(message_or_refusal(type(SAMPLES[name]), sealed(body[:length])), DecodeError), length
+        assert isinstance(
+            message_or_refusal(type(SAMPLES[name]), sealed(body[:length])), DecodeError
+        ), length
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "control"])
@@ -125,15 +136,21 @@ def test_a_flipped_bit_is_noticed(name: str) -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 @given(data=st.data())
-def test_random_bytes_are_a_message_or_refused(kind: type[Packed | Document], data: st.DataObject) -> None:
+def test_random_bytes_are_a_message_or_refused(
+    kind: type[Packed | Document], data: st.DataObject
+) -> None:
     payload = data.draw(st.binary(max_size=60))
     message_or_refusal(kind, payload)
-    message_or_refusal(kind, sealed(payload) if issubclass(kind, Packed) else json_sealed(kind, payload))
+    message_or_refusal(
+        kind, sealed(payload) if issubclass(kind, Packed) else json_sealed(kind, payload)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-def test_a_mutated_body_with_a_right_checksum_is_a_message_or_refused(name: str, data: st.DataObject) -> None:
+def test_a_mutated_body_with_a_right_checksum_is_a_message_or_refused(
+    name: str, data: st.DataObject
+) -> None:
     sample = SAMPLES[name]
     body = bytearray(
         sample.to_bytes()[1 + messages.CHECKSUM_BYTES :]
@@ -143,7 +160,9 @@ def test_a_mutated_body_with_a_right_checksum_is_a_message_or_refused(name: str,
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
     raw = bytes(body)
-    message_or_refusal(type(sample), sealed(raw) if isinstance(sample, Packed) else json_sealed(type(sample), raw))
+    message_or_refusal(
+        type(sample), sealed(raw) if isinstance(sample, Packed) else json_sealed(type(sample), raw)
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,7 +185,10 @@ def test_what_these_tests_seal_is_a_message_where_nothing_was_changed(name: str)
     if isinstance(sample, Packed):
         assert type(sample).from_bytes(sealed(sample.model_dump())) == sample
     else:
-        assert type(sample).from_bytes(json_sealed(type(sample), sample.model_dump_json().encode())) == sample
+        assert (
+            type(sample).from_bytes(json_sealed(type(sample), sample.model_dump_json().encode()))
+            == sample
+        )
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -180,11 +202,17 @@ def test_a_newer_version_is_refused_by_name() -> None:
 @pytest.mark.parametrize("field", ["loss", "seconds"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_is_refused(field: str, value: float) -> None:
-    assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {field: value})) == "fields"
+    assert (
+        reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {field: value})) == "fields"
+    )
 
 
-@pytest.mark.parametrize("value", [math.nan, [math.inf], {"a": [-math.inf]}, 2**63, b"bytes", {1: 2}, "x" * 5000])
-def test_numbers_hold_only_finite_numbers_short_strings_and_lists_and_maps_of_these(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value", [math.nan, [math.inf], {"a": [-math.inf]}, 2**63, b"bytes", {1: 2}, "x" * 5000]
+)
+def test_numbers_hold_only_finite_numbers_short_strings_and_lists_and_maps_of_these(
+    value: Any,
+) -> None:
     report = SAMPLES["report"].model_dump() | {"numbers": {"value": value}}
     assert reason(ReportContent, sealed(report)) in {"fields", "not msgpack"}
     with pytest.raises(ValidationError):
@@ -203,11 +231,16 @@ def test_deep_nesting_is_refused_without_exhausting_the_stack() -> None:
     deep: Any = 1
     for _ in range(300):
         deep = [deep]
-    assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"numbers": {"a": deep}})) == "fields"
+    assert (
+        reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"numbers": {"a": deep}}))
+        == "fields"
+    )
     assert (
         reason(
             CoordinatorStatus,
-            json_sealed(CoordinatorStatus, b'{"online":true,"task":{"a":%s}}' % (b"[" * 150 + b"]" * 150)),
+            json_sealed(
+                CoordinatorStatus, b'{"online":true,"task":{"a":%s}}' % (b"[" * 150 + b"]" * 150)
+            ),
         )
         == "fields"
     )
@@ -215,7 +248,13 @@ def test_deep_nesting_is_refused_without_exhausting_the_stack() -> None:
 
 
 @pytest.mark.parametrize(
-    "header", [b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff"]
+    "header",
+    [
+        b"\xdd\xff\xff\xff\xff",
+        b"\xdf\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+        b"\xdb\xff\xff\xff\xff",
+    ],
 )
 def test_a_header_that_claims_gigabytes_is_refused(header: bytes) -> None:
     assert reason(Part, sealed(header)) == "not msgpack"
@@ -223,7 +262,9 @@ def test_a_header_that_claims_gigabytes_is_refused(header: bytes) -> None:
 
 def test_a_list_longer_than_any_of_ours_is_refused_before_memory_is_set_aside_for_it() -> None:
     report = SAMPLES["report"].model_dump()
-    longest, longer = ({"numbers": {"a": [0] * length}} for length in (messages.LONGEST, messages.LONGEST + 1))
+    longest, longer = (
+        {"numbers": {"a": [0] * length}} for length in (messages.LONGEST, messages.LONGEST + 1)
+    )
     assert isinstance(message_or_refusal(ReportContent, sealed(report | longest)), ReportContent)
     assert reason(ReportContent, sealed(report | longer)) == "not msgpack"
 
@@ -234,7 +275,12 @@ def test_text_that_is_not_utf8_is_refused() -> None:
 
 
 def test_the_refusal_of_a_long_key_is_short() -> None:
-    assert len(str(message_or_refusal(Part, sealed(SAMPLES["part"].model_dump() | {"k" * 100_000: 1})))) < 400
+    assert (
+        len(
+            str(message_or_refusal(Part, sealed(SAMPLES["part"].model_dump() | {"k" * 100_000: 1})))
+        )
+        < 400
+    )
 
 
 def test_a_status_longer_than_the_limit_is_refused_unread() -> None:
@@ -248,7 +294,9 @@ def test_a_count_is_a_whole_number_from_zero(value: Any) -> None:
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a b", "+", "#", "$SYS", "ä", "x" * 65, "a\n"])
 def test_a_name_that_cannot_stand_in_a_topic_is_refused(name: str) -> None:
-    assert reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"client": name})) == "fields"
+    assert (
+        reason(ReportContent, sealed(SAMPLES["report"].model_dump() | {"client": name})) == "fields"
+    )
 
 
 def test_an_encoded_vector_says_nothing_that_is_too_long() -> None:

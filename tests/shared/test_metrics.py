@@ -52,7 +52,9 @@ def test_micro_weighs_clients_by_data_and_macro_does_not() -> None:
 @given(labels)
 def test_cluster_recovery_agrees_with_scikit_learn(pair: tuple[list[int], list[int]]) -> None:
     found, truth = pair
-    assert adjusted_rand(found, truth) == pytest.approx(reference.adjusted_rand_score(truth, found), abs=1e-12)
+    assert adjusted_rand(found, truth) == pytest.approx(
+        reference.adjusted_rand_score(truth, found), abs=1e-12
+    )
     # scikit-learn calls the empty mutual information of a trivial partition 0 or 1 by version: only ours is specified
     if len(set(found)) > 1 or len(set(truth)) > 1:
         expected = reference.normalized_mutual_info_score(truth, found)
@@ -102,10 +104,14 @@ def test_nothing_to_measure_is_refused() -> None:
     ],
     ids=["uniform", "hard majority", "always 0.6 to 0.4"],
 )
-def test_membership_error_has_the_reference_values(estimate: Any, at_7_3: float, at_9_1: float) -> None:
+def test_membership_error_has_the_reference_values(
+    estimate: Any, at_7_3: float, at_9_1: float
+) -> None:
     for major, expected in ((0.7, at_7_3), (0.9, at_9_1)):
         truth = [(major, 1 - major)] * 3 + [(1 - major, major)] * 2
-        assert membership_mse([estimate(p) for p in truth], truth)[:2] == pytest.approx((expected, expected / 2))
+        assert membership_mse([estimate(p) for p in truth], truth)[:2] == pytest.approx(
+            (expected, expected / 2)
+        )
 
 
 def test_membership_error_permutes_cluster_ids_once_for_all_clients() -> None:
@@ -114,14 +120,20 @@ def test_membership_error_permutes_cluster_ids_once_for_all_clients() -> None:
     assert error[:2] == pytest.approx((0, 0))
     assert np.array_equal(shuffled[:, error.permutation], truth)
     noisy = np.random.default_rng(1).dirichlet(np.ones(4), 9)
-    best = min(float(np.mean(np.sum((noisy[:, list(o)] - truth) ** 2, axis=1))) for o in permutations(range(4)))
+    best = min(
+        float(np.mean(np.sum((noisy[:, list(o)] - truth) ** 2, axis=1)))
+        for o in permutations(range(4))
+    )
     assert membership_mse(noisy, truth)[0] == pytest.approx(best)
     turned = [truth[0], truth[1][::-1]]  # no single permutation mends both
     assert membership_mse(turned, truth[:2])[0] > 0.01
 
 
 def test_a_matching_names_a_row_for_each_column_and_takes_none_twice() -> None:
-    assert matching([[5, 2], [0, 0], [1, 9]]) == (2, 1)  # the first column would rather have row 1 too
+    assert matching([[5, 2], [0, 0], [1, 9]]) == (
+        2,
+        1,
+    )  # the first column would rather have row 1 too
     with pytest.raises(ValueError, match="no fewer rows"):
         matching([[1, 2]])
 

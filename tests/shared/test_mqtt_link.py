@@ -67,7 +67,9 @@ def test_a_long_inbox_lets_other_tasks_have_their_turn() -> None:
 
 async def test_a_broker_that_is_not_there_is_said_once() -> None:
     (port,) = free_ports(1)
-    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)) as link:
+    async with MqttLink(
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)
+    ) as link:
         first = await anext(link.incoming())
         assert isinstance(first, Down)
         assert "refused" in first.why
@@ -122,7 +124,9 @@ async def test_a_publish_that_waits_when_the_connection_breaks_is_false_at_once(
     server.close()
 
 
-@pytest.mark.parametrize("answer", [b"", bytes([0x20, 2, 0, 5])], ids=["without a word", "after a refusal"])
+@pytest.mark.parametrize(
+    "answer", [b"", bytes([0x20, 2, 0, 5])], ids=["without a word", "after a refusal"]
+)
 async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
     answer: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,7 +137,9 @@ async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
 
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)) as link:
+    async with MqttLink(
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)
+    ) as link:
         async with asyncio.timeout(5):
             first = await anext(link.incoming())
         assert isinstance(first, Down)
@@ -157,7 +163,9 @@ async def test_a_broker_that_lets_us_in_no_more_says_so_once_after_the_loss() ->
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with MqttLink(f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.05)) as link:
+    async with MqttLink(
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.05)
+    ) as link:
         inbox = link.incoming()
         async with asyncio.timeout(10):
             assert isinstance(await anext(inbox), Up)

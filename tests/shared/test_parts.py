@@ -47,11 +47,19 @@ class MemorySink:
 
 def cut(content: bytes, part_bytes: int = 4, about: int = 1) -> list[Part]:
     return list(
-        split(io.BytesIO(content), digest=digest(content), size=len(content), part_bytes=part_bytes, about=about)
+        split(
+            io.BytesIO(content),
+            digest=digest(content),
+            size=len(content),
+            part_bytes=part_bytes,
+            about=about,
+        )
     )
 
 
-def assembler(largest: int = 1000, per_sender: int = 2, total: int = 100_000, max_age_s: float = 60.0) -> Assembler:
+def assembler(
+    largest: int = 1000, per_sender: int = 2, total: int = 100_000, max_age_s: float = 60.0
+) -> Assembler:
     return Assembler(
         lambda sender, part: MemorySink(part.size),
         largest_bytes=largest,
@@ -82,7 +90,12 @@ def test_split_agrees_with_the_rule_of_the_cut(content: bytes, part_bytes: int) 
     for index, part in enumerate(parts):
         check(part)
         assert part == part_at(
-            io.BytesIO(content), index, digest=digest(content), size=len(content), part_bytes=part_bytes, about=1
+            io.BytesIO(content),
+            index,
+            digest=digest(content),
+            size=len(content),
+            part_bytes=part_bytes,
+            about=1,
         )
 
 
@@ -113,8 +126,12 @@ def test_a_part_beyond_the_content_and_a_content_that_is_too_short_are_our_mista
 
 
 @given(data=st.data())
-def test_contents_come_together_in_any_order_with_duplicates_and_interleaved(data: st.DataObject) -> None:
-    contents = data.draw(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4, unique=True))
+def test_contents_come_together_in_any_order_with_duplicates_and_interleaved(
+    data: st.DataObject,
+) -> None:
+    contents = data.draw(
+        st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=4, unique=True)
+    )
     parts = [part for content in contents for part in cut(content, data.draw(st.integers(1, 20)))]
     parts += data.draw(st.lists(st.sampled_from(parts), max_size=10))
     together = assembler(per_sender=4)
@@ -154,14 +171,18 @@ def test_the_same_content_of_two_senders_is_two_contents() -> None:
         ({"size": 9}, "wrong length"),
     ],
 )
-def test_a_part_that_cannot_be_right_is_refused_and_leaves_no_trace(change: dict[str, object], reason: str) -> None:
+def test_a_part_that_cannot_be_right_is_refused_and_leaves_no_trace(
+    change: dict[str, object], reason: str
+) -> None:
     together = assembler()
     assert refused(together, cut(CONTENT)[0].model_copy(update=change)) == reason
     assert together.pending == ()
 
 
 @pytest.mark.parametrize("other", [cut(CONTENT, 5)[1], cut(CONTENT + b"!!", 4)[0]])
-def test_a_part_that_contradicts_the_first_is_refused_and_the_rest_still_comes_together(other: Part) -> None:
+def test_a_part_that_contradicts_the_first_is_refused_and_the_rest_still_comes_together(
+    other: Part,
+) -> None:
     together = assembler()
     one, two, three = cut(CONTENT)
     feed(together, [one])
@@ -306,7 +327,11 @@ def test_a_part_that_could_not_be_written_may_be_fed_again() -> None:
             super().write(offset, data)
 
     together = Assembler(
-        lambda sender, part: Full(part.size), largest_bytes=100, per_sender=1, total_bytes=9999, max_age_s=1
+        lambda sender, part: Full(part.size),
+        largest_bytes=100,
+        per_sender=1,
+        total_bytes=9999,
+        max_age_s=1,
     )
     with pytest.raises(OSError, match="space"):
         together.feed("a", cut(CONTENT)[0], 0.0)
@@ -358,11 +383,16 @@ class AnyFeeding(RuleBasedStateMachine):
     @invariant()
     def within_bounds(self) -> None:
         pending = self.together.pending
-        assert sum(item.size + item.count + BOOKKEEPING for item in pending) == self.together._bytes <= self.total
+        assert (
+            sum(item.size + item.count + BOOKKEEPING for item in pending)
+            == self.together._bytes
+            <= self.total
+        )
         for sender in "abc":
             assert sum(item.sender == sender for item in pending) <= 2
         assert all(
-            len(self.together.missing(item.sender, item.digest)) == item.count - item.received for item in pending
+            len(self.together.missing(item.sender, item.digest)) == item.count - item.received
+            for item in pending
         )
 
 

@@ -33,7 +33,9 @@ def test_what_a_terminal_would_obey_is_shown_by_its_number(text: str, shown: str
 @given(st.text())
 def test_no_control_character_is_left_and_a_second_time_changes_nothing(text: str) -> None:
     once = printable(text)
-    assert once.isprintable() or all(ord(character) > 0x9F for character in once if not character.isprintable())
+    assert once.isprintable() or all(
+        ord(character) > 0x9F for character in once if not character.isprintable()
+    )
     assert printable(once) == once
     assert printable_lines(text).count("\n") == text.count("\n")
 
@@ -52,8 +54,17 @@ def test_a_console_escapes_lines_and_cells() -> None:
 
 def test_texts_of_messages_are_escaped_where_they_enter() -> None:
     payload = AgentStatus(agent="a", session="s", online=True).model_copy(
-        update={"problem": "\x1b]0;owned\x07", "version": "\u202e1", "labels": ["\x9b2J"], "dropped": {"\x1bc": 1}}
+        update={
+            "problem": "\x1b]0;owned\x07",
+            "version": "\u202e1",
+            "labels": ["\x9b2J"],
+            "dropped": {"\x1bc": 1},
+        }
     )
     status = AgentStatus.from_bytes(payload.to_bytes())
     assert status.problem == "\\x1b]0;owned\\x07"
-    assert (status.version, status.labels, status.dropped) == ("\\u202e1", ["\\x9b2J"], {"\\x1bc": 1})
+    assert (status.version, status.labels, status.dropped) == (
+        "\\u202e1",
+        ["\\x9b2J"],
+        {"\\x1bc": 1},
+    )

@@ -26,9 +26,23 @@ from tests.small_run import METHODS, scenario
 
 CLIENT = {"client": {"clip": 1.0, "noise_multiplier": 1.0}}
 SIGNED = {**CLIENT, "signatures": {"clip": 1.0, "noise_multiplier": 0.5}}
-POSSIBLE = {"fedavg", "fedprox", "ditto", "feddist", "feddws", "local", "fedclust", "pacfl", "fesem", "ifca"}
+POSSIBLE = {
+    "fedavg",
+    "fedprox",
+    "ditto",
+    "feddist",
+    "feddws",
+    "local",
+    "fedclust",
+    "pacfl",
+    "fesem",
+    "ifca",
+}
 LOCALLY = {"fedavg", "fedprox", "ditto", "feddist", "feddws", "local", "fedclust", "fesem"}
-PRIVATE_OPTIONS: dict[str, dict[str, Any]] = {"ifca": {"shared_trunk": False}, "fesem": {"m_step": "participants"}}
+PRIVATE_OPTIONS: dict[str, dict[str, Any]] = {
+    "ifca": {"shared_trunk": False},
+    "fesem": {"m_step": "participants"},
+}
 
 
 def vectors(seed: int, count: int, scale: float) -> list[Vector]:
@@ -38,7 +52,9 @@ def vectors(seed: int, count: int, scale: float) -> list[Vector]:
 
 
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 12), clip=st.floats(1e-3, 1e3))
-def test_one_report_more_or_less_changes_the_sum_by_at_most_the_clip(seed: int, count: int, clip: float) -> None:
+def test_one_report_more_or_less_changes_the_sum_by_at_most_the_clip(
+    seed: int, count: int, clip: float
+) -> None:
     base = np.random.default_rng(seed + 1).normal(size=40).astype(np.float32)
     reports = vectors(seed, count, clip)
     with_all = clipped_sum(reports, base, clip)
@@ -54,12 +70,18 @@ def test_a_step_within_the_clip_is_summed_as_it_is() -> None:
     assert np.allclose(clipped_sum([near, near], base, 10.0), 2 * (near.astype(np.float64) - base))
 
 
-def test_a_noised_signature_is_within_the_clip_before_noise_and_has_the_noise_that_was_declared() -> None:
+def test_a_noised_signature_is_within_the_clip_before_noise_and_has_the_noise_that_was_declared() -> (
+    None
+):
     base = np.random.default_rng(0).normal(size=20_000).astype(np.float32)
     far = base + np.random.default_rng(1).normal(size=20_000).astype(np.float32)
-    clipped = noised(far, base, SignaturePrivacy(clip=2.0, noise_multiplier=0.0), Noise.simulated(1, "t"))
+    clipped = noised(
+        far, base, SignaturePrivacy(clip=2.0, noise_multiplier=0.0), Noise.simulated(1, "t")
+    )
     assert np.linalg.norm(clipped.astype(np.float64) - base) == pytest.approx(2.0, rel=1e-4)
-    hidden = noised(far, base, SignaturePrivacy(clip=2.0, noise_multiplier=0.5), Noise.simulated(1, "t"))
+    hidden = noised(
+        far, base, SignaturePrivacy(clip=2.0, noise_multiplier=0.5), Noise.simulated(1, "t")
+    )
     assert np.std(hidden - clipped) == pytest.approx(1.0, rel=0.05)
 
 
@@ -85,7 +107,10 @@ def test_client_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> N
     options = PRIVATE_OPTIONS.get(method, {})
     signed = method in ("fedclust", "pacfl", "fesem")
     if method in POSSIBLE:
-        assert scenario(method, privacy=SIGNED if signed else CLIENT, strategy=options).privacy is not None
+        assert (
+            scenario(method, privacy=SIGNED if signed else CLIENT, strategy=options).privacy
+            is not None
+        )
     else:
         with pytest.raises(ValidationError, match=r"privacy\.client: "):
             scenario(method, privacy=CLIENT, strategy=options)
@@ -107,13 +132,33 @@ def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> 
         ("fedclust", {"privacy": CLIENT}, "the phases signature and entry send"),
         ("fesem", {"privacy": SIGNED}, "m_step"),
         ("ifca", {"privacy": CLIENT}, "shared_trunk"),
-        ("ifca", {"privacy": CLIENT, "strategy": {"shared_trunk": False, "reseed_dead": True}}, "reseed_dead"),
-        ("ifca", {"privacy": CLIENT, "strategy": {"shared_trunk": False, "initial": "kmeans++"}}, "kmeans"),
+        (
+            "ifca",
+            {"privacy": CLIENT, "strategy": {"shared_trunk": False, "reseed_dead": True}},
+            "reseed_dead",
+        ),
+        (
+            "ifca",
+            {"privacy": CLIENT, "strategy": {"shared_trunk": False, "initial": "kmeans++"}},
+            "kmeans",
+        ),
         ("fedavg", {"privacy": SIGNED}, "fedavg sends no signature"),
-        ("fedavg", {"privacy": CLIENT, "task": {"standardise": "federated"}}, "sums of the data without noise"),
-        ("fedavg", {"privacy": CLIENT, "aggregation": {"rule": "median"}}, "leave aggregation.rule at mean"),
+        (
+            "fedavg",
+            {"privacy": CLIENT, "task": {"standardise": "federated"}},
+            "sums of the data without noise",
+        ),
+        (
+            "fedavg",
+            {"privacy": CLIENT, "aggregation": {"rule": "median"}},
+            "leave aggregation.rule at mean",
+        ),
         ("fedavg", {"privacy": {"local": {}}}, "either noise_multiplier or target_epsilon"),
-        ("fedavg", {"privacy": {"local": {"noise_multiplier": 1, "target_epsilon": 1}}}, "either noise_multiplier or"),
+        (
+            "fedavg",
+            {"privacy": {"local": {"noise_multiplier": 1, "target_epsilon": 1}}},
+            "either noise_multiplier or",
+        ),
     ],
 )
 def test_a_promise_that_cannot_be_kept_is_refused_with_its_reason(
@@ -134,5 +179,7 @@ def test_an_order_carries_the_agents_part_and_not_the_coordinators() -> None:
     privacy = Privacy.model_validate({**SIGNED, "local": {"noise_multiplier": 2.0}})
     wire = privacy.for_agents(7)
     assert "client" not in wire
-    assert AgentPrivacy.from_wire(wire) == AgentPrivacy(privacy.signatures, LocalPrivacy(noise_multiplier=2.0), 7)
+    assert AgentPrivacy.from_wire(wire) == AgentPrivacy(
+        privacy.signatures, LocalPrivacy(noise_multiplier=2.0), 7
+    )
     assert AgentPrivacy.from_wire(None) == AgentPrivacy(None, None, 1)

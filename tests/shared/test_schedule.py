@@ -37,7 +37,9 @@ def test_the_rate_of_a_step_follows_the_schedule_whoever_takes_it(strategy: Any)
 def test_robusts_step_on_the_server_follows_the_schedule_after_its_first_stage() -> None:
     strategy = Robust(n_clusters=1, averaging="gradient", first_epochs=1)
     end = run(strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0), rounds=4)
-    assert 8 - end.state.models[0] == pytest.approx([4 * LEFT] * 2)  # stage 1 has gone half of the way
+    assert 8 - end.state.models[0] == pytest.approx(
+        [4 * LEFT] * 2
+    )  # stage 1 has gone half of the way
 
 
 def test_a_round_in_which_nobody_counts_is_one_of_the_schedule() -> None:
@@ -49,9 +51,13 @@ def test_a_round_in_which_nobody_counts_is_one_of_the_schedule() -> None:
 def test_a_hypothesis_that_is_seeded_again_moves_with_the_rate_of_its_round() -> None:
     training = Training(epochs=1, batch=100, lr=0.5, lr_steps=((0.5, 0.1),))
     strategy = Ifca(averaging="gradient", dead_after=1, reseed_dead=True)
-    end = run(strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, training, flat(0, 0), flat(-90, -90), rounds=1)
+    end = run(
+        strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, training, flat(0, 0), flat(-90, -90), rounds=1
+    )
     assert end.state.models[0] == pytest.approx([4, 4])
-    assert end.state.models[1] == pytest.approx([8, 8])  # once more by the same gradient, at the rate of the only round
+    assert end.state.models[1] == pytest.approx(
+        [8, 8]
+    )  # once more by the same gradient, at the rate of the only round
 
 
 def test_perfedavg_is_told_of_another_outer_rate_only_where_it_is_another() -> None:
@@ -68,7 +74,9 @@ def test_perfedavg_is_told_of_another_outer_rate_only_where_it_is_another() -> N
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 7, 10, 200])
 def test_a_schedule_by_rounds_is_the_one_by_shares(rounds: int) -> None:
-    training = Training(lr=0.3, lr_steps=((0.5, 0.1), (0.75, 0.1), (0.0, 0.9), (1 / 3, 2.0), (1.0, 0.5)))
+    training = Training(
+        lr=0.3, lr_steps=((0.5, 0.1), (0.75, 0.1), (0.0, 0.9), (1 / 3, 2.0), (1.0, 0.5))
+    )
     schedule = training.schedule(rounds)
     for round_ in range(rounds + 1):
         assert 0.3 * factor_in(schedule, round_) == training.in_round(round_, rounds).lr

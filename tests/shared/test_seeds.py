@@ -5,11 +5,15 @@ from hypothesis import strategies as st
 
 from covey.shared.seeds import entropy, generator
 
-KEYS = st.lists(st.integers() | st.text(st.characters(exclude_characters="\x1f"), max_size=5), max_size=3)
+KEYS = st.lists(
+    st.integers() | st.text(st.characters(exclude_characters="\x1f"), max_size=5), max_size=3
+)
 
 
 def test_the_same_purpose_gives_the_same_stream() -> None:
-    assert generator(7, "cohort", 3).random(4).tolist() == generator(7, "cohort", 3).random(4).tolist()
+    assert (
+        generator(7, "cohort", 3).random(4).tolist() == generator(7, "cohort", 3).random(4).tolist()
+    )
 
 
 def test_every_argument_changes_the_stream() -> None:

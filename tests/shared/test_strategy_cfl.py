@@ -21,9 +21,9 @@ def test_cfl_splits_where_members_disagree_and_the_children_part_in_that_round()
     assert end.state.models[1] == pytest.approx([-2.5, -2.3])
     assert end.state.nodes[0].tolist() == [0, 0]
     assert end.strategy.notes(end.state)["cross_similarity"]["0"] == pytest.approx(-1, abs=0.01)
-    assert run(Cfl(warmup=0, eps_1=0.4, eps_2=1.6), locals_, rounds=12).state.models[0] == pytest.approx(
-        [5, 5.3], rel=2e-3
-    )
+    assert run(Cfl(warmup=0, eps_1=0.4, eps_2=1.6), locals_, rounds=12).state.models[
+        0
+    ] == pytest.approx([5, 5.3], rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,8 @@ def test_cfl_asks_all_members_into_the_round_that_splits_when_participation_is_p
     strategy = Cfl(warmup=1, eps_1=2.0, eps_2=1.0, min_size=5)
     end = run(strategy, locals_, participation=0.4, rounds=8)
     invited = [
-        (len(phase.cohort), len(before)) for (phase, _), before in zip(end.phases, [(), *end.phases], strict=False)
+        (len(phase.cohort), len(before))
+        for (phase, _), before in zip(end.phases, [(), *end.phases], strict=False)
     ]
     full = [i for i, (count, _) in enumerate(invited) if count == 10]
     assert len(full) == 1, invited
@@ -83,7 +84,10 @@ def test_cfl_sends_who_missed_the_split_and_newcomers_down_the_tree() -> None:
         joins={"c12": 12, "c13": 12, "c14": 12},
         drop=lambda phase, round_, client: client == "c11" and round_ < 5,
     )
-    together = {tuple(sorted({int(c[1:]) % 4 for c, k in end.state.assign.items() if k == j})) for j in range(4)}
+    together = {
+        tuple(sorted({int(c[1:]) % 4 for c, k in end.state.assign.items() if k == j}))
+        for j in range(4)
+    }
     assert together == {(0,), (1,), (2,), (3,)}
     assert set(end.state.assign) == set(locals_)
     walks = [reporters for phase, reporters in end.phases if phase.name == "entry"]
@@ -95,7 +99,11 @@ def test_cfl_sends_who_missed_the_split_and_newcomers_down_the_tree() -> None:
 def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
     strategy = Cfl(trigger="norms")
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
-    ways: dict[str, Any] = {"nodes": (flat(0, 0),) * 3, "stays": (flat(1, 0),) * 3, "goes": (flat(-1, 0),) * 3}
+    ways: dict[str, Any] = {
+        "nodes": (flat(0, 0),) * 3,
+        "stays": (flat(1, 0),) * 3,
+        "goes": (flat(-1, 0),) * 3,
+    }
     state = replace(start, models=(flat(0, 0),) * 4, divided=(0, 1, 0), **ways)
     right, left = Report({"model": flat(2, 1)}, 5), Report({"model": flat(-2, 1)}, 5)
     once = strategy.fold(state, Phase("entry", ("l", "r")), [("l", left), ("r", right)])
@@ -109,10 +117,18 @@ def test_cfl_walks_only_past_the_splits_of_the_cluster_it_stands_in() -> None:
 def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() -> None:
     strategy = Cfl(trigger="norms", warmup=0)
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
-    ways: dict[str, Any] = {"divided": (0,), "nodes": (flat(0, 0),), "stays": (flat(1, 0),), "goes": (flat(-1, 0),)}
+    ways: dict[str, Any] = {
+        "divided": (0,),
+        "nodes": (flat(0, 0),),
+        "stays": (flat(1, 0),),
+        "goes": (flat(-1, 0),),
+    }
     assign = {"a": 1, "b": 1, "c": 1, "late": 1, "z": 0}
     state = replace(start, models=(flat(0, 0),) * 2, assign=assign, **ways)
-    moved = [(c, Report({"model": flat(0, up)}, n)) for c, up, n in (("a", 3, 5), ("b", -3, 10), ("c", 3, 5))]
+    moved = [
+        (c, Report({"model": flat(0, up)}, n))
+        for c, up, n in (("a", 3, 5), ("b", -3, 10), ("c", 3, 5))
+    ]
     after = strategy.fold(state, Phase(cohort=("a", "b", "c", "late")), moved)
     assert after.assign == {"a": 1, "b": 2, "c": 1, "z": 0}
     assert after.walks == {"late": 1}
@@ -121,7 +137,10 @@ def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() 
 def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -> None:
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 4), (5.0, 0.0))
     strategy = Cfl(trigger="norms", warmup=0, min_size=3)
-    broken: dict[str, Any] = {"drop": lambda phase, round_, client: client == "c08" and round_ < 4, "joins": {"c08": 1}}
+    broken: dict[str, Any] = {
+        "drop": lambda phase, round_, client: client == "c08" and round_ < 4,
+        "joins": {"c08": 1},
+    }
     end = run(strategy, locals_, rounds=6, **broken)
     assert end.state.assign["c08"] == end.state.assign["c00"]
     empty = [phase for phase, reporters in end.phases if phase.name == "entry" and not reporters]
@@ -130,7 +149,9 @@ def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -
 
 def test_cfl_by_rounds_tries_each_node_after_so_many_rounds() -> None:
     locals_ = bowls(*((0.0, s * 5.0) for s in (1, -1) * 3))
-    strategy = Cfl(trigger="rounds", every=3, warmup=0, gamma=0.13, linkage="average", features="last_kernel")
+    strategy = Cfl(
+        trigger="rounds", every=3, warmup=0, gamma=0.13, linkage="average", features="last_kernel"
+    )
     assert [len(run(strategy, locals_, rounds=r).state.models) for r in (3, 4)] == [1, 2]
     partial = run(strategy, locals_, rounds=4, participation=0.5)
     assert [len(phase.cohort) for phase, _ in partial.phases] == [3, 3, 3, 6]
@@ -143,7 +164,12 @@ def test_cfl_accepts_a_split_by_the_angle_across(gamma: float, models: int) -> N
     strategy = Cfl(trigger="rounds", every=1, warmup=0, gamma=gamma, min_size=2)
     assert len(run(strategy, locals_, ONE, rounds=1).state.models) == 1
     still = strategy.model_copy(update={"every": 1})
-    end = run(still, {c: Bowl(b.minimum, 10) for c, b in locals_.items()}, Training(batch=100, lr=1e-6), rounds=2)
+    end = run(
+        still,
+        {c: Bowl(b.minimum, 10) for c, b in locals_.items()},
+        Training(batch=100, lr=1e-6),
+        rounds=2,
+    )
     assert len(end.state.models) == models
 
 
@@ -155,13 +181,18 @@ def test_cfl_refused_split_of_a_full_round_is_not_asked_for_again_at_once() -> N
     full = [i for i, (phase, _) in enumerate(end.phases) if len(phase.cohort) == 6]
     assert len(end.state.models) == 1
     assert full[0] == 1
-    assert np.diff(full).tolist() == [6] * (len(full) - 1), full  # 4 rounds of rest, one that calls for it
+    assert np.diff(full).tolist() == [6] * (len(full) - 1), (
+        full
+    )  # 4 rounds of rest, one that calls for it
 
 
 def test_cfl_watches_for_updates_longer_than_1_6_around_a_mean_shorter_than_0_4() -> None:
     for long, off, models in ((1.7, 0.0, 2), (1.5, 0.0, 1), (1.7, 0.38, 2), (1.7, 0.42, 1)):
         locals_ = bowls((long, off), (-long, off), (long, off), (-long, off))
-        assert len(run(Cfl(trigger="norms", warmup=0), locals_, WHOLE, rounds=1).state.models) == models, (long, off)
+        assert (
+            len(run(Cfl(trigger="norms", warmup=0), locals_, WHOLE, rounds=1).state.models)
+            == models
+        ), (long, off)
 
 
 def test_cfl_children_are_sample_weighted_means_and_so_is_the_norm_that_is_watched() -> None:
@@ -201,7 +232,11 @@ def test_cfl_buffers_have_no_say_in_norms_and_directions() -> None:
 def test_cfl_compares_the_directions_of_the_part_that_was_asked_for() -> None:
     # bodies part c00 and c01 from the rest, heads c00 and c02
     locals_ = bowls((9, 1), (9, -1), (-9, 1), (-9, -1))
-    for features, expected in (("full", [0, 0, 1, 1]), ("last_layer", [0, 1, 0, 1]), ("last_kernel", [0, 1, 0, 1])):
+    for features, expected in (
+        ("full", [0, 0, 1, 1]),
+        ("last_layer", [0, 1, 0, 1]),
+        ("last_kernel", [0, 1, 0, 1]),
+    ):
         end = run(Cfl(trigger="norms", warmup=0, min_size=3, features=features), locals_, rounds=1)
         assert [*end.state.assign.values()] == expected
 

@@ -17,12 +17,17 @@ from tests.shared.planted import (
 
 def test_dittos_global_model_is_fedavgs_whatever_the_pull() -> None:
     training = Training(epochs=2, batch=8, lr=0.1)
-    ours, plain = (run(s, unequal(), training, rounds=3).state.model for s in (Ditto(lam=0.7), FedAvg()))
+    ours, plain = (
+        run(s, unequal(), training, rounds=3).state.model for s in (Ditto(lam=0.7), FedAvg())
+    )
     assert ours.tolist() == plain.tolist()
 
 
 def test_dittos_personal_model_lies_between_the_own_minimum_and_the_global_model() -> None:
-    locals_ = {"a": Bowl(flat(4, 0)), "b": Bowl(flat(-4, 0))}  # alike many samples: the global model ends at 0
+    locals_ = {
+        "a": Bowl(flat(4, 0)),
+        "b": Bowl(flat(-4, 0)),
+    }  # alike many samples: the global model ends at 0
     done = run(Ditto(lam=3.0), locals_, Training(epochs=50, batch=10, lr=0.1), rounds=10)
     assert done.state.model == pytest.approx([0, 0], abs=1e-4)
     ((_, own),) = done.personal("a")
@@ -30,7 +35,13 @@ def test_dittos_personal_model_lies_between_the_own_minimum_and_the_global_model
 
 
 def test_a_client_of_ditto_that_never_trained_uses_the_global_model() -> None:
-    done = run(Ditto(), {"a": Bowl(flat(4, 0)), "b": Bowl(flat(-4, 0))}, Training(lr=0.1), rounds=1, participation=0.5)
+    done = run(
+        Ditto(),
+        {"a": Bowl(flat(4, 0)), "b": Bowl(flat(-4, 0))},
+        Training(lr=0.1),
+        rounds=1,
+        participation=0.5,
+    )
     stranger = next(client for client in ("a", "b") if client not in done.phases[0][1])
     ((_, model),) = done.personal(stranger)
     assert model.tolist() == done.state.model.tolist()

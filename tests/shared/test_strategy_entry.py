@@ -34,14 +34,18 @@ def test_an_agent_drawn_for_a_round_without_a_cluster_does_its_entry_there(strat
     end = run(strategy, two_groups(), rounds=2, joins={"c07": 1}, drop=no_entry)
     alone = run(strategy, {c: b for c, b in two_groups().items() if c != "c07"}, rounds=2)
     assert end.state.assign["c07"] == end.state.assign["c05"]
-    assert fingerprint(end.state.models) == fingerprint(alone.state.models)  # nobody's model took it in
+    assert fingerprint(end.state.models) == fingerprint(
+        alone.state.models
+    )  # nobody's model took it in
     order = strategy.order(end.state, Phase(), "stranger")
     assert order.cluster is None
     assert strategy.model(end.state, order.models[0]).shape == (2,)
 
 
 @pytest.mark.parametrize("strategy", CLUSTERED, ids=lambda s: s.name)
-def test_who_has_no_cluster_is_served_the_model_with_the_lowest_training_loss(strategy: Any) -> None:
+def test_who_has_no_cluster_is_served_the_model_with_the_lowest_training_loss(
+    strategy: Any,
+) -> None:
     end = run(strategy, two_groups(), rounds=4)
     end.locals = {**end.locals, "late": Bowl(flat(-4, -4))}
     assert end.personal("late")[0][1] is end.state.models[end.state.assign["c01"]]

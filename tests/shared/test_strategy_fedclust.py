@@ -35,7 +35,9 @@ def test_fedclust_finds_label_groups_of_real_classifiers_and_trains_them() -> No
 
     def accuracy(where: Run, client: str) -> float:
         local = locals_[client]
-        return float(np.mean(local.predict(where.personal(client)[0][1], "test").argmax(axis=1) == local.y))
+        return float(
+            np.mean(local.predict(where.personal(client)[0][1], "test").argmax(axis=1) == local.y)
+        )
 
     clustered = np.mean([accuracy(end, client) for client in locals_])
     assert clustered > 0.9
@@ -56,7 +58,10 @@ def test_fedclust_names_the_lambda_that_a_cut_implies() -> None:
     end = run(FedClust(n_clusters=2), two_groups(), rounds=1)
     facts = end.strategy.notes(end.state)
     for threshold in (facts["lambda_from"], (facts["lambda_from"] + facts["lambda_below"]) / 2):
-        assert run(FedClust(threshold=threshold), two_groups(), rounds=1).state.assign == end.state.assign
+        assert (
+            run(FedClust(threshold=threshold), two_groups(), rounds=1).state.assign
+            == end.state.assign
+        )
     other = run(FedClust(threshold=facts["lambda_below"]), two_groups(), rounds=1).state
     assert len(other.models) == 1
     assert len(facts["merge_heights"]) == 7
@@ -70,7 +75,8 @@ def test_fedclust_trains_as_long_as_in_a_round_before_clustering_unless_told_oth
 
 def test_fedclust_reference_is_the_plain_mean_of_the_first_uploads() -> None:
     locals_ = {
-        f"c{i}": Bowl(flat(0, v), examples) for i, (v, examples) in enumerate([(2, 10), (3, 90), (7, 20), (-9, 10)])
+        f"c{i}": Bowl(flat(0, v), examples)
+        for i, (v, examples) in enumerate([(2, 10), (3, 90), (7, 20), (-9, 10)])
     }
     end = run(FedClust(n_clusters=2), locals_, rounds=1)
     assert [centroid.tolist() for centroid in end.state.centroids] == [[2.0], [-4.5]]
@@ -91,7 +97,9 @@ def test_fedclust_first_training_is_counted_in_steps_where_the_scenario_says_so(
     assert end.strategy.order(end.state, Phase("entry"), "stranger").numbers == {"steps": 3}
     assert end.state.signatures["a"] == pytest.approx([5 * (1 - 0.5**3)])
     assert end.state.signatures["b"] == pytest.approx([-5 * (1 - 0.5**3)])
-    assert end.state.models[0] == pytest.approx([5 * (1 - 0.5**8)] * 2)  # two epochs of four steps in the round
+    assert end.state.models[0] == pytest.approx(
+        [5 * (1 - 0.5**8)] * 2
+    )  # two epochs of four steps in the round
 
 
 def test_fedclust_steps_that_make_whole_epochs_are_epochs_to_the_byte() -> None:
@@ -107,9 +115,12 @@ def test_fedclust_refuses_two_lengths_of_the_first_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("normalize", "groups"), [("none", [0, 0, 1, 2]), ("delta", [0, 0, 1, 2]), ("unit", [0, 1, 1, 0])]
+    ("normalize", "groups"),
+    [("none", [0, 0, 1, 2]), ("delta", [0, 0, 1, 2]), ("unit", [0, 1, 1, 0])],
 )
-def test_fedclust_normalisation_takes_out_size_or_leaves_it_in(normalize: Any, groups: list[int]) -> None:
+def test_fedclust_normalisation_takes_out_size_or_leaves_it_in(
+    normalize: Any, groups: list[int]
+) -> None:
     # two directions, one short and one long each: by plain distance the short ones are alike, by unit the directions
     locals_ = bowls((0, 1, 1), (0, 1, -1), (0, 9, -9), (0, 8, 8))
     strategy = FedClust(n_clusters=max(groups) + 1, normalize=normalize)
@@ -134,7 +145,9 @@ def test_fedclust_compares_a_newcomer_in_the_way_that_the_clusters_were_found(
     locals_ = bowls((0, 1, 1), (0, 1.2, 1), (0, 8, -9), (0, 9, -9))
     strategy = FedClust(n_clusters=2, normalize=normalize, newcomer_ref=reference)
     start = replace(setup(locals_, ONE, flat(5, 1, 1)), layout=bowl_layout(3, head=2))
-    at = Run(strategy, start, {c: Bowl(b.minimum + flat(0, 1, 1)) for c, b in locals_.items()}).rounds(1)
+    at = Run(
+        strategy, start, {c: Bowl(b.minimum + flat(0, 1, 1)) for c, b in locals_.items()}
+    ).rounds(1)
     assert [*at.state.assign.values()] == [0, 0, 1, 1]
     newcomer = Report({"signature": flat(1 + 0.5, 1 - 0.5)}, 10)
     after = strategy.fold(at.state, Phase("entry", ("new",)), [("new", newcomer)])
@@ -148,16 +161,30 @@ def test_fedclust_newcomers_join_their_group_by_their_final_layer(reference: Any
     assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}
     names = [(phase.name, phase.cohort) for phase, _ in end.phases]
     assert names[4] == ("entry", ("c04", "c05"))
-    assert [name for name, _ in names] == ["signature", "train", "train", "train", "entry", "train", "train", "train"]
+    assert [name for name, _ in names] == [
+        "signature",
+        "train",
+        "train",
+        "train",
+        "entry",
+        "train",
+        "train",
+        "train",
+    ]
 
 
 def test_fedclust_reference_is_the_first_uploads_or_the_current_model() -> None:
-    grown = (flat(0, 40), flat(0, 2.6))  # after many rounds: by now a newcomer's 2.4 is nearest to the other cluster
+    grown = (
+        flat(0, 40),
+        flat(0, 2.6),
+    )  # after many rounds: by now a newcomer's 2.4 is nearest to the other cluster
     newcomer = [("new", Report({"signature": flat(2.4)}, 10))]
     for reference, expected in (("round0", 0), ("current", 1)):
         end = run(FedClust(n_clusters=2, newcomer_ref=reference), two_groups(), rounds=1)
         state = replace(end.state, models=grown)
-        assert end.strategy.fold(state, Phase("entry", ("new",)), newcomer).assign["new"] == expected
+        assert (
+            end.strategy.fold(state, Phase("entry", ("new",)), newcomer).assign["new"] == expected
+        )
 
 
 def test_fedclust_newcomers_do_not_move_the_reference_of_their_cluster() -> None:
@@ -169,10 +196,15 @@ def test_fedclust_newcomers_do_not_move_the_reference_of_their_cluster() -> None
 
 def test_fedclust_clusters_those_who_answered_once_half_of_them_have() -> None:
     end = run(
-        FedClust(n_clusters=2), two_groups(), rounds=2, drop=lambda phase, _, c: phase == "signature" and c < "c04"
+        FedClust(n_clusters=2),
+        two_groups(),
+        rounds=2,
+        drop=lambda phase, _, c: phase == "signature" and c < "c04",
     )
     assert len(end.phases[0][1]) == 4
-    assert end.state.assign == {client: i % 2 for i, client in enumerate(two_groups())}  # the rest came by entry
+    assert end.state.assign == {
+        client: i % 2 for i, client in enumerate(two_groups())
+    }  # the rest came by entry
     with pytest.raises(AssertionError, match="void again and again"):
         run(FedClust(), two_groups(), drop=lambda phase, _, c: phase == "signature" and c < "c05")
 

@@ -29,7 +29,9 @@ from tests.small_run import clients, local_for, rules, scenario
 def test_feddane_corrects_the_first_step_to_the_mean_gradient() -> None:
     """Gradients at 0 are -4 and -16, their mean -7 by samples: both first steps go 0.1 * 7, the bowls then bend them."""
     locals_ = {"a": Bowl(flat(4.0), 30), "b": Bowl(flat(8.0), 10, curvature=2.0)}
-    assert run(FedDane(), locals_, Training(batch=100, lr=0.1), rounds=1).state.model == pytest.approx([0.7])
+    assert run(
+        FedDane(), locals_, Training(batch=100, lr=0.1), rounds=1
+    ).state.model == pytest.approx([0.7])
     two = run(FedDane(), locals_, Training(epochs=2, batch=100, lr=0.1), rounds=1).state.model
     ends = [0.7 - 0.1 * (curvature * 0.7 - 7) for curvature in (1.0, 2.0)]
     assert two == pytest.approx([0.75 * ends[0] + 0.25 * ends[1]])
@@ -75,7 +77,9 @@ def test_feddane_sends_the_model_only_to_those_who_do_not_have_it() -> None:
 def test_feddane_draws_anew_when_those_of_the_first_phase_are_gone_or_the_phase_was_void() -> None:
     strategy = FedDane()
     state = strategy.init(Setup((flat(1, 1),), bowl_layout(), 0, 1, 1.0, ONE))
-    gave = strategy.fold(state, Phase("gradient"), [(c, Report({"gradient": flat(2, 0)}, 5)) for c in ("a", "b")])
+    gave = strategy.fold(
+        state, Phase("gradient"), [(c, Report({"gradient": flat(2, 0)}, 5)) for c in ("a", "b")]
+    )
 
     def cohort(method: FedDane, attempt: int, *present: str) -> Any:
         return method.plan(gave, View(0, 1, attempt, present)).cohort
@@ -92,7 +96,9 @@ def test_feddane_clients_new_in_the_second_phase_compute_their_gradient_first() 
     _, memory = strategy.work(job(flat(0.0), phase="gradient", layout=layout), local, {})
     kept, _ = strategy.work(job(flat(-2.0), layout=layout), local, memory)
     fresh, _ = strategy.work(job(flat(-2.0), flat(0.0), layout=layout), local, {})
-    assert kept.vectors["model"] == pytest.approx([1.0])  # one step of 0.5 along the mean gradient -2
+    assert kept.vectors["model"] == pytest.approx(
+        [1.0]
+    )  # one step of 0.5 along the mean gradient -2
     assert fresh.vectors["model"].tolist() == kept.vectors["model"].tolist()
     assert (kept.bases, fresh.bases) == ({}, {"model": 1})
 
@@ -110,10 +116,16 @@ def invited(method: str, folder: Path, **options: Any) -> list[tuple[str, ...]]:
     """Who was invited to each phase of three rounds, with half of eight clients in each."""
     rows: list[Any] = []
     scene = scenario(method, strategy=options)
-    driver = InProcess(folder / f"{method}-{options}", scene, setup_for(scene), rules(scene), local_for(clients()))
+    driver = InProcess(
+        folder / f"{method}-{options}", scene, setup_for(scene), rules(scene), local_for(clients())
+    )
     driver.watch = rows.append
     driver.complete(dict.fromkeys(clients(), (24, 24)))
-    return [tuple(row["invited"]) for row in rows if row["event"] == "phase" and row["phase"] != "evaluate"]
+    return [
+        tuple(row["invited"])
+        for row in rows
+        if row["event"] == "phase" and row["phase"] != "evaluate"
+    ]
 
 
 def test_feddane_draws_fedavgs_clients_in_both_phases_of_every_round(tmp_path: Path) -> None:

@@ -16,8 +16,12 @@ from tests.shared.planted import (
 def test_feddist_goes_part_of_the_way_to_the_uniform_mean_and_feddws_to_the_weighted() -> None:
     locals_ = {"a": Bowl(flat(4.0), 10), "b": Bowl(flat(16.0), 30)}
     training = Training(batch=100, lr=0.5)  # ends: 2 and 8
-    assert run(FedDist(epsilon=0.6), locals_, training, rounds=1).state.model == pytest.approx([0.6 * 5])
-    assert run(FedDws(epsilon=0.6), locals_, training, rounds=1).state.model == pytest.approx([0.6 * 6.5])
+    assert run(FedDist(epsilon=0.6), locals_, training, rounds=1).state.model == pytest.approx(
+        [0.6 * 5]
+    )
+    assert run(FedDws(epsilon=0.6), locals_, training, rounds=1).state.model == pytest.approx(
+        [0.6 * 6.5]
+    )
 
 
 def test_feddist_annealing_shrinks_the_step_by_equal_amounts() -> None:
@@ -25,4 +29,6 @@ def test_feddist_annealing_shrinks_the_step_by_equal_amounts() -> None:
     training = Training(batch=10, lr=1.0)  # every round ends at 8
     end = run(FedDist(epsilon=0.5, anneal="linear"), locals_, training, rounds=2)
     assert end.state.model == pytest.approx([4 + 0.25 * 4])
-    assert run(FedDist(epsilon=0.5), locals_, training, rounds=2).state.model == pytest.approx([6.0])
+    assert run(FedDist(epsilon=0.5), locals_, training, rounds=2).state.model == pytest.approx(
+        [6.0]
+    )

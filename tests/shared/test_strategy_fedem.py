@@ -17,7 +17,9 @@ def test_fedem_shares_are_weights_times_likelihoods() -> None:
     models = [draw.normal(size=client.layout.size).astype(np.float32) for _ in range(2)]
     pi = np.array([0.7, 0.3])
     _, memory = FedEm(n_clusters=2).work(job(*models), replace(client, training=ONE), {"pi": pi})
-    likely = pi * np.exp(-np.stack([client.losses(model).astype(np.float64) for model in models], axis=1))
+    likely = pi * np.exp(
+        -np.stack([client.losses(model).astype(np.float64) for model in models], axis=1)
+    )
     assert memory["pi"] == pytest.approx((likely / likely.sum(axis=1, keepdims=True)).mean(axis=0))
 
 
@@ -28,14 +30,18 @@ def test_fedem_trains_each_component_on_its_share_of_every_sample() -> None:
     share = np.exp(-losses) / np.exp(-losses).sum()
     report, memory = FedEm(n_clusters=2).work(job(*models), local, {})
     for k, model in enumerate(models):  # divided by the batch size, not by the sum of shares
-        assert close(report.vectors[f"component-{k}"], model + 0.5 * share[k] * (flat(1, 1) - model))
+        assert close(
+            report.vectors[f"component-{k}"], model + 0.5 * share[k] * (flat(1, 1) - model)
+        )
     assert report.loss == pytest.approx(float(share @ losses))
     assert memory["held"] is report.vectors["component-0"]
     assert "pi" not in report.numbers
 
 
 def test_fedem_revives_a_component_whose_weight_was_zero() -> None:
-    _, memory = FedEm(n_clusters=2).work(job(flat(90, 0), flat(0, 0)), Bowl(flat(0, 0)), {"pi": np.array([1.0, 0.0])})
+    _, memory = FedEm(n_clusters=2).work(
+        job(flat(90, 0), flat(0, 0)), Bowl(flat(0, 0)), {"pi": np.array([1.0, 0.0])}
+    )
     assert memory["pi"] == pytest.approx([0, 1], abs=1e-6)
 
 
@@ -46,7 +52,10 @@ def test_fedem_components_are_means_by_samples() -> None:
         (c, Report({"component-0": flat(i, 0), "component-1": flat(0, i)}, n))
         for c, i, n in (("a", 1, 10), ("b", 5, 30))
     ]
-    assert [one.tolist() for one in strategy.fold(state, Phase(), reports).components] == [[4, 0], [0, 4]]
+    assert [one.tolist() for one in strategy.fold(state, Phase(), reports).components] == [
+        [4, 0],
+        [0, 4],
+    ]
 
 
 def test_fedem_damped_lets_absent_clients_hold_the_old_components() -> None:
@@ -60,7 +69,11 @@ def test_fedem_damped_lets_absent_clients_hold_the_old_components() -> None:
 
 
 def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> None:
-    end = run(FedEm(n_clusters=2), two_groups(2, spread=0), drop=lambda phase, round_, client: client == "c00")
+    end = run(
+        FedEm(n_clusters=2),
+        two_groups(2, spread=0),
+        drop=lambda phase, round_, client: client == "c00",
+    )
     assert "c00" not in end.memory
     assert set(end.memory["c01"]) == {"pi", "held"}
     assert end.strategy.memberships(end.state) == {}
@@ -68,7 +81,12 @@ def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> Non
 
 def test_fedem_tells_weights_only_where_the_scenario_asks_for_them() -> None:
     end = run(
-        FedEm(n_clusters=2, share_memberships=True), two_groups(spread=0), ONE, flat(1, 1), flat(-1, -1), rounds=20
+        FedEm(n_clusters=2, share_memberships=True),
+        two_groups(spread=0),
+        ONE,
+        flat(1, 1),
+        flat(-1, -1),
+        rounds=20,
     )
     memberships = end.strategy.memberships(end.state)
     assert memberships["c00"] == pytest.approx((1, 0), abs=1e-3)
@@ -81,5 +99,7 @@ def test_fedem_newcomers_fit_weights_and_train_nothing() -> None:
     ((first, _), (second, _)) = strategy.personal(job(flat(1, 0), flat(0, 0)), local, {})
     likely = np.exp([-2 * 0.5, -2 * 1.0])  # two E-steps from equal weights, every sample alike
     assert (first, second) == pytest.approx(tuple(likely / likely.sum()))
-    ((kept, _), _) = strategy.personal(job(flat(1, 0), flat(0, 0)), local, {"pi": np.array([0.2, 0.8])})
+    ((kept, _), _) = strategy.personal(
+        job(flat(1, 0), flat(0, 0)), local, {"pi": np.array([0.2, 0.8])}
+    )
     assert kept == 0.2

@@ -38,7 +38,9 @@ def test_a_is_how_far_the_optimiser_goes_on_a_constant_gradient(momentum: float,
     slope = Bowl(flat(1e6), curvature=1e-6)
     training = Training(epochs=6, batch=10, lr=0.01, momentum=momentum)
     report, _ = FedNova(mu=mu).work(
-        job(flat(0.0), training=training, layout=bowl_layout(1)), replace(slope, training=training), {}
+        job(flat(0.0), training=training, layout=bowl_layout(1)),
+        replace(slope, training=training),
+        {},
     )
     assert report.vectors["model"] == pytest.approx([0.01 * report.numbers["a"]], rel=1e-4)
 
@@ -88,11 +90,16 @@ def test_fednova_server_momentum_adds_the_last_rounds_step() -> None:
     locals_ = {"a": Bowl(flat(8.0), 10)}
     # first round: half of the way to 8; second: 2 more, and half of the first step again
     assert run(FedNova(server_momentum=0.5), locals_, rounds=1).state.model == pytest.approx([4.0])
-    assert run(FedNova(server_momentum=0.5), locals_, rounds=2).state.model == pytest.approx([4 + 2 + 2])
+    assert run(FedNova(server_momentum=0.5), locals_, rounds=2).state.model == pytest.approx(
+        [4 + 2 + 2]
+    )
 
 
 def test_fednova_with_unequal_steps_or_momentum_is_not_fedavg() -> None:
-    apart = run(FedNova(), unequal(), SGD, rounds=1).state.model, run(FedAvg(), unequal(), SGD, rounds=1).state.model
+    apart = (
+        run(FedNova(), unequal(), SGD, rounds=1).state.model,
+        run(FedAvg(), unequal(), SGD, rounds=1).state.model,
+    )
     assert not np.allclose(*apart, rtol=0.01)
 
 
@@ -104,7 +111,9 @@ def test_fednova_averages_buffers_without_dividing_them() -> None:
         ("a", Report({"model": flat(2, 10)}, 10, {"a": 1.0}, 1)),
         ("b", Report({"model": flat(6, 50)}, 30, {"a": 3.0}, 3)),
     ]
-    assert strategy.fold(state, Phase(), reports).model == pytest.approx([2.5 * (0.25 * 2 + 0.75 * 2), 40.0])
+    assert strategy.fold(state, Phase(), reports).model == pytest.approx(
+        [2.5 * (0.25 * 2 + 0.75 * 2), 40.0]
+    )
 
 
 @pytest.mark.parametrize("work", [None, 0.0, -1.0, "many", float("nan"), float("inf")])

@@ -35,13 +35,22 @@ def test_fedsoft_gives_a_cluster_that_explains_nothing_a_small_importance() -> N
 
 
 def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
-    strategy, local = FedSoft.model_validate({"name": "fedsoft", "lambda": 0.2}), Bowl(flat(8, 0), training=ONE)
+    strategy, local = (
+        FedSoft.model_validate({"name": "fedsoft", "lambda": 0.2}),
+        Bowl(flat(8, 0), training=ONE),
+    )
     centres, importance, own = (flat(2, 2), flat(-4, 6)), (0.9, 0.6), flat(1, -1)
     state = FedSoftState(flat(0, 0), centres, 7, 1.0, {"c": importance}, {"c": 10}, trained=("c",))
     order = strategy.order(state, Phase(), "c")
     assert order.models == ("@c",)  # one vector, whatever K
-    report, memory = strategy.work(job(strategy.model(state, "@c"), **order.numbers), local, {"held": own})
-    gradient = own - local.minimum + 0.2 * sum(u * (own - c) for u, c in zip(importance, centres, strict=True))
+    report, memory = strategy.work(
+        job(strategy.model(state, "@c"), **order.numbers), local, {"held": own}
+    )
+    gradient = (
+        own
+        - local.minimum
+        + 0.2 * sum(u * (own - c) for u, c in zip(importance, centres, strict=True))
+    )
     assert close(report.vectors["model"], own - 0.5 * gradient)
     assert memory["held"] is report.vectors["model"]
 
@@ -51,7 +60,9 @@ def test_fedsoft_keeps_the_optimisers_velocity_between_rounds_unless_told_otherw
     persistent: bool, second: float
 ) -> None:
     """A bowl at 8, half of the way in each step: 4, then 2 more, and 0.375 of the first step's 4."""
-    strategy = FedSoft.model_validate({"name": "fedsoft", "lambda": 0.0, "persistent_optimizer": persistent})
+    strategy = FedSoft.model_validate(
+        {"name": "fedsoft", "lambda": 0.0, "persistent_optimizer": persistent}
+    )
     local = Bowl(flat(8), training=ONE.model_copy(update={"momentum": 0.375}))
     asked = job(flat(0), flat(0), pull=0.0)
     first, memory = strategy.work(asked, local, {})
@@ -64,7 +75,9 @@ def test_fedsoft_separates_two_groups() -> None:
     end = run(FedSoft(pull=0.1), two_groups(spread=0), ONE, flat(1, 1), flat(-1, -1), rounds=8)
     assert np.all(np.abs(end.state.models[0] - 5) < 0.1)
     assert np.all(np.abs(end.state.models[1] + 5) < 0.1)
-    assert end.strategy.assignment(end.state) == {client: i % 2 for i, client in enumerate(end.locals)}
+    assert end.strategy.assignment(end.state) == {
+        client: i % 2 for i, client in enumerate(end.locals)
+    }
     assert end.strategy.memberships(end.state)["c00"] == pytest.approx((1, 0), abs=1e-3)
 
 
@@ -77,9 +90,13 @@ def test_fedsoft_estimates_every_so_many_rounds_and_sends_one_vector_in_the_othe
 
 
 def skewed(participation: float = 0.5, clients: int = 6) -> FedSoftState:
-    importance: dict[str, tuple[float, ...]] = {f"c{i}": (0.1 + 0.15 * i, 0.9 - 0.15 * i) for i in range(clients)}
+    importance: dict[str, tuple[float, ...]] = {
+        f"c{i}": (0.1 + 0.15 * i, 0.9 - 0.15 * i) for i in range(clients)
+    }
     samples = {client: 10 + 5 * i for i, client in enumerate(importance)}
-    return FedSoftState(flat(0, 0), (flat(1, 1), flat(2, 2)), 7, participation, importance, samples, estimated=0)
+    return FedSoftState(
+        flat(0, 0), (flat(1, 1), flat(2, 2)), 7, participation, importance, samples, estimated=0
+    )
 
 
 def view(state: FedSoftState, attempt: int = 0) -> View:
@@ -89,9 +106,12 @@ def view(state: FedSoftState, attempt: int = 0) -> View:
 def test_fedsoft_draws_in_proportion_to_importance_times_samples() -> None:
     strategy, state = FedSoft(n_clusters=2, selected=1), skewed()
     drawn = Counter(
-        strategy._selection(replace(state, seed=seed), 0, tuple(state.importance))[0] for seed in range(3000)
+        strategy._selection(replace(state, seed=seed), 0, tuple(state.importance))[0]
+        for seed in range(3000)
     )
-    weights = {client: state.importance[client][0] * state.samples[client] for client in state.importance}
+    weights = {
+        client: state.importance[client][0] * state.samples[client] for client in state.importance
+    }
     for client, weight in weights.items():
         assert drawn[client] / 3000 == pytest.approx(weight / sum(weights.values()), abs=0.03)
 
@@ -115,7 +135,9 @@ def test_fedsoft_draws_others_after_a_void_attempt_and_all_again_in_the_end() ->
     assert all(cohorts)
     for k in range(2):  # whichever draw it was, its cohort tells who stands for which cluster
         left = tuple(sorted(set(state.importance) - cohorts[0]))
-        assert strategy._selection(state, k, tuple(sorted(cohorts[1]))) == strategy._selection(state, k, left)
+        assert strategy._selection(state, k, tuple(sorted(cohorts[1]))) == strategy._selection(
+            state, k, left
+        )
 
 
 def test_fedsoft_centres_are_plain_means_of_their_own_selection_among_the_reporters() -> None:
@@ -125,12 +147,16 @@ def test_fedsoft_centres_are_plain_means_of_their_own_selection_among_the_report
     chosen = [strategy._selection(state, k, cohort) for k in range(2)]
     missing = chosen[0][0]
     models = {client: flat(i, i * i) for i, client in enumerate(cohort)}
-    reports = [(client, Report({"model": models[client]}, 10)) for client in cohort if client != missing]
+    reports = [
+        (client, Report({"model": models[client]}, 10)) for client in cohort if client != missing
+    ]
     after = strategy.fold(state, Phase(cohort=cohort), reports)
     for k in range(2):
         members = [models[client] for client in chosen[k] if client != missing]
         assert close(after.models[k], np.mean(members, axis=0))
-    kept = strategy.fold(state, Phase(cohort=cohort), [one for one in reports if one[0] not in chosen[0]])
+    kept = strategy.fold(
+        state, Phase(cohort=cohort), [one for one in reports if one[0] not in chosen[0]]
+    )
     assert kept.models[0] is state.models[0]
 
 
@@ -144,7 +170,9 @@ def test_fedsoft_newcomers_are_estimated_and_start_from_the_clusters() -> None:
     locals_ = two_groups(3, spread=0)
     end = run(FedSoft(pull=0.0), locals_, ONE, flat(1, 1), flat(-1, -1), rounds=3, joins={"c04": 2})
     assert end.state.late == ("c04",)
-    before = run(FedSoft(pull=0.0), locals_, ONE, flat(1, 1), flat(-1, -1), rounds=2, joins={"c04": 2}).state.models
+    before = run(
+        FedSoft(pull=0.0), locals_, ONE, flat(1, 1), flat(-1, -1), rounds=2, joins={"c04": 2}
+    ).state.models
     start = (before[0] + np.float32(1e-4) * before[1]) / np.float32(1 + 1e-4)
     assert close(end.memory["c04"]["held"], (start + flat(5, 5)) / 2)
 
@@ -153,7 +181,9 @@ def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None
     def drop(phase: str, round_: int, client: str) -> bool:
         return phase == "estimate" and client == "c00" and round_ > 0
 
-    end = run(FedSoft(estimate_every=1), two_groups(2, spread=0), ONE, flat(1, 1), flat(-1, -1), drop=drop)
+    end = run(
+        FedSoft(estimate_every=1), two_groups(2, spread=0), ONE, flat(1, 1), flat(-1, -1), drop=drop
+    )
     assert end.state.importance["c00"] == (1.0, 1e-4)
 
 
@@ -167,7 +197,9 @@ def test_fedsoft_says_when_a_trained_clients_model_is_gone() -> None:
 def test_fedsoft_treats_a_client_that_was_never_estimated_as_split_evenly() -> None:
     strategy = FedSoft.model_validate({"name": "fedsoft", "n_clusters": 4, "lambda": 0.2})
     centres = (flat(0, 0), flat(4, 0), flat(0, 8), flat(4, 8))
-    state = FedSoftState(flat(9, 9), centres, 7, 1.0, {"known": (1.0, 0.1, 0.1, 0.1)}, {"known": 10})
+    state = FedSoftState(
+        flat(9, 9), centres, 7, 1.0, {"known": (1.0, 0.1, 0.1, 0.1)}, {"known": 10}
+    )
     assert close(strategy.model(state, "@stranger"), flat(2, 4))
     assert strategy.order(state, Phase(), "stranger").numbers["pull"] == pytest.approx(0.2)
 

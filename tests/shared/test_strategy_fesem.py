@@ -45,7 +45,9 @@ def test_fesem_centres_are_plain_means_unless_weighted() -> None:
     locals_ = {"a": Bowl(flat(4, 0), 10), "b": Bowl(flat(0, 4), 30)}
     training = Training(epochs=1, batch=100, lr=1.0)
     plain = run(Fesem(n_clusters=1, mu=0.0), locals_, training, rounds=1).state
-    weighted = run(Fesem(n_clusters=1, mu=0.0, weighted_centers=True), locals_, training, rounds=1).state
+    weighted = run(
+        Fesem(n_clusters=1, mu=0.0, weighted_centers=True), locals_, training, rounds=1
+    ).state
     assert plain.models[0] == pytest.approx([2, 2])
     assert weighted.models[0] == pytest.approx([1, 3])
 
@@ -67,7 +69,9 @@ def test_fesem_uses_the_latest_model_of_clients_that_were_not_invited() -> None:
     everybody = run(Fesem(n_clusters=1, mu=0.0), locals_, rounds=1, drop=drop).state
     # warm-up from 0: 2 and 4; centre 3; c00 trains on to 3.5; c01's model is still 4
     assert everybody.models[0] == pytest.approx([3.75, 3.75])
-    reporters = run(Fesem(n_clusters=1, mu=0.0, m_step="participants"), locals_, rounds=1, drop=drop).state
+    reporters = run(
+        Fesem(n_clusters=1, mu=0.0, m_step="participants"), locals_, rounds=1, drop=drop
+    ).state
     assert reporters.models[0] == pytest.approx([3.5, 3.5])
     aged = run(Fesem(n_clusters=1, mu=0.0, max_age=0), locals_, rounds=1, drop=drop).state
     assert aged.models[0] == pytest.approx([3.5, 3.5])
@@ -111,7 +115,9 @@ def test_fesem_spread_is_the_mean_distance_to_the_own_centre() -> None:
 
 def test_fesem_records_j_after_the_m_step_as_well() -> None:
     """One round of whole steps leads everybody from the centre to its own minimum: E measures from the old centre."""
-    at = Run(Fesem(n_clusters=1, mu=0.0), setup(bowls((0, 0), (2, 0)), WHOLE), bowls((0, 0), (2, 0)))
+    at = Run(
+        Fesem(n_clusters=1, mu=0.0), setup(bowls((0, 0), (2, 0)), WHOLE), bowls((0, 0), (2, 0))
+    )
     at.rounds(1)
     at.state = replace(at.state, models=(flat(4, 0),))
     notes = at.rounds(2).strategy.notes(at.state)
@@ -162,13 +168,17 @@ def test_fesem_stops_once_j_after_the_m_step_hardly_changes() -> None:
 def test_fesem_counts_rounds_with_an_e_step_only_towards_the_stop() -> None:
     strategy = Fesem(mu=0.0, update_center_every=2, stop="assignments", stop_after=2)
     at = Run(strategy, setup(two_groups(), WHOLE), two_groups())
-    assert [bool(strategy.stop_reason(at.rounds(round_).state)) for round_ in range(1, 5)] == [False] * 3 + [True]
+    assert [bool(strategy.stop_reason(at.rounds(round_).state)) for round_ in range(1, 5)] == [
+        False
+    ] * 3 + [True]
 
 
 @pytest.mark.parametrize(
     ("distance", "groups"), [("l2sq", [0, 1, 0, 1]), ("cosine", [0, 0, 1, 1]), ("l1", [0, 1, 0, 1])]
 )
-def test_fesem_warm_up_is_clustered_by_the_distance_that_was_asked_for(distance: Any, groups: list[int]) -> None:
+def test_fesem_warm_up_is_clustered_by_the_distance_that_was_asked_for(
+    distance: Any, groups: list[int]
+) -> None:
     # two directions, one short and one long each
     locals_ = bowls((2, 1), (20, 10), (1, 2), (16, 18))
     at = Run(Fesem(mu=0.0, distance=distance), setup(locals_, WHOLE), locals_)
@@ -204,7 +214,9 @@ def test_fesem_seeds_an_empty_cluster_with_the_client_farthest_from_its_centre()
     assert at.state.models[1] == pytest.approx(at.state.stored["c03"])
 
 
-def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_did_not_report() -> None:
+def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_did_not_report() -> (
+    None
+):
     strategy = Fesem(n_clusters=2, mu=0.0, m_step="participants")
     state = strategy.init(setup(bowls((0, 0))))
     stored = {"a": flat(0, 0), "b": flat(1, 0), "c": flat(3, 0)}
@@ -223,7 +235,10 @@ def test_fesem_with_participants_only_seeds_an_empty_cluster_with_a_client_that_
 
 def test_fesem_warns_when_nearly_everybody_shares_a_cluster() -> None:
     collapsed = run(Fesem(mu=0.0), bowls(*[(1, 1)] * 9, (50, 50)), rounds=1)
-    assert "9 of 10 agents share one of 2 clusters" in collapsed.strategy.notes(collapsed.state)["warning"]
+    assert (
+        "9 of 10 agents share one of 2 clusters"
+        in collapsed.strategy.notes(collapsed.state)["warning"]
+    )
     healthy = run(Fesem(), two_groups(), rounds=1)
     assert "warning" not in healthy.strategy.notes(healthy.state)
 
@@ -238,7 +253,9 @@ def test_fesem_never_copies_a_stored_model(tmp_path: Path) -> None:
     strategy = Fesem(n_clusters=1)
     mapped = np.memmap(tmp_path / "model", np.float32, "w+", shape=(2,))
     phase = Phase("warmup", ("a",), ends_round=False)
-    state = strategy.fold(strategy.init(setup(bowls((1, 1)))), phase, [("a", Report({"model": mapped}, 3))])
+    state = strategy.fold(
+        strategy.init(setup(bowls((1, 1)))), phase, [("a", Report({"model": mapped}, 3))]
+    )
     assert state.stored["a"] is mapped
 
 

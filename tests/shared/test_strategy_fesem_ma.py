@@ -38,7 +38,8 @@ def mlp_models(count: int = 8) -> tuple[Vector, list[Vector]]:
     draw = np.random.default_rng(3)
     start, way = (draw.normal(size=MLP.size).astype(np.float32) for _ in range(2))
     return start, [
-        (start + (-1) ** i * 0.2 * way + draw.normal(0, 0.02, MLP.size)).astype(np.float32) for i in range(count)
+        (start + (-1) ** i * 0.2 * way + draw.normal(0, 0.02, MLP.size)).astype(np.float32)
+        for i in range(count)
     ]
 
 
@@ -46,7 +47,9 @@ def centres(strategy: Strategy[Any], *, shuffled: bool, rounds: int = 2) -> tupl
     start, models = mlp_models()
     draw = np.random.default_rng(4)
     if shuffled:
-        models = [permute(model, [draw.permutation(6), draw.permutation(5)], MLP) for model in models]
+        models = [
+            permute(model, [draw.permutation(6), draw.permutation(5)], MLP) for model in models
+        ]
     state = strategy.init(Setup((start,), MLP, 7, 3, 1.0, ONE))
     reports = [(f"c{i}", Report({"model": model}, 10)) for i, model in enumerate(models)]
     for name in ("warmup", *["train"] * rounds):
@@ -56,10 +59,14 @@ def centres(strategy: Strategy[Any], *, shuffled: bool, rounds: int = 2) -> tupl
 
 def test_fesem_ma_centres_do_not_depend_on_the_order_of_the_clients_units() -> None:
     strategy = FesemMa(n_clusters=2)
-    for plain, shuffled in zip(centres(strategy, shuffled=False), centres(strategy, shuffled=True), strict=True):
+    for plain, shuffled in zip(
+        centres(strategy, shuffled=False), centres(strategy, shuffled=True), strict=True
+    ):
         assert np.array_equal(plain, shuffled)
     index_wise = Fesem(n_clusters=2)
-    blurred = zip(centres(index_wise, shuffled=False), centres(index_wise, shuffled=True), strict=True)
+    blurred = zip(
+        centres(index_wise, shuffled=False), centres(index_wise, shuffled=True), strict=True
+    )
     assert not any(np.allclose(plain, shuffled, atol=0.05) for plain, shuffled in blurred)
 
 
@@ -116,8 +123,12 @@ def test_fesem_ma_with_own_starts_learns(matching: Any) -> None:
     """Six agents with two labels each: the mean loss falls below what guessing among all four classes costs."""
     locals_ = {f"c{i}": perceptron_client(((0, 1), (2, 3))[i % 2], seed=i) for i in range(6)}
     start = np.zeros(locals_["c0"].layout.size, np.float32)
-    end = run(FesemMa(n_clusters=2, matching=matching, warmup_start="own"), locals_, TWO, start, rounds=6)
-    losses = [local.loss(end.state.models[end.state.assign[client]]) for client, local in locals_.items()]
+    end = run(
+        FesemMa(n_clusters=2, matching=matching, warmup_start="own"), locals_, TWO, start, rounds=6
+    )
+    losses = [
+        local.loss(end.state.models[end.state.assign[client]]) for client, local in locals_.items()
+    ]
     assert np.mean(losses) < np.log(4) / 2
 
 
@@ -151,10 +162,14 @@ def warmed_up(strategy: FesemMa, models: list[Vector], start: Vector) -> FesemMa
     return strategy.fold(state, Phase("warmup"), reports)
 
 
-def test_fesem_ma_matches_its_members_once_more_for_each_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fesem_ma_matches_its_members_once_more_for_each_sweep(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     calls: list[int] = []
 
-    def watched(members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average) -> Vector:
+    def watched(
+        members: Sequence[Vector], anchor: Vector, layout: Layout, average: Average
+    ) -> Vector:
         calls.append(len(members))
         return matched_mean(members, anchor, layout, average)
 
@@ -185,7 +200,9 @@ def test_fesem_ma_newcomers_start_from_the_mean_of_the_centres_and_join_the_near
     state = warmed_up(strategy, models, start)
     order = strategy.order(state, Phase("entry"), "new")
     assert order.models == ("mean",)
-    assert np.allclose(strategy.model(state, "mean"), (state.models[0] + state.models[1]) / 2, atol=1e-6)
+    assert np.allclose(
+        strategy.model(state, "mean"), (state.models[0] + state.models[1]) / 2, atol=1e-6
+    )
     own = Report({"model": models[1] + np.float32(0.001)}, 10)
     assert strategy.admit(state, [("new", own)]).assign["new"] == state.assign["c1"]
 

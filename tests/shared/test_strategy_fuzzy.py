@@ -22,27 +22,43 @@ def counted(model: Vector, *counts: float) -> Report:
 def test_fuzzy_mixes_clients_into_clusters_and_clusters_into_clients_by_counts() -> None:
     strategy = Fuzzy(n_clusters=2)
     state = strategy.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
-    state = strategy.fold(state, Phase(), [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))])
+    state = strategy.fold(
+        state, Phase(), [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))]
+    )
     assert [model.tolist() for model in state.models] == [[6, 2], [2, 6]]  # equation 3
     assert strategy.model(state, "@a").tolist() == [5, 3]  # equation 4: 3/4 and 1/4
     assert strategy.memberships(state) == {"a": (0.75, 0.25), "b": (0.25, 0.75)}
     assert strategy.order(state, Phase(), "a").models == ("@a",)
     later = strategy.fold(state, Phase(), [("b", counted(flat(9, 9), 0, 40))])
     assert later.models[0] is state.models[0]  # nobody has a sample in it
-    assert strategy.model(later, "@a").tolist() == [(3 * 6 + 9) / 4, (3 * 2 + 9) / 4]  # not a reporter, newest clusters
+    assert strategy.model(later, "@a").tolist() == [
+        (3 * 6 + 9) / 4,
+        (3 * 2 + 9) / 4,
+    ]  # not a reporter, newest clusters
 
 
 def test_fuzzy_ablation_with_the_loss_alone_aggregates_as_fedavg() -> None:
     locals_ = softmaxes(n=12)  # these have no head that a contrast could train
     fuzzy = run(Fuzzy(variant="fedavg+clu"), locals_, TWO)
     assert len(fuzzy.state.models) == 1
-    assert close(fuzzy.state.models[0], run(FedAvg(), locals_, TWO, fuzzy.setup.starts[0]).state.model)
+    assert close(
+        fuzzy.state.models[0], run(FedAvg(), locals_, TWO, fuzzy.setup.starts[0]).state.model
+    )
     assert len(fuzzy.strategy.memberships(fuzzy.state)["c0"]) == 2
 
 
 def test_fuzzy_ablation_with_known_memberships_counts_by_them() -> None:
-    known = {client: (0.9, 0.1) if i % 2 == 0 else (0.1, 0.9) for i, client in enumerate(two_groups(spread=0))}
-    end = run(Fuzzy(variant="fedavg+clusteredFL", known=known), two_groups(spread=0), ONE, flat(0, 0), rounds=1)
+    known = {
+        client: (0.9, 0.1) if i % 2 == 0 else (0.1, 0.9)
+        for i, client in enumerate(two_groups(spread=0))
+    }
+    end = run(
+        Fuzzy(variant="fedavg+clusteredFL", known=known),
+        two_groups(spread=0),
+        ONE,
+        flat(0, 0),
+        rounds=1,
+    )
     assert end.state.counts["c00"] == (9.0, 1.0)
     assert close(end.state.models[0], 0.9 * flat(2.5, 2.5) - 0.1 * flat(2.5, 2.5))
 
@@ -67,13 +83,18 @@ class Recorder:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"beta": 0.5, "temperature": 0.2, "kappa": 0.3, "contrast": "rows"}, Contrast(2, 0.5, 0.2, 0.3, "rows")),
+        (
+            {"beta": 0.5, "temperature": 0.2, "kappa": 0.3, "contrast": "rows"},
+            Contrast(2, 0.5, 0.2, 0.3, "rows"),
+        ),
         ({"variant": "fedavg+clu"}, Contrast(2)),
         ({"beta": 0.0}, None),
         ({"variant": "fedavg+clusteredFL", "known": {"c": [0.4, 0.6]}}, None),
     ],
 )
-def test_fuzzy_trains_with_the_contrast_of_its_variant(options: dict[str, Any], expected: Contrast | None) -> None:
+def test_fuzzy_trains_with_the_contrast_of_its_variant(
+    options: dict[str, Any], expected: Contrast | None
+) -> None:
     local: Any = Recorder()
     report, _ = Fuzzy(**options).work(job(flat(0, 0)), local, {})
     assert local.seen == [expected]
@@ -129,8 +150,12 @@ def test_fuzzy_refuses_known_memberships_that_make_no_sense(options: dict[str, A
 def test_fuzzy_keeps_what_it_knew_of_a_client_that_counts_nothing() -> None:
     strategy = Fuzzy(n_clusters=2)
     state = strategy.init(setup(two_groups(spread=0), ONE, flat(0, 0)))
-    state = strategy.fold(state, Phase(), [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))])
-    later = strategy.fold(state, Phase(), [("a", counted(flat(1, 1), 0, 0)), ("new", counted(flat(1, 1), 0, 0))])
+    state = strategy.fold(
+        state, Phase(), [("a", counted(flat(8, 0), 30, 10)), ("b", counted(flat(0, 8), 10, 30))]
+    )
+    later = strategy.fold(
+        state, Phase(), [("a", counted(flat(1, 1), 0, 0)), ("new", counted(flat(1, 1), 0, 0))]
+    )
     assert later.counts == state.counts
     assert [model.tolist() for model in later.models] == [model.tolist() for model in state.models]
     assert set(strategy.memberships(later)) == {"a", "b"}

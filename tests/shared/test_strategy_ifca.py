@@ -27,19 +27,30 @@ def test_ifca_ends_with_a_hypothesis_in_each_group(name: Any) -> None:
 
 
 def test_ifca_ties_go_to_the_first_hypothesis() -> None:
-    end = run(Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(0, 0), flat(0, 0), rounds=1)
+    end = run(
+        Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(0, 0), flat(0, 0), rounds=1
+    )
     assert set(end.state.assign.values()) == {0}
 
 
 def test_ifca_weighs_by_samples_or_not_at_all() -> None:
     locals_ = {"a": Bowl(flat(0, 4), 10), "b": Bowl(flat(8, 0), 30)}
     for weights, expected in (("samples", [3.0, 0.5]), ("uniform", [2.0, 1.0])):
-        assert run(Ifca(n_clusters=1, weights=weights), locals_, rounds=1).state.models[0] == pytest.approx(expected)
+        assert run(Ifca(n_clusters=1, weights=weights), locals_, rounds=1).state.models[
+            0
+        ] == pytest.approx(expected)
 
 
 def test_ifca_divides_gradients_by_all_reporters_not_by_the_cluster() -> None:
     locals_ = bowls((5, 0), (5, 0), (5, 0), (-5, 0))
-    end = run(Ifca(initial="random", averaging="gradient"), locals_, ONE, flat(1, 0), flat(-1, 0), rounds=1)
+    end = run(
+        Ifca(initial="random", averaging="gradient"),
+        locals_,
+        ONE,
+        flat(1, 0),
+        flat(-1, 0),
+        rounds=1,
+    )
     assert end.state.models[0] == pytest.approx([1 + 0.5 / 4 * 3 * 4, 0])
     assert end.state.models[1] == pytest.approx([-1 - 0.5 / 4 * 4, 0])
 
@@ -50,7 +61,11 @@ def test_ifca_with_a_shared_trunk_has_one_body_and_several_heads() -> None:
     assert end.state.models[0] == pytest.approx([3, 5], rel=2e-3)  # the body is everybody's mean
     assert end.state.models[1] == pytest.approx([3, -5], rel=2e-3)
     order = end.strategy.order(end.state, Phase(), "c00")
-    assert [end.strategy.model(end.state, key).size for key in order.models] == [1, 1, 1]  # trunk and two heads
+    assert [end.strategy.model(end.state, key).size for key in order.models] == [
+        1,
+        1,
+        1,
+    ]  # trunk and two heads
     assert end.personal("c01")[0][1] == pytest.approx(end.state.models[1])
 
 
@@ -62,13 +77,17 @@ def test_ifca_hypothesis_without_choosers_stays_is_called_dead_and_may_be_seeded
     assert dead.strategy.notes(dead.state)["dead"] == [1]
     assert "nobody chose" in dead.strategy.notes(dead.state)["warning"]
     assert dead.strategy.notes(dead.rounds(4).state).get("warning") is None  # said once
-    alive = run(Ifca(initial="random", dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12)
+    alive = run(
+        Ifca(initial="random", dead_after=3, reseed_dead=True), locals_, ONE, *starts, rounds=12
+    )
     assert alive.state.assign == {"c00": 0, "c01": 0, "c02": 1}
     assert alive.state.models[1] == pytest.approx([-3, -3], rel=1e-2)
 
 
 def test_ifca_round_without_a_valid_choice_does_not_count_against_anybody() -> None:
-    at = run(Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(1, 1), flat(90, 90), rounds=2)
+    at = run(
+        Ifca(initial="random"), bowls((5, 5), (-5, -5)), ONE, flat(1, 1), flat(90, 90), rounds=2
+    )
     assert at.state.idle == (0, 2)
     assert at.strategy.fold(at.state, Phase(), []).idle == (0, 2)
     assert at.rounds(3).state.idle == (0, 3)
@@ -78,13 +97,21 @@ def test_ifca_hypothesis_that_was_seeded_again_is_given_as_long_as_the_first_tim
     locals_ = bowls((5, 5), (5, 5), (-3, -3))
     drop = lambda phase, round_, client: client == "c02" and round_ >= 3  # noqa: E731  who was to use it is gone
     strategy = Ifca(dead_after=3, reseed_dead=True)
-    ends = [run(strategy, locals_, ONE, flat(1, 1), flat(-90, 90), rounds=r, drop=drop).state for r in (3, 5, 6)]
+    ends = [
+        run(strategy, locals_, ONE, flat(1, 1), flat(-90, 90), rounds=r, drop=drop).state
+        for r in (3, 5, 6)
+    ]
     assert [end.idle for end in ends] == [(0, 0), (0, 2), (0, 0)]
 
 
 def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
     locals_ = bowls((5, 0), (5.2, 0), (-5, 0), (0, 9))
-    end = run(Ifca(n_clusters=3, initial="kmeans++"), locals_, Training(epochs=1, batch=100, lr=1.0), rounds=1)
+    end = run(
+        Ifca(n_clusters=3, initial="kmeans++"),
+        locals_,
+        Training(epochs=1, batch=100, lr=1.0),
+        rounds=1,
+    )
     assert [phase.name for phase, _ in end.phases] == ["seed", "score", "score", "train"]
     assert end.state.assign["c00"] == end.state.assign["c01"]
     assert len({end.state.assign[c] for c in ("c00", "c02", "c03")}) == 3
@@ -93,7 +120,12 @@ def test_ifca_kmeans_plus_plus_takes_the_models_of_those_served_worst() -> None:
 
 def test_ifca_kmeans_plus_plus_makes_do_with_those_who_answer() -> None:
     locals_ = bowls((5, 0), (-5, 0))
-    end = run(Ifca(n_clusters=3, initial="kmeans++"), locals_, rounds=2, drop=lambda phase, r, c: phase == "score")
+    end = run(
+        Ifca(n_clusters=3, initial="kmeans++"),
+        locals_,
+        rounds=2,
+        drop=lambda phase, r, c: phase == "score",
+    )
     assert len(end.state.models) == 3
 
 
@@ -130,10 +162,16 @@ def test_ifca_goes_on_with_the_restart_of_the_lowest_loss() -> None:
     locals_ = bowls((5, 5), (-5, -5))
     bad = [flat(90, -90), flat(91, -91)]
     for starts in ([*bad, *STARTS], [*STARTS, *bad]):
-        end = run(Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, ONE, *starts, rounds=1)
+        end = run(
+            Ifca(initial="restarts", restarts=2, restart_rounds=2), locals_, ONE, *starts, rounds=1
+        )
         # each round of a restart has a name of its own, on which draws are made: equal in all restarts
-        assert [phase.name for phase, _ in end.phases] == ["restart0", "restart1", "rate"] * 2 + ["train"]
-        assert end.state.best_loss == pytest.approx(2 * (4 * 0.5**2) ** 2 / 2)  # of the models as trained
+        assert [phase.name for phase, _ in end.phases] == ["restart0", "restart1", "rate"] * 2 + [
+            "train"
+        ]
+        assert end.state.best_loss == pytest.approx(
+            2 * (4 * 0.5**2) ** 2 / 2
+        )  # of the models as trained
         assert end.state.models[0] == pytest.approx(5 - 4 * 0.5**3)
         assert end.state.models[1] == pytest.approx(-5 + 4 * 0.5**3)
         assert end.state.best == end.state.spare == ()
@@ -150,7 +188,10 @@ def test_ifca_warmup_trains_random_groups_before_clients_choose() -> None:
     early, end = (run(strategy, locals_, ONE, *STARTS, rounds=r) for r in (2, 3))
     assert early.state.assign != alternating(locals_)
     assert set(early.state.assign.values()) == {0, 1}
-    sent = [len(early.strategy.order(state, Phase(), "c00").models) for state in (early.state, end.state)]
+    sent = [
+        len(early.strategy.order(state, Phase(), "c00").models)
+        for state in (early.state, end.state)
+    ]
     assert sent == [2, 2]
     assert len(early.strategy.order(early.strategy.init(early.setup), Phase(), "c00").models) == 1
 
@@ -173,7 +214,9 @@ def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
     local = Split(base.x, base.y, base.classes)
     good = base.descend(np.zeros(base.layout.size, np.float32)).end
     for select_on, expected in (("train", 0), ("test", 1)):
-        end = run(Ifca(initial="random", select_on=select_on), {"a": local}, ONE, good, -good, rounds=1)
+        end = run(
+            Ifca(initial="random", select_on=select_on), {"a": local}, ONE, good, -good, rounds=1
+        )
         assert end.state.assign == {"a": expected}
 
 

@@ -50,7 +50,9 @@ def test_lg_sends_own_layers_initial_values_to_newcomers_alone() -> None:
 
 def test_lg_weighs_all_alike_where_told() -> None:
     locals_ = {"a": Bowl(flat(4, 4), 10), "b": Bowl(flat(-4, 8), 30)}
-    end = run(LgFedAvg(shared_layers=1, weights="uniform"), locals_, Training(batch=100, lr=0.5), rounds=1)
+    end = run(
+        LgFedAvg(shared_layers=1, weights="uniform"), locals_, Training(batch=100, lr=0.5), rounds=1
+    )
     assert end.state.shared == pytest.approx([3.0])
 
 
@@ -69,7 +71,9 @@ def test_lg_shares_the_buffers_of_shared_layers() -> None:
 
 
 def test_lg_names_the_layers_when_more_are_to_be_shared_than_there_are() -> None:
-    with pytest.raises(UserError, match=r"shared_layers is 3.*2 parametrised modules \(body, head\)"):
+    with pytest.raises(
+        UserError, match=r"shared_layers is 3.*2 parametrised modules \(body, head\)"
+    ):
         LgFedAvg(shared_layers=3).init(Setup((flat(1, 1),), bowl_layout(), 0, 1, 1.0, ONE))
 
 
@@ -89,12 +93,18 @@ def two_layered() -> dict[str, Softmax]:
 def test_lg_moves_only_shared_values_and_own_layers_once(tmp_path: Path) -> None:
     scene = scenario("lg", rounds={"participation": 1.0, "count": 3})
     driver = InProcess(
-        tmp_path, scene, setup_for(scene, TWO_LAYERS), rules(scene, participation=1.0), local_for(two_layered())
+        tmp_path,
+        scene,
+        setup_for(scene, TWO_LAYERS),
+        rules(scene, participation=1.0),
+        local_for(two_layered()),
     )
     end = driver.complete(dict.fromkeys(two_layered(), (24, 24)))
     agents, shared, own = 8, 4, 20
     assert end.traffic["up_vectors"] == agents * 3 * shared
-    assert end.traffic["down_vectors"] == agents * ((3 + 1) * shared + own)  # the evaluation takes the shared part too
+    assert end.traffic["down_vectors"] == agents * (
+        (3 + 1) * shared + own
+    )  # the evaluation takes the shared part too
 
 
 def test_lg_over_the_wire_gives_the_bytes_of_the_run_without_a_network(
@@ -106,20 +116,34 @@ def test_lg_over_the_wire_gives_the_bytes_of_the_run_without_a_network(
 
     async def whole() -> Any:
         broker = MemoryBroker(seed=5, duplicate=0.2, reorder=0.2, drop_session=0.005)
-        async with Fleet(tmp_path / "wire", scene, rules(scene, **patient), broker, two_layered()) as fleet:
+        async with Fleet(
+            tmp_path / "wire", scene, rules(scene, **patient), broker, two_layered()
+        ) as fleet:
             return await fleet.serve()
 
-    driver = InProcess(tmp_path / "calm", scene, setup_for(scene, TWO_LAYERS), rules(scene), local_for(two_layered()))
+    driver = InProcess(
+        tmp_path / "calm",
+        scene,
+        setup_for(scene, TWO_LAYERS),
+        rules(scene),
+        local_for(two_layered()),
+    )
     calm, wired = driver.complete(dict.fromkeys(two_layered(), (24, 24))), clock.run(whole())
     assert wired.state.shared.tobytes() == calm.state.shared.tobytes()
     assert wired.state.trained == calm.state.trained
     assert wired.facts.evaluation == calm.facts.evaluation  # own layers survived as well
 
 
-@pytest.mark.parametrize("wire", [{"codec": "int8"}, {"codec": "topk", "keep": 0.5}, {"down": "float16"}])
-def test_a_part_of_a_model_can_be_the_base_of_a_difference(tmp_path: Path, wire: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wire", [{"codec": "int8"}, {"codec": "topk", "keep": 0.5}, {"down": "float16"}]
+)
+def test_a_part_of_a_model_can_be_the_base_of_a_difference(
+    tmp_path: Path, wire: dict[str, Any]
+) -> None:
     scene = scenario("lg", wire={"delta": True, **wire})
-    driver = InProcess(tmp_path, scene, setup_for(scene, TWO_LAYERS), rules(scene), local_for(two_layered()))
+    driver = InProcess(
+        tmp_path, scene, setup_for(scene, TWO_LAYERS), rules(scene), local_for(two_layered())
+    )
     end = driver.complete(dict.fromkeys(two_layered(), (24, 24)))
     assert len(end.facts.evaluation) == 8
     assert np.isfinite(end.state.shared).all()

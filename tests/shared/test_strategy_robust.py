@@ -29,7 +29,9 @@ def test_robust_is_not_moved_by_a_hostile_client_and_a_plain_mean_is(trim: Any) 
     locals_ = bowls(*([(1.0, 0.0)] * 4), (1e6, -1e6))
     whole = Training(epochs=1, batch=100, lr=1.0)
     robust = Robust(n_clusters=1, trim=trim, beta=0.2, round_beta=0.2)
-    assert run(robust, locals_, whole, rounds=2).state.models[0] == pytest.approx([1.0, 0.0], abs=1e-3)
+    assert run(robust, locals_, whole, rounds=2).state.models[0] == pytest.approx(
+        [1.0, 0.0], abs=1e-3
+    )
     plain = Robust(n_clusters=1, beta=0.0, round_beta=0.0)
     assert run(plain, locals_, whole, rounds=2).state.models[0][0] > 1e5
 
@@ -45,7 +47,9 @@ def test_robust_starts_a_cluster_at_its_centre_or_where_parts_were_clustered_at_
 
 
 @pytest.mark.parametrize(("beta", "centre"), [(0.0, 2.6), (0.2, 2.0)])
-def test_robust_stage_2_drops_its_own_share_and_not_that_of_a_round(beta: float, centre: float) -> None:
+def test_robust_stage_2_drops_its_own_share_and_not_that_of_a_round(
+    beta: float, centre: float
+) -> None:
     strategy = Robust(n_clusters=1, features="last_kernel", beta=beta, round_beta=0.4)
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
     reports = [(f"c{i}", Report({"model": flat(0, v)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
@@ -57,7 +61,9 @@ def test_robust_buffers_have_no_say_in_who_is_far() -> None:
     strategy = Robust(n_clusters=1, trim="ball", beta=0.34)  # one of three
     start = strategy.init(Setup((flat(0, 0),), layout, 7, 10, 1.0, ONE))
     models = {"a": flat(0, 600), "b": flat(1, 0), "c": flat(9, 0)}
-    state = strategy.found(start, [(name, Report({"model": model}, 10)) for name, model in models.items()])
+    state = strategy.found(
+        start, [(name, Report({"model": model}, 10)) for name, model in models.items()]
+    )
     assert state.models[0] == pytest.approx([0.5, 300])
 
 
@@ -77,17 +83,28 @@ def test_robust_leaves_out_coefficients_of_another_length_than_most() -> None:
     strategy = Robust(n_clusters=2, features="logreg", beta=0.0)
     start = strategy.init(setup(bowls((0, 0))))
     lengths = {"a": 2, "b": 2, "c": 3}
-    reports = [(c, Report({"model": flat(1, 1), "logreg": np.ones(n, np.float32)}, 10)) for c, n in lengths.items()]
+    reports = [
+        (c, Report({"model": flat(1, 1), "logreg": np.ones(n, np.float32)}, 10))
+        for c, n in lengths.items()
+    ]
     assert set(strategy.found(start, reports).assign) == {"a", "b"}
 
 
 def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> None:
     strategy = Robust(n_clusters=1, round_beta=0.2)
-    state = replace(strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup), models=(flat(0, 0),))
+    state = replace(
+        strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup), models=(flat(0, 0),)
+    )
     state = replace(state, assign={f"c{i}": 0 for i in range(5)})
-    reports = [(f"c{i}", Report({"model": flat(v, -v)}, 10 + i)) for i, v in enumerate([0, 1, 2, 6, 100])]
-    assert strategy.improve(state, reports).models[0] == pytest.approx([3, -3])  # 0 and 100 are dropped, no weights
-    assert strategy.improve(state, reports[:4]).models[0] == pytest.approx([9 / 4, -9 / 4])  # 0.2 * 4 is no client
+    reports = [
+        (f"c{i}", Report({"model": flat(v, -v)}, 10 + i)) for i, v in enumerate([0, 1, 2, 6, 100])
+    ]
+    assert strategy.improve(state, reports).models[0] == pytest.approx(
+        [3, -3]
+    )  # 0 and 100 are dropped, no weights
+    assert strategy.improve(state, reports[:4]).models[0] == pytest.approx(
+        [9 / 4, -9 / 4]
+    )  # 0.2 * 4 is no client
     assert strategy.improve(state, []).models[0].tolist() == [0, 0]
 
 
@@ -121,7 +138,11 @@ def test_robust_stage_1_takes_all_its_epochs_where_the_loss_does_not_rest() -> N
 def test_robust_sends_a_newcomer_through_stage_1_to_the_nearest_centre(features: Any) -> None:
     locals_ = softmaxes(6)
     end = run(
-        Robust(features=features, beta=0.0), locals_, Training(batch=8, lr=0.3), rounds=4, joins={"c4": 1, "c5": 2}
+        Robust(features=features, beta=0.0),
+        locals_,
+        Training(batch=8, lr=0.3),
+        rounds=4,
+        joins={"c4": 1, "c5": 2},
     )
     assert end.state.assign == alternating(locals_)
     entries = [(reporters, phase.name) for phase, reporters in end.phases if phase.name == "entry"]
@@ -134,18 +155,26 @@ def test_logistic_coefficients_of_absent_classes_are_zero_and_the_rest_predicts(
     assert not w[[0, 2]].any()
     guesses = (local.x @ w.T)[:, [1, 3]].argmax(axis=1)
     assert np.mean(np.array([1, 3])[guesses] == local.y) > 0.85
-    scaled = logistic(replace(local, x=local.x * 255), np.zeros(local.layout.size, np.float32)).reshape(4, -1)
-    assert scaled * 255 == pytest.approx(w, rel=1e-3, abs=1e-4)  # the scale of the inputs is no matter
+    scaled = logistic(
+        replace(local, x=local.x * 255), np.zeros(local.layout.size, np.float32)
+    ).reshape(4, -1)
+    assert scaled * 255 == pytest.approx(
+        w, rel=1e-3, abs=1e-4
+    )  # the scale of the inputs is no matter
 
 
 def test_logistic_coefficients_are_the_minimum_also_where_inputs_are_nearly_alike() -> None:
     """It needs the acceleration: as many plain steps of the same length end where the slope is 0.005."""
     base = softmax_client((0, 1), seed=0, n=60, features=2)
     x = np.column_stack([base.x[:, 0], base.x[:, 0] + 0.2 * base.x[:, 1]])
-    labels = np.random.default_rng(2).permutation(base.y)  # no line parts them, so there is a minimum
+    labels = np.random.default_rng(2).permutation(
+        base.y
+    )  # no line parts them, so there is a minimum
     local = replace(base, x=x, y=labels)
     w = logistic(local, np.zeros(local.layout.size, np.float32))
-    slope = local.gradient(np.concatenate([w, flat(*[-50.0 * (k > 1) for k in range(4)])]))[: w.size]
+    slope = local.gradient(np.concatenate([w, flat(*[-50.0 * (k > 1) for k in range(4)])]))[
+        : w.size
+    ]
     assert np.abs(slope).max() < 1e-3
 
 

@@ -88,7 +88,9 @@ def test_fedsgd_takes_the_weighted_gradient_step_on_the_server() -> None:
 
 def test_fedsgd_with_a_batch_uses_so_many_samples() -> None:
     locals_ = softmaxes(more=0)
-    full, small, again = (run(FedSgd(batch=b), locals_, rounds=2).state.model for b in ("full", 5, 5))
+    full, small, again = (
+        run(FedSgd(batch=b), locals_, rounds=2).state.model for b in ("full", 5, 5)
+    )
     assert small.tolist() == again.tolist()
     assert not np.allclose(full, small, rtol=0.01)
     whole: Any = run(FedSgd(batch=24), locals_, rounds=2).state.model
@@ -156,9 +158,13 @@ def test_buffers_are_averaged_but_are_no_part_of_distances() -> None:
 
 
 @pytest.mark.parametrize(
-    "strategy", [FedSgd(), Robust(averaging="gradient"), Ifca(n_clusters=1, averaging="gradient")], ids=lambda s: s.name
+    "strategy",
+    [FedSgd(), Robust(averaging="gradient"), Ifca(n_clusters=1, averaging="gradient")],
+    ids=lambda s: s.name,
 )
-def test_a_gradient_that_is_sent_up_has_the_decay_of_the_parameters_and_of_no_buffer(strategy: Any) -> None:
+def test_a_gradient_that_is_sent_up_has_the_decay_of_the_parameters_and_of_no_buffer(
+    strategy: Any,
+) -> None:
     layout = Layout((Tensor("out.weight", (2,)), Tensor("norm.mean", (1,))), 1)
     decaying = Training(weight_decay=0.5)
     local = Bowl(flat(0, 1, 4), training=decaying)

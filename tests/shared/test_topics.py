@@ -72,10 +72,15 @@ def test_any_text_is_a_topic_or_refused(text: str) -> None:
             assert TREE.parse(topic)
 
 
-@pytest.mark.parametrize("text", ["", ".a", "-a", "_a", "a/b", "a+", "#", "a b", "é", "a\n", "x" * 65])
+@pytest.mark.parametrize(
+    "text", ["", ".a", "-a", "_a", "a/b", "a+", "#", "a b", "é", "a\n", "x" * 65]
+)
 def test_a_name_that_would_bend_the_tree_is_no_name(text: str) -> None:
     assert not is_name(text)
 
 
 def test_wildcards_cover_just_what_is_meant() -> None:
-    assert (TREE.every_status, TREE.every_report) == ("covey/home/agents/+/status", "covey/home/agents/+/report/+")
+    assert (TREE.every_status, TREE.every_report) == (
+        "covey/home/agents/+/status",
+        "covey/home/agents/+/report/+",
+    )

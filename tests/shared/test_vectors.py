@@ -58,7 +58,9 @@ def test_a_mean_by_blocks_equals_numpy_in_float64(size: int) -> None:
 
 
 @given(
-    models=hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 40)), elements=FLOATS),
+    models=hnp.arrays(
+        np.float32, st.tuples(st.integers(1, 5), st.integers(1, 40)), elements=FLOATS
+    ),
     block=st.integers(1, 50),
 )
 def test_the_cut_into_blocks_does_not_change_a_byte(models: Vector, block: int) -> None:
@@ -74,7 +76,9 @@ def test_a_mean_does_not_lose_small_addends_beside_large_ones() -> None:
     assert mean(pairs)[0] == pytest.approx(1 / 3, abs=1e-7)  # float32 sums would give 0
 
 
-@pytest.mark.parametrize("pairs", [[], [(np.zeros(1, np.float32), 0.0)], [(np.zeros(1, np.float32), float("nan"))]])
+@pytest.mark.parametrize(
+    "pairs", [[], [(np.zeros(1, np.float32), 0.0)], [(np.zeros(1, np.float32), float("nan"))]]
+)
 def test_a_mean_of_nothing_is_our_mistake(pairs: list[tuple[Vector, float]]) -> None:
     with pytest.raises(ValueError, match="positive sum"):
         mean(pairs)
@@ -158,7 +162,11 @@ def test_named_tensors_make_the_vector_again_in_any_order_of_names() -> None:
     vector = np.arange(LAYOUT.size, dtype=np.float32)
     named = dict(reversed(LAYOUT.named(vector).items()))
     np.testing.assert_array_equal(LAYOUT.vector(named), vector, strict=True)
-    for wrong in ({**named, "more": vector}, {**named, "scale": vector[:1]}, {"scale": named["scale"]}):
+    for wrong in (
+        {**named, "more": vector},
+        {**named, "scale": vector[:1]},
+        {"scale": named["scale"]},
+    ):
         assert not LAYOUT.fits(wrong)
         with pytest.raises(ValueError, match="not the tensors of the layout"):
             LAYOUT.vector(wrong)

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-LARGEST_LOSS = float(np.finfo(np.float32).max)  # finite, so that a message can carry it and a sum can hold it
+LARGEST_LOSS = float(
+    np.finfo(np.float32).max
+)  # finite, so that a message can carry it and a sum can hold it
 
 
 def comparable(losses: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -34,7 +34,12 @@ M = TypeVar("M", bound=Single)
 
 
 def averaged(
-    reports: Reports, otherwise: Vector, *, of: str = "model", uniform: bool = False, average: Average = MEAN
+    reports: Reports,
+    otherwise: Vector,
+    *,
+    of: str = "model",
+    uniform: bool = False,
+    average: Average = MEAN,
 ) -> Vector:
     """Average of the reported vectors `of` that name, weighted by samples or all alike.
 
@@ -62,7 +67,9 @@ class SingleModel(Strategy[M], Generic[M]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         done = local.descend(job.models[0])
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
+        ), memory
 
     def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
         return replace(state, model=averaged(reports, otherwise=state.model, average=average))

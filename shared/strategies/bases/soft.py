@@ -18,7 +18,9 @@ def merged(before: Mapping[ClientId, T], news: Mapping[ClientId, T]) -> dict[Cli
     return dict(sorted({**before, **news}.items()))
 
 
-def unknown(known: Collection[ClientId], asked: Collection[ClientId], view: View) -> tuple[ClientId, ...]:
+def unknown(
+    known: Collection[ClientId], asked: Collection[ClientId], view: View
+) -> tuple[ClientId, ...]:
     """Those present of whom nothing is known and who were not asked in vain since the last folded round."""
     return tuple(sorted(set(view.present) - set(known) - set(asked)))
 
