@@ -333,7 +333,7 @@ def superclasses(
 def _scaling(text: str) -> dict[str, list[float]]:
     from pydantic import ValidationError
 
-    from covey.shared.scenario.scenario import Standardise
+    from covey.shared.scenario.task import Standardise
 
     try:
         return Standardise.model_validate_json(text).model_dump(mode="json")

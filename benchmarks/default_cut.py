@@ -40,7 +40,8 @@ from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
-from covey.shared.scenario.scenario import Scenario, agent_name
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Job, Report, Setup, Training
 from covey.shared.strategies.fedclust import FedClust

@@ -21,7 +21,7 @@ from PIL import Image
 from covey.agent.data import Dataset
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.shared.scenario.load import load
-from covey.shared.scenario.scenario import agent_name
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 
 Pixels = npt.NDArray[np.uint8]

@@ -42,7 +42,8 @@ from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import decode_model, perform, shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
-from covey.shared.scenario.scenario import Scenario, agent_name
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Setup, Training
 from covey.shared.wire.codec import Codec, decode, encode

@@ -33,7 +33,8 @@ from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import SignaturePrivacy, noised
-from covey.shared.scenario.scenario import Scenario, agent_name
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Phase, Report, Setup
 

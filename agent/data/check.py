@@ -12,7 +12,7 @@ import numpy as np
 from covey.agent.data import Dataset, fit, load, with_test
 from covey.shared.errors import DataError
 from covey.shared.scenario.consent import AllowedCode
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 
 FEW = 10  # training samples of a class below which its learning is a matter of luck
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from covey.agent.data.dataset import Array, Dataset
 from covey.shared.errors import DataError
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 
 
 def fit(data: Dataset, task: Task) -> Dataset:

@@ -24,7 +24,8 @@ from covey.agent.data.named import load_named
 from covey.agent.data.partition_rules import Shares, by_group, rule
 from covey.shared.errors import UserError
 from covey.shared.files import replacing
-from covey.shared.scenario.scenario import ByGroup, Partition, Scenario
+from covey.shared.scenario.partition import ByGroup, Partition
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Indices
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import (
+from covey.shared.scenario.partition import (
     ByGroup,
     Dirichlet,
     GroupedLabels,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from covey.shared.scenario.scenario import Fleet, Timeline, agent_name
+from covey.shared.scenario.fleet import Fleet, Timeline
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 
 

@@ -23,8 +23,10 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.load import load_alone
-from covey.shared.scenario.scenario import Fleet, Scenario, agent_name
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
 from covey.shared.wire.topics import Topics
 

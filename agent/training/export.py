@@ -26,7 +26,7 @@ from covey.shared.cli import ProgramFormat
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.scenario.consent import NO_CODE, AllowedCode
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 
 
 class Deployed(nn.Module):

@@ -29,7 +29,7 @@ from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
-from covey.shared.scenario.scenario import Standardise, Task
+from covey.shared.scenario.task import Standardise, Task
 from covey.shared.strategies.base import Contrast, Descent, Pull, Rows, Split, Training
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
 from covey.shared.scenario.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)

@@ -21,7 +21,8 @@ from covey.shared.model_files import model_files
 from covey.shared.numerics import metrics
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.consent import NO_CODE, AllowedCode
-from covey.shared.scenario.scenario import Scenario, SuperclassMixture
+from covey.shared.scenario.partition import SuperclassMixture
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 
 

@@ -15,7 +15,7 @@ from covey.agent.data import Dataset, fit
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.partition import Split, client_dataset, fleet_data
 from covey.shared.scenario.load import load_alone
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 
 
 class Source(Protocol):

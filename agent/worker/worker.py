@@ -90,7 +90,7 @@ def _inspect(job: frames.Job) -> frames.Job:
     """Data that cannot take part is a finding, not a failure: the problem is told, its detail stays on the device."""
     from covey.agent.worker.sources import found, source_of
     from covey.shared.errors import DataError
-    from covey.shared.scenario.scenario import Task
+    from covey.shared.scenario.task import Task
 
     task = Task.model_validate(job["task"])
     try:
@@ -271,7 +271,7 @@ def _own_data_bytes() -> int:
 
 def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
     from covey.agent.training.learner import TorchLocal
-    from covey.shared.scenario.scenario import Task
+    from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
 
     _quiet_torch()

@@ -11,7 +11,8 @@ from typing import Any
 from covey.coordinator.run import mixtures
 from covey.coordinator.run.records import mbit_per_agent
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import Compare, Method, Metric, Scenario, Split
+from covey.shared.scenario.compare import Compare, Method, Metric, Split
+from covey.shared.scenario.scenario import Scenario
 
 Row = dict[str, Any]
 MODES = (

@@ -8,7 +8,8 @@ from typing import Any
 
 from covey.coordinator.compare.grid import METRICS, TUNING, Row, section, splits
 from covey.coordinator.run import mixtures
-from covey.shared.scenario.scenario import Compare, Metric, Scenario, Split
+from covey.shared.scenario.compare import Compare, Metric, Split
+from covey.shared.scenario.scenario import Scenario
 
 Columns = dict[str, Callable[[Row], str]]
 

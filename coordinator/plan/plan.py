@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from covey.coordinator.engine.sampling import cohort_size
 from covey.shared.numerics.vectors import BLOCK, Vector
-from covey.shared.scenario.scenario import Scenario, Wire
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import (
     ClientId,
     Contrast,

@@ -18,7 +18,7 @@ import numpy as np
 from covey.coordinator.run.report_checks import LARGEST_VALUE
 from covey.shared.numerics.averages import FEWEST, clipped, lower_median, most_samples, step_norm
 from covey.shared.numerics.vectors import Vector, blocks
-from covey.shared.scenario.scenario import Aggregation
+from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
 
 ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding of sums

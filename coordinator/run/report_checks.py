@@ -16,7 +16,8 @@ import numpy as np
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.privacy.settings import LOCAL
-from covey.shared.scenario.scenario import Scenario, Task
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import LARGEST, Expected, Phase
 from covey.shared.wire.messages import ReportContent
 

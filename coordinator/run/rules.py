@@ -9,7 +9,8 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from covey.coordinator.engine.rounds import Rules
 from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import Scenario, agent_name, newcomers, starting_agents
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name, newcomers, starting_agents
 
 Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by index
 

@@ -23,7 +23,9 @@ from covey.coordinator.simulate.simulation import Driver, GivenUpError, Work
 from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.scenario.consent import NO_CODE, AllowedCode
-from covey.shared.scenario.scenario import Faults, Fleet, Scenario, agent_name
+from covey.shared.scenario.fleet import Faults, Fleet
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE, OrderMessage

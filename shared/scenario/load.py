@@ -14,7 +14,8 @@ from pydantic import ValidationError
 
 from covey.shared.errors import UserError
 from covey.shared.scenario.explain import explain, members, models_at, name_of
-from covey.shared.scenario.scenario import Partition, Scenario, named_files
+from covey.shared.scenario.partition import Partition
+from covey.shared.scenario.scenario import Scenario, named_files
 from covey.shared.scenario.yaml_source import MAX_BYTES, Path, Source, YamlError, parse
 
 

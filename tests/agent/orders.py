@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from covey.shared.numerics.vectors import Layout, Tensor
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.wire.messages import CoordinatorStatus, ModelRef, OrderMessage, Work, digest

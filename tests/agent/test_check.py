@@ -10,7 +10,7 @@ import pytest
 from covey.agent.data import load
 from covey.agent.data.check import inspect, load_local
 from covey.shared.errors import DataError
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 
 ROWS = "\n".join(f"{i},{i * 2},{'cat' if i % 3 else 'dog'}" for i in range(30))
 TASK = Task(features=(2,), classes=("dog", "cat"))

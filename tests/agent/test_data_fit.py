@@ -10,7 +10,7 @@ import pytest
 from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.data.fit import fit
 from covey.shared.errors import DataError
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 
 
 def some(

@@ -18,7 +18,8 @@ from covey.agent.data import load, load_named
 from covey.agent.data.check import load_local
 from covey.agent.data.partition import client_dataset, fleet_data
 from covey.shared.errors import DataError
-from covey.shared.scenario.scenario import Model, Scenario, Task
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Model, Task
 
 Bytes = npt.NDArray[np.uint8]
 

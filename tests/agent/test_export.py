@@ -18,7 +18,7 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of

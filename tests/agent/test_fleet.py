@@ -13,8 +13,9 @@ from covey.agent.fleet.fleet import FleetRun, write_partition
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message, Up
+from covey.shared.scenario.fleet import Faults, Fleet, Timeline
 from covey.shared.scenario.load import load_alone
-from covey.shared.scenario.scenario import Faults, Fleet, Scenario, Timeline
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.messages import AgentStatus, OrderMessage
 from covey.shared.wire.topics import Topics
 from tests import clock

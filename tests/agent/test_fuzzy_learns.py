@@ -11,7 +11,7 @@ from covey.agent.data.dataset import Dataset, dataset
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.shared.numerics.metrics import membership_mse
-from covey.shared.scenario.scenario import Model, Task
+from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import Job, Setup, Training
 from covey.shared.strategies.fuzzy import Fuzzy

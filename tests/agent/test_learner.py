@@ -16,7 +16,7 @@ from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
-from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Local, Pull, Training
 

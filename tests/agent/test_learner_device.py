@@ -27,7 +27,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.python_process import environment, python
-from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, Pull, Training
 from covey.shared.wire.messages import ReportContent

@@ -21,7 +21,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
-from covey.shared.scenario.scenario import Model, Task
+from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, Pull, Training
 from covey.shared.wire.codec import decode

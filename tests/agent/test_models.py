@@ -15,7 +15,7 @@ from torch import nn
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.errors import UserError
 from covey.shared.scenario.consent import AllowedCode, ConsentError
-from covey.shared.scenario.scenario import Model, Task
+from covey.shared.scenario.task import Model, Task
 
 
 def task(

@@ -24,20 +24,20 @@ from covey.agent.data.partition import (
 )
 from covey.agent.data.partition_rules import superclass
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import (
+from covey.shared.scenario.fleet import Fleet
+from covey.shared.scenario.partition import (
     ByGroup,
     Dirichlet,
-    Fleet,
     GroupedLabels,
     Iid,
     LabelSkew,
     Partition,
     Quantity,
     Rotation,
-    Scenario,
     SuperclassMixture,
-    Task,
 )
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.task import Task
 from covey.shared.strategies.fedavg import FedAvg
 from tests.agent.real_data import real
 

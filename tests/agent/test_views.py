@@ -18,7 +18,7 @@ from covey.agent.training.contrastive import contrastive_loss
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import Headed, build, initial
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import Model, Standardise, Task
+from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Contrast, Job, Training
 from covey.shared.strategies.fuzzy import Fuzzy

@@ -26,7 +26,7 @@ from covey.shared.errors import (
 )
 from covey.shared.mqtt.link import Message
 from covey.shared.mqtt.mqtt_link import MqttLink
-from covey.shared.scenario.scenario import Task
+from covey.shared.scenario.task import Task
 from covey.shared.wire.messages import CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order

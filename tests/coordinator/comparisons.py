@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 
 from covey.coordinator.compare.grid import Cell, grid
-from covey.shared.scenario.scenario import Compare, Scenario
+from covey.shared.scenario.compare import Compare
+from covey.shared.scenario.scenario import Scenario
 
 DIGITS: dict[str, Any] = {
     "name": "small",

@@ -15,7 +15,7 @@ from covey.coordinator.run.result import write_all
 from covey.coordinator.simulate import driver, simulation
 from covey.shared.client import perform
 from covey.shared.errors import UserError
-from covey.shared.scenario.scenario import Fleet
+from covey.shared.scenario.fleet import Fleet
 from covey.shared.strategies.base import Training
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ReportContent

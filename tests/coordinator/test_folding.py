@@ -22,7 +22,7 @@ from covey.coordinator.run.folding import (
     usual_steps,
 )
 from covey.shared.numerics.averages import step_norm
-from covey.shared.scenario.scenario import Aggregation
+from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import Phase, Report, Reports
 from covey.shared.strategies.bases.single import Single
 from tests.bowl import flat

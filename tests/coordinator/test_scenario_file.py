@@ -15,7 +15,8 @@ from covey.shared.errors import UserError
 from covey.shared.scenario.describe import dump, methods, schema
 from covey.shared.scenario.explain import fields, members
 from covey.shared.scenario.load import load
-from covey.shared.scenario.scenario import Dirichlet, Iid, LabelSkew, Scenario
+from covey.shared.scenario.partition import Dirichlet, Iid, LabelSkew
+from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
 from covey.shared.strategies.registry import AnyStrategy

@@ -12,7 +12,8 @@ import pytest
 from covey.agent.data.partition import partition
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
-from covey.shared.scenario.scenario import SuperclassMixture, agent_name
+from covey.shared.scenario.partition import SuperclassMixture
+from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.fuzzy import Fuzzy
 from tests.e2e.conftest import finish
 from tests.processes import ROOT, Program, needs_mosquitto, result, rows

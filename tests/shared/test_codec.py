@@ -8,7 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import BLOCK, Vector
-from covey.shared.scenario.scenario import Wire
+from covey.shared.scenario.wire import Wire
 from covey.shared.wire.codec import LARGEST_BFLOAT16, Codec, Name, decode, encode
 from covey.shared.wire.messages import DIGEST_BYTES, Encoded
 

@@ -21,7 +21,7 @@ from covey.shared.numerics.fedma import (
 )
 from covey.shared.numerics.matching import layers_of, permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
-from covey.shared.scenario.scenario import Model, Task
+from covey.shared.scenario.task import Model, Task
 
 MLP = Layout(
     tuple(Tensor(f"{name}.{kind}", shape) for name, kind, shape in (

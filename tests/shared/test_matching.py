@@ -11,7 +11,7 @@ from covey.agent.training.models import build, initial
 from covey.shared.errors import UserError
 from covey.shared.numerics.matching import align, layers_of, match_units, permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
-from covey.shared.scenario.scenario import Model, Task
+from covey.shared.scenario.task import Model, Task
 
 TASKS = [
     Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5")),
