@@ -21,8 +21,15 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import OrderMessage, digest
 from covey.shared.wire.topics import Topics
+from tests import clock
 from tests.bowl import Trainer
-from tests.small_run import local_for, setup
+from tests.small_run import clients, local_for, rules, setup
+
+PATIENT = {
+    "absence_s": 3600.0,
+    "rollcall_s": 3600.0,
+    "deadline_s": 36_000.0,
+}  # so that nobody counts as gone
 
 
 class Numpy:
@@ -126,3 +133,15 @@ class Fleet:
             why = await self.service.serve()
         assert not why, why
         return this
+
+
+def over_the_wire(folder: Path, scene: Scenario, **habits: float) -> Run:
+    """The whole run with the scenario's usual agents over a broker with these habits, on a virtual clock."""
+
+    async def whole() -> Run:
+        broker = MemoryBroker(seed=5, **habits)
+        patient = rules(scene, **PATIENT)
+        async with Fleet(folder, scene, patient, broker, clients(scene=scene)) as fleet:
+            return await fleet.serve()
+
+    return clock.run(whole())

@@ -32,7 +32,7 @@ from covey.shared.strategies.base import HELD, ClientId, Descent, Memory, Rows, 
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_PULL, Bowl, Softmax, softmax_client
-from tests.small_fleet import Fleet
+from tests.small_fleet import PATIENT, Fleet
 from tests.small_run import GROUPS, local_for, rules
 
 # -- who takes part --------------------------------------------------------------------------------
@@ -100,11 +100,6 @@ WHOLE = {
     "batch": 100,
     "momentum": 0.0,
 }  # one step an epoch without memory: the order of samples has no say
-PATIENT = {
-    "absence_s": 3600.0,
-    "rollcall_s": 3600.0,
-    "deadline_s": 36_000.0,
-}  # so that nobody counts as gone
 
 
 @dataclass(frozen=True)
