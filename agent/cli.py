@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from covey.shared import json_text
 from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
-from covey.shared.errors import UserError, files_named
+from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.logs import log_to_stderr
 from covey.shared.printable import printable, printable_lines
 
@@ -70,7 +70,7 @@ ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 def main() -> None:
     """The console script: a mistake of the user's is one message and exit code 2."""
     try:
-        with files_named():
+        with os_errors_as_user_errors():
             app()
     except UserError as error:
         sys.stderr.write(printable_lines(f"agent: {error}\n"))
@@ -278,10 +278,10 @@ def model(
 ) -> None:
     """Write the initial weights of a scenario, drawn on its seed."""
     from covey.shared.scenario.consent import AllowedCode
-    from covey.shared.scenario.load import load_alone
+    from covey.shared.scenario.load import load_without_files
 
     allowed = AllowedCode.parse(allow)
-    plan = load_alone(scenario)
+    plan = load_without_files(scenario)
     allowed.check_scenario(plan)
 
     from covey.agent.training.start_models import write_start
@@ -320,12 +320,14 @@ def superclasses(
     """Test models on all test data of each super-class of a simulated fleet; prints JSON, a row of accuracies per model."""
     from covey.agent.training.superclasses import accuracies
     from covey.shared.scenario.consent import AllowedCode
-    from covey.shared.scenario.load import load_alone
+    from covey.shared.scenario.load import load_without_files
 
     known = None if scaling is None else _scaling(scaling)
     print(
         json_text.dumps(
-            accuracies(load_alone(scenario), models, data_root, known, AllowedCode.parse(allow))
+            accuracies(
+                load_without_files(scenario), models, data_root, known, AllowedCode.parse(allow)
+            )
         )
     )
 

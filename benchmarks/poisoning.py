@@ -39,7 +39,7 @@ from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Effect
 from covey.coordinator.simulate.simulation import InProcess
-from covey.shared.client import decode_model, perform, shuffle
+from covey.shared.client import decode_model, execute_order, shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
@@ -167,7 +167,9 @@ class Poisoned(InProcess):
         layout = self.run.setup.layout
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in work.models]
         memory = self._memories.get(client, {})
-        report, kept = perform(order, models, self._local(client, order), memory, client=client)
+        report, kept = execute_order(
+            order, models, self._local(client, order), memory, client=client
+        )
         if (
             client in self.liars
             and self.cell.attack not in ("none", "label_flip")

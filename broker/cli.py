@@ -30,7 +30,7 @@ from covey.broker.programs.options import Options
 from covey.broker.programs.start import installed
 from covey.shared import json_text
 from covey.shared.cli import ADDRESS, Ca, Cert, Credentials, Insecure, Key
-from covey.shared.errors import UserError, files_named
+from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.mqtt.broker_url import PORTS, BrokerUrl, Tls
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.mqtt.credentials import read as read_credentials
@@ -450,7 +450,7 @@ def _is_loopback(host: str) -> bool:
 def _told() -> Iterator[None]:
     """One message and exit code 2 for what the user can mend."""
     try:
-        with files_named():
+        with os_errors_as_user_errors():
             yield
     except UserError as error:
         _say(str(error))

@@ -17,7 +17,7 @@ import typer
 from covey.coordinator.serve.signals import sigterm_as_ctrl_c
 from covey.shared import json_text
 from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
-from covey.shared.errors import UserError, files_named
+from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import Tls
 from covey.shared.scenario.consent import AllowedCode
@@ -80,7 +80,7 @@ def mended(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         log_to_stderr()
         try:
-            with files_named(), sigterm_as_ctrl_c():
+            with os_errors_as_user_errors(), sigterm_as_ctrl_c():
                 return function(*args, **kwargs)
         except UserError as error:
             _fail(str(error))

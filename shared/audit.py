@@ -32,7 +32,7 @@ from covey.shared.errors import UserError
 BEGIN = "begin"  # event of the first line
 REPAIRED = "log_repaired"  # an unfinished last line was cut off when the log was opened
 TRUNCATED = "log_truncated"  # lines are gone that a head kept elsewhere knows of
-SHORTEST_KEY = 16  # bytes
+MIN_KEY_BYTES = 16  # bytes
 BLOCK_BYTES = 1 << 16
 NO_HASH = ""
 
@@ -80,9 +80,9 @@ def read_key(file: Path) -> bytes:
         raise UserError(
             f"{file}: the audit key cannot be read ({error.strerror}); name a file that holds it"
         ) from None
-    if len(key) < SHORTEST_KEY:
+    if len(key) < MIN_KEY_BYTES:
         raise UserError(
-            f"{file}: the audit key has {len(key)} bytes, at least {SHORTEST_KEY} are needed; "
+            f"{file}: the audit key has {len(key)} bytes, at least {MIN_KEY_BYTES} are needed; "
             f"make one with: head -c 32 /dev/urandom | base64 > {file}"
         )
     return key

@@ -42,8 +42,8 @@ from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
-OWED = "codec/"
-LEDGER = "privacy/ledger"  # memory: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)
+ERROR_FEEDBACK = "codec/"
+PRIVACY_LEDGER = "privacy/ledger"  # memory: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)
 
 _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
@@ -89,7 +89,7 @@ def shuffle(work: Work, client: str) -> np.random.Generator:
     return generator(work.seed, "shuffle", client, work.round, work.phase)
 
 
-def perform(
+def execute_order(
     order: OrderMessage,
     models: Sequence[Vector],
     local: Local,
@@ -200,7 +200,10 @@ def _accounted(local: Local, report: Report, kept: Memory) -> tuple[Report, Memo
     if not isinstance(local, Private) or local.ledger is None:
         return report, kept
     numbers = {LOCAL: local.spent()}
-    return replace(report, numbers=numbers, steps=0, loss=0.0), {**kept, LEDGER: local.ledger}
+    return replace(report, numbers=numbers, steps=0, loss=0.0), {
+        **kept,
+        PRIVACY_LEDGER: local.ledger,
+    }
 
 
 class _TrainingRecorder:
@@ -222,7 +225,7 @@ class _TrainingRecorder:
 def _train(
     strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
 ) -> tuple[Report, Memory]:
-    own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
+    own = {key: value for key, value in memory.items() if not key.startswith(ERROR_FEEDBACK)}
     recorder = _TrainingRecorder(local)
     report, kept = strategy.work(job, cast(Local, recorder), own)
     if kept is own:
@@ -251,7 +254,11 @@ def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vec
 
 def _with_owed(kept: Memory, before: Memory) -> Memory:
     """What a codec owes for a vector that this phase does not send stays owed."""
-    owed = {key: value for key, value in before.items() if key.startswith(OWED) and key not in kept}
+    owed = {
+        key: value
+        for key, value in before.items()
+        if key.startswith(ERROR_FEEDBACK) and key not in kept
+    }
     return {**kept, **owed} if owed else kept
 
 
@@ -268,7 +275,7 @@ def _evaluate(
     strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
 ) -> Report:
     """Modes E-server, E-tuned and E-last."""
-    own = {key: value for key, value in memory.items() if not key.startswith(OWED)}
+    own = {key: value for key, value in memory.items() if not key.startswith(ERROR_FEEDBACK)}
     mixture = strategy.personal(job, local, own)
     numbers = {"server": _measure(mixture, local)}
     epochs = int(evaluation.get("tune_epochs", 0))
@@ -328,7 +335,7 @@ def _encode(
             (None, b"") if index is None else (job.models[index], work.models[index].digest)
         )
         rng = generator(work.seed, "codec", job.client, work.round, work.phase, name)
-        error = memory.get(OWED + name)
+        error = memory.get(ERROR_FEEDBACK + name)
         if not np.isfinite(vector).all():
             raise PublicError(
                 f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr"
@@ -337,7 +344,7 @@ def _encode(
             vector, codec, base=base, base_digest=base_digest, error=error, rng=rng
         )
         if left is not None:
-            owed[OWED + name] = left
+            owed[ERROR_FEEDBACK + name] = left
     return vectors, owed
 
 

@@ -93,7 +93,7 @@ def public_text(error: BaseException) -> str:
 
 
 @contextmanager
-def files_named() -> Iterator[None]:
+def os_errors_as_user_errors() -> Iterator[None]:
     """Tell of a file that is not as it should be by a UserError: most often its path was mistyped.
 
     An OSError that names no file, such as a network's, passes through.

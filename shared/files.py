@@ -14,7 +14,7 @@ from covey.shared.errors import UserError
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, durable: bool = True, mark: str = "new") -> Iterator[Path]:
+def atomic_replace(path: Path, *, durable: bool = True, mark: str = "new") -> Iterator[Path]:
     """Where to write the new content of `path`, which takes its place when the block ends and is gone where it fails.
 
     Whoever reads `path` finds the old content or the new one, whole. What is not `durable` survives a kill, but perhaps
@@ -38,14 +38,14 @@ def replacing(path: Path, *, durable: bool = True, mark: str = "new") -> Iterato
 def write_atomically(
     path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new"
 ) -> None:
-    """Replace a file by this content, as `replacing` does."""
-    with replacing(path, durable=durable, mark=mark) as beside:
+    """Replace a file by this content, as `atomic_replace` does."""
+    with atomic_replace(path, durable=durable, mark=mark) as beside:
         beside.write_bytes(content)
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Replace a file by this content, which nobody but its owner may read from the first byte on. Survives a power cut."""
-    with replacing(path, mark=f"{os.getpid()}.{secrets.token_hex(4)}") as beside:
+    with atomic_replace(path, mark=f"{os.getpid()}.{secrets.token_hex(4)}") as beside:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
@@ -81,7 +81,7 @@ def is_full(error: OSError) -> bool:
 
 
 @contextlib.contextmanager
-def held(folder: Path, otherwise: str) -> Iterator[None]:
+def folder_lock(folder: Path, otherwise: str) -> Iterator[None]:
     """Hold a folder against other processes; a UserError says `otherwise` where one has it. A lock ends with its process."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -15,7 +15,7 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rounds import Rules
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
-from covey.shared.client import decode_model, perform
+from covey.shared.client import decode_model, execute_order
 from covey.shared.numerics.vectors import Layout
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId
@@ -59,7 +59,7 @@ class Numpy:
         layout = Layout.from_wire(order.work.layout)
         models = [decode_model(Path(path).read_bytes(), layout) for path in job["models"]]
         memory = load_memory(Path(job["memory"])) if job["memory"] else {}
-        report, kept = perform(
+        report, kept = execute_order(
             order, models, local_for(self.people)(client, order), memory, client=client
         )
         content = report.to_bytes()

@@ -12,13 +12,13 @@ from covey.agent.data.check import Finding, inspect, load_local
 from covey.shared import json_text
 from covey.shared.errors import DataError
 from covey.shared.printable import printable_lines
-from covey.shared.scenario.load import load_alone
+from covey.shared.scenario.load import load_without_files
 from covey.shared.terminal import Terminal
 
 
 def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) -> bool:
     """Print what was found; False where something keeps the data out of a run."""
-    task = load_alone(scenario).task if scenario else None
+    task = load_without_files(scenario).task if scenario else None
     try:
         finding = inspect(load_local(data, label), task)
     except DataError as error:

@@ -23,7 +23,7 @@ from covey.agent.data.dataset import Array, Dataset, Indices, take
 from covey.agent.data.named import load_named
 from covey.agent.data.partition_rules import Shares, by_group, rule
 from covey.shared.errors import UserError
-from covey.shared.files import replacing
+from covey.shared.files import atomic_replace
 from covey.shared.scenario.partition import ByGroup, Partition
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -69,7 +69,7 @@ class Split:
         if self.populations:
             arrays["populations"] = np.array(self.populations)
         with (
-            replacing(path) as beside,
+            atomic_replace(path) as beside,
             beside.open("wb") as file,
         ):  # a coordinator may be reading the old one
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle

@@ -240,7 +240,7 @@ class KeepModels:
 
 
 @dataclass(frozen=True)
-class Say:
+class Notify:
     """Something for a person to read."""
 
     text: str
@@ -268,7 +268,7 @@ Action = (
     | LoseMemory
     | SwitchRun
     | KeepModels
-    | Say
+    | Notify
     | GiveWay
 )
 

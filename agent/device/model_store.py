@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Collection
 from pathlib import Path
 
-from covey.shared.files import make_folder, replacing
+from covey.shared.files import atomic_replace, make_folder
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 from covey.shared.wire.parts import Assembler, FileSink
 
@@ -66,7 +66,7 @@ class ModelStore:
             return False
         assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
         try:
-            with replacing(self.path(part.digest), durable=self._durable) as beside:
+            with atomic_replace(self.path(part.digest), durable=self._durable) as beside:
                 sink.path.replace(beside)
         except OSError:  # a full disk: let the parts come again
             self._parts.forget(BROKER, part.digest)

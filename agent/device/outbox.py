@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from covey.agent.device.events import Outboxed
-from covey.shared.files import held, is_full, private_folder, sync_folder, write_atomically
+from covey.shared.files import folder_lock, is_full, private_folder, sync_folder, write_atomically
 from covey.shared.wire.messages import DIGEST_BYTES
 
 LOST = "lost"  # the memory of accepted work is gone
@@ -104,7 +104,7 @@ class Outbox:
             sync_folder(folder.parent)
         self._lock = ExitStack()
         self._lock.enter_context(
-            held(
+            folder_lock(
                 folder,
                 f"{folder} is in use by another agent process. Stop that one, or give this one a name (--id) "
                 "or a folder (--state) of its own.",

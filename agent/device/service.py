@@ -26,7 +26,7 @@ from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import is_full, write_atomically
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Incoming, Link, Message, Up, Will
-from covey.shared.mqtt.link_subscriptions import Subscriptions
+from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.wire.messages import (
     AgentStatus,
     CoordinatorStatus,
@@ -115,12 +115,12 @@ class Agent:
         self._work: asyncio.Task[None] | None = None
         self._inspecting: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._subscriptions: Subscriptions | None = None
+        self._subscriptions: SubscriptionKeeper | None = None
         self._over = asyncio.Event()
 
     @property
     def client_id(self) -> str:
-        """The MQTT client id: new in each life, so that two of one name hear one another (`shared.namesakes`)."""
+        """The MQTT client id: new in each life, so that two of one name hear one another (`covey.shared.mqtt.duplicate_ids`)."""
         return f"covey-{self.identity.federation}-{self.identity.agent}-{self.session.will.session}"
 
     @property
@@ -296,7 +296,7 @@ class Agent:
                 self.tell({"event": "run", "run": run})
             case e.KeepModels(digests):
                 self.store.keep(digests, _now())
-            case e.Say(text):
+            case e.Notify(text):
                 self.tell({"event": "problem", "why": text})
             case e.GiveWay():
                 agent, federation = self.identity.agent, self.identity.federation
@@ -309,7 +309,7 @@ class Agent:
 
     async def _speak(self, link: Link) -> None:
         """What must stay in order goes out one after another; where the link is down it comes again after `Up`."""
-        subscriptions = self._subscriptions = Subscriptions(link, self._subscriptions_refused)
+        subscriptions = self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
         while True:
             match await self._outgoing.get():
                 case e.Subscribe(topics):

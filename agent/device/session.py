@@ -23,7 +23,7 @@ from enum import Enum
 
 from covey.agent.device import events as e
 from covey.agent.policy import DEFAULT_RULES, Rules
-from covey.shared.mqtt.duplicate_ids import Answer, Namesakes
+from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import (
     AgentStatus,
@@ -71,7 +71,7 @@ class Session:
         self._agent, self._session, self._version = agent, session, version
         self._topics = topics
         self._rules = rules
-        self._namesakes = Namesakes(session)
+        self._duplicate_ids = DuplicateIds(session)
         self._random = random.Random(f"{agent}/{seed}")  # noqa: S311 - spreads load, guards nothing
         self._up = False
         self._coordinator: CoordinatorStatus | None = None
@@ -110,7 +110,7 @@ class Session:
 
     @property
     def wake_at(self) -> float | None:
-        timers = (self._roll_at, self._retry_at, self._stall_at, self._namesakes.speak_at)
+        timers = (self._roll_at, self._retry_at, self._stall_at, self._duplicate_ids.announce_at)
         return min((at for at in timers if at is not None), default=None) if self._up else None
 
     @property
@@ -206,7 +206,7 @@ class Session:
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> list[e.Action]:
         self._refused = topics
-        return [e.Say(self._deafness or "the broker refuses no subscription any more")]
+        return [e.Notify(self._deafness or "the broker refuses no subscription any more")]
 
     def _settle_status(self) -> list[e.Action]:
         """A roll call alone is answered by its timer; whatever else others may see goes out at once."""
@@ -232,10 +232,10 @@ class Session:
             return self._publish()
         if retained or status.session == self._session:
             return []
-        match self._namesakes.heard(status.session, now):
-            case Answer.SPEAK:
+        match self._duplicate_ids.observe(status.session, now):
+            case Reaction.ANNOUNCE:
                 return self._publish()
-            case Answer.GIVE_WAY:
+            case Reaction.YIELD_ID:
                 return [e.GiveWay()]
         return []
 
@@ -284,7 +284,7 @@ class Session:
         if not seen.problem:
             return []
         known = (seen.problem, seen.detail) == (before.problem, before.detail)
-        return [] if known else [e.Say(seen.detail or seen.problem)]
+        return [] if known else [e.Notify(seen.detail or seen.problem)]
 
     # orders
 
@@ -536,8 +536,8 @@ class Session:
             return actions
         if self._roll_at is not None and now >= self._roll_at:
             actions += self._publish()
-        if self._namesakes.speak_at is not None and now >= self._namesakes.speak_at:
-            self._namesakes.speak_at = None
+        if self._duplicate_ids.announce_at is not None and now >= self._duplicate_ids.announce_at:
+            self._duplicate_ids.announce_at = None
             actions += self._publish()
         if self._retry_at is not None and now >= self._retry_at:
             actions += self._send(now)

@@ -24,7 +24,7 @@ from covey.shared.mqtt.link import Down, Link, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
 from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.fleet import Fleet
-from covey.shared.scenario.load import load_alone
+from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
@@ -168,7 +168,7 @@ async def host(
 ) -> None:
     """Run the fleet of a scenario file, with the code of its own that is allowed, until SIGTERM, SIGINT or the end of the parent process."""
     parent = os.getppid()  # asked first: it may be gone before we are ready
-    scenario = load_alone(path)
+    scenario = load_without_files(path)
     if scenario.fleet is None:
         raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
     allowed.check_scenario(scenario)

@@ -8,7 +8,7 @@ import numpy as np
 
 from covey.agent.training.models import build, headed, initial
 from covey.shared import json_text
-from covey.shared.files import replacing
+from covey.shared.files import atomic_replace
 from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
@@ -28,5 +28,5 @@ def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -
     starts = np.stack([vector for vector, _ in drawn])
     layout = json_text.dumps(drawn[0][1].to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(out) as beside, beside.open("wb") as file:
+    with atomic_replace(out) as beside, beside.open("wb") as file:
         np.savez(file, starts=starts, layout=np.array(layout))

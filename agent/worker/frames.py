@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from covey.shared.wire.frames import LONGEST, Job, length_of, pack, read, unpack
+from covey.shared.wire.frames import MAX_FRAME_BYTES, Job, frame_length, pack, read, unpack
 
-__all__ = ["LONGEST", "Job", "pack", "read", "receive"]
+__all__ = ["MAX_FRAME_BYTES", "Job", "pack", "read", "receive"]
 
 
 async def receive(pipe: asyncio.StreamReader) -> Job | None:
     """The next message; None when the other end is gone."""
     try:
         head = await pipe.readexactly(4)
-        return unpack(await pipe.readexactly(length_of(head)))
+        return unpack(await pipe.readexactly(frame_length(head)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from covey.agent.data import Dataset, fit
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.partition import Split, client_dataset, fleet_data
-from covey.shared.scenario.load import load_alone
+from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 
 
@@ -77,4 +77,4 @@ def _local(data: str, label: str | None, task: str) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _fleet(scenario: str, data_root: str | None) -> tuple[Dataset, Split]:
-    return fleet_data(load_alone(Path(scenario)), data_root)
+    return fleet_data(load_without_files(Path(scenario)), data_root)

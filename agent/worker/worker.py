@@ -109,10 +109,10 @@ def _partition(job: frames.Job) -> frames.Job:
 
 def _start(job: frames.Job) -> frames.Job:
     from covey.agent.training.start_models import write_start
-    from covey.shared.scenario.load import load_alone
+    from covey.shared.scenario.load import load_without_files
 
     rules = Rules.from_wire(job)
-    scenario = load_alone(Path(job["source"]["scenario"]))
+    scenario = load_without_files(Path(job["source"]["scenario"]))
     rules.allowed.check_scenario(scenario)
     write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
@@ -175,9 +175,9 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
     """The report, and the digest of the new memory's file; empty where the memory stays what it is."""
     from covey.agent.worker.sources import is_simulated, source_of
     from covey.shared.client import (
-        LEDGER,
+        PRIVACY_LEDGER,
         decode_model,
-        perform,
+        execute_order,
         settings_of,
         shuffle,
         simulated_noise,
@@ -204,8 +204,8 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
     if (
         privacy.local is not None and work.phase != "evaluate"
     ):  # a model that is tuned for a test stays here
-        local.train_privately(privacy.local, privacy.rounds, noise, memory.get(LEDGER))
-    content, new = perform(order, models, local, memory, client=job["client"], noise=noise)
+        local.train_privately(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
+    content, new = execute_order(order, models, local, memory, client=job["client"], noise=noise)
     content = content.model_copy(
         update={"client_state": job.get("client_state", "whole"), "device": local.device}
     )

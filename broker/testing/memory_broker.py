@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Self
 
 from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_topic
+from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
-from covey.shared.mqtt.link_tools import Backoff, Inbox
 
 HELD_S = 0.05
 """A reordered or duplicated message arrives up to so much later than it should."""

@@ -44,7 +44,7 @@ from covey.coordinator.run.records import finished, lines, scenario_digest
 from covey.coordinator.simulate.driver import simulate
 from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import private_folder, replacing, write_atomically
+from covey.shared.files import atomic_replace, private_folder, write_atomically
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
@@ -246,7 +246,7 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
     write_atomically(out / "compare.json", json.dumps(document, indent=1, allow_nan=False).encode())
     write_atomically(out / "compare.csv", _csv(rows).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
-    with replacing(out / "compare.parquet") as beside:
+    with atomic_replace(out / "compare.parquet") as beside:
         parquet.write_table(Table.from_pylist(list(rows)), beside)
 
 

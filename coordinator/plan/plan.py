@@ -38,7 +38,8 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import DIGEST_BYTES, Encoded, ModelContent, Part, ReportContent
-from covey.shared.wire.parts import count_of, length_of
+from covey.shared.wire.packet_size import publish_bytes
+from covey.shared.wire.parts import part_count, part_length
 from covey.shared.wire.topics import Topics
 
 DRY_AGENTS = 8
@@ -430,13 +431,13 @@ class _Prices:
 @cache
 def _packets(topic: int, size: int, part_bytes: int) -> int:
     """All parts; the largest part index stands for all, which is at most 4 bytes too many per part."""
-    count = count_of(size, part_bytes)
+    count = part_count(size, part_bytes)
     part = Part(
         digest=bytes(DIGEST_BYTES), index=count - 1, count=count, size=size, about=1000, data=b""
     )
-    around, length = len(part.to_bytes()), length_of(size, count)
+    around, length = len(part.to_bytes()), part_length(size, count)
     return sum(
-        _packet(
+        publish_bytes(
             topic + 1 + len(str(index)), around + _growth((min(length, size - index * length),))
         )
         for index in range(count)
@@ -446,12 +447,6 @@ def _packets(topic: int, size: int, part_bytes: int) -> int:
 def _growth(sizes: Sequence[int]) -> int:
     """Bytes that msgpack binaries of these sizes take more than empty ones."""
     return sum(size + (0 if size < 1 << 8 else 1 if size < 1 << 16 else 3) for size in sizes)
-
-
-def _packet(topic: int, payload: int) -> int:
-    """An MQTT PUBLISH at QoS 1: type, remaining length (7 bits per byte), topic, packet id, payload."""
-    rest = 2 + topic + 2 + payload
-    return 1 + math.ceil(max(rest.bit_length(), 1) / 7) + rest
 
 
 def _average(values: Sequence[int]) -> int:

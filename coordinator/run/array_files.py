@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from covey.shared import json_text
-from covey.shared.files import replacing
+from covey.shared.files import atomic_replace
 from covey.shared.numerics.vectors import blocks, release
 
 Array = npt.NDArray[Any]
@@ -54,7 +54,7 @@ def save_arrays(
     metadata = {"facts": json.dumps(facts, allow_nan=False)}
     if sealed:
         metadata["seal"] = _seal(contiguous, metadata["facts"])
-    with replacing(path, durable=durable) as beside:
+    with atomic_replace(path, durable=durable) as beside:
         try:
             save_file(contiguous, beside, metadata=metadata)
         except SafetensorError as error:

@@ -10,7 +10,7 @@ from covey.coordinator.run import records
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.options import Options
 from covey.shared.errors import UserError
-from covey.shared.files import held, private_folder, write_atomically
+from covey.shared.files import folder_lock, private_folder, write_atomically
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
@@ -32,7 +32,7 @@ def prepared(scenario: Scenario, options: Options, *, in_process: bool = False) 
 def alone_in(folder: Path) -> Iterator[None]:
     """Hold a folder, made where it is not there, against other coordinators: UserError where one is at work in it."""
     private_folder(folder)
-    with held(
+    with folder_lock(
         folder,
         f"{folder}: another coordinator is at work in it; wait for it or stop it, or choose another --out",
     ):

@@ -23,7 +23,7 @@ from covey.coordinator.run.records import (
     sizes,
 )
 from covey.coordinator.run.run import Run
-from covey.shared.files import replacing, write_atomically
+from covey.shared.files import atomic_replace, write_atomically
 from covey.shared.model_files import model_file
 from covey.shared.numerics import metrics
 from covey.shared.strategies.base import ClientId
@@ -117,7 +117,7 @@ def write_models(run: Run) -> None:
     """
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
-    task = run.scenario.task.told()
+    task = run.scenario.task.for_agents()
     if run.facts.scaling is not None:
         task["standardise"] = run.facts.scaling
     for k, model in enumerate(run.strategy.clusters(run.state)):
@@ -154,5 +154,5 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
             for figure in FIGURES:
                 row[f"{mode}_{figure}"] = (agents.get(client, {}).get(mode) or {}).get(figure)
         rows.append(row)
-    with replacing(path) as beside:
+    with atomic_replace(path) as beside:
         parquet.write_table(Table.from_pylist(rows), beside)

@@ -69,7 +69,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, OrderMessage, ReportContent, Work, digest
-from covey.shared.wire.parts import count_of
+from covey.shared.wire.parts import part_count
 
 MOST_PER_VALUE = 8  # bytes: topk sends an index and a value
 BESIDE_VECTORS = 2 << 20  # bytes of a report for everything else in it
@@ -671,7 +671,7 @@ class Run:
             seed=scenario.seed,
             strategy=self.strategy.model_dump(mode="json"),
             training=self._training(step.phase).model_dump(mode="json"),
-            task=scenario.task.told(),
+            task=scenario.task.for_agents(),
             layout=self.setup.layout.to_wire(),
             scaling=self.facts.scaling,
             models=[self._model(key, step.number).ref for key in order.models],
@@ -707,7 +707,7 @@ class Run:
             content = encode_model(model, self.setup.layout.digest, codec, rng)
             path = self._outgoing / key
             self.room.write(lambda: write_atomically(path, content))
-            parts = count_of(len(content), self.scenario.wire.part_bytes)
+            parts = part_count(len(content), self.scenario.wire.part_bytes)
             self._models[key] = SendModel(
                 ModelRef(key=key, digest=digest(content), parts=parts, size=len(content)),
                 path,

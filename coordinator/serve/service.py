@@ -28,9 +28,9 @@ from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
 from covey.shared.errors import DecodeError
 from covey.shared.files import is_full, write_atomically
-from covey.shared.mqtt.duplicate_ids import Answer, Namesakes, session_id
+from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction, session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
-from covey.shared.mqtt.link_subscriptions import Subscriptions
+from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.wire.messages import (
     ASKED,
     AgentStatus,
@@ -39,6 +39,7 @@ from covey.shared.wire.messages import (
     Part,
     RosterMessage,
 )
+from covey.shared.wire.packet_size import publish_bytes
 from covey.shared.wire.parts import Assembler, FileSink, split
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
@@ -120,7 +121,7 @@ class Service:
         self.roster = Roster(self.scenario.task.digest)
         self.epoch = ""
         self._connections = 0
-        self.namesakes = Namesakes(session or session_id(time.time(), uuid.uuid4().hex[:8]))
+        self.duplicate_ids = DuplicateIds(session or session_id(time.time(), uuid.uuid4().hex[:8]))
         self.last_phase: Mapping[str, Any] = {}  # its line of the record, none before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode
         self._other = (
@@ -140,7 +141,7 @@ class Service:
             None  # when to call the roll again, because statuses were dropped
         )
         self._roll_wait_s = ROLL_AGAIN_S[0]
-        self._subscriptions = Subscriptions(link, self._subscriptions_refused)
+        self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
@@ -246,7 +247,7 @@ class Service:
         timers = (
             self.run.engine.wake_at,
             self._roster_due or None,
-            self.namesakes.speak_at,
+            self.duplicate_ids.announce_at,
             self._waiting_due,
             self._tell_due,
             self._again_due,
@@ -310,7 +311,9 @@ class Service:
             return self._own_status(
                 CoordinatorStatus.from_bytes(incoming.payload), incoming.retained
             )
-        self.run.traffic["wire_up"] += packet_bytes(incoming.topic, incoming.payload)
+        self.run.traffic["wire_up"] += publish_bytes(
+            len(incoming.topic.encode()), len(incoming.payload)
+        )
         match topic:
             case AgentTopic(agent, "status"):
                 return self._status(agent, incoming.payload, incoming.retained)
@@ -324,9 +327,9 @@ class Service:
 
     def _status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
         """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
-        if len(payload) > AgentStatus.largest:
+        if len(payload) > AgentStatus.max_bytes:
             raise DecodeError(
-                "too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.largest}"
+                "too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.max_bytes}"
             )
         now = self.now()
         if agent not in self.roster.entries:
@@ -366,14 +369,14 @@ class Service:
 
     def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
         """What others read of us: it may be the last will of an earlier life, or a coordinator beside us."""
-        if retained or status.session == self.namesakes.session:
+        if retained or status.session == self.duplicate_ids.session:
             return None
         if not status.online:
             return Repeat()
-        match self.namesakes.heard(status.session, self.now()):
-            case Answer.SPEAK:
+        match self.duplicate_ids.observe(status.session, self.now()):
+            case Reaction.ANNOUNCE:
                 return Repeat()
-            case Answer.GIVE_WAY:
+            case Reaction.YIELD_ID:
                 self._other = status.name
                 self.stop()
         return None
@@ -450,8 +453,8 @@ class Service:
         late = await self._read_late(now)
         if self._roll_at is not None and now >= self._roll_at:
             await self._call_roll_again()
-        if self.namesakes.speak_at is not None and now >= self.namesakes.speak_at:
-            self.namesakes.speak_at, self._tell_due = None, now
+        if self.duplicate_ids.announce_at is not None and now >= self.duplicate_ids.announce_at:
+            self.duplicate_ids.announce_at, self._tell_due = None, now
         if self._tell_due is not None and now >= self._tell_due:
             await self._tell(online=True)
         effects: list[Effect] = []
@@ -492,7 +495,7 @@ class Service:
                 self._items.put_nowait(Wake())
 
     def _name_epoch(self) -> None:
-        self.epoch = f"{self.namesakes.session}.{self._connections}"
+        self.epoch = f"{self.duplicate_ids.session}.{self._connections}"
 
     async def _call_roll_again(self) -> None:
         """Statuses of unknown agents were dropped in a flood: ask all to say again who they are."""
@@ -645,7 +648,7 @@ class Service:
 
         async def publish(send: SendOrder) -> None:
             topic, payload = self.topics.order(send.client), send.order.to_bytes()
-            self.run.traffic["wire_down"] += packet_bytes(topic, payload)
+            self.run.traffic["wire_down"] += publish_bytes(len(topic.encode()), len(payload))
             async with gate:
                 taken = await self.link.publish(topic, payload, retain=True)
             if taken:
@@ -671,7 +674,7 @@ class Service:
             phase=engine.step.phase.name if engine.step is not None else "",
             step=engine.number,
             state="stopped" if stopped else self.state,
-            task=self.scenario.task.told(),
+            task=self.scenario.task.for_agents(),
             task_digest=self.scenario.task.digest,
             delivery=self.scenario.wire.delivery,
         )
@@ -703,13 +706,6 @@ _STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
     Stage.FOLDING: "folding",
     Stage.DONE: "finished",
 }
-
-
-def packet_bytes(topic: str, payload: bytes) -> int:
-    """Size of an MQTT 3.1.1 PUBLISH at QoS 1: fixed header, topic, packet id, payload."""
-    rest = 2 + len(topic.encode()) + 2 + len(payload)
-    lengths = 1 + (rest > 127) + (rest > 16_383) + (rest > 2_097_151)
-    return 1 + lengths + rest
 
 
 def time_of_loop() -> float:

@@ -15,7 +15,7 @@ from covey.coordinator.engine.events import Joined, Tick
 from covey.coordinator.engine.rounds import Rules
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Announce, Done, Effect, Run, SendOrder
-from covey.shared.client import decode_model, perform, simulated_noise
+from covey.shared.client import decode_model, execute_order, simulated_noise
 from covey.shared.errors import CoveyError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Local, Memory, Setup
@@ -114,7 +114,7 @@ class InProcess(Driver):
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in order.work.models]
         memory = self._memories.get(client, {})
         noise = simulated_noise(order.work, client)
-        report, kept = perform(
+        report, kept = execute_order(
             order, models, self.local_for(client, order), memory, client=client, noise=noise
         )
         effects = self.run.accept(client, report.to_bytes(), self._now)

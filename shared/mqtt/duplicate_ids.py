@@ -18,25 +18,25 @@ def session_id(began: float, chance: str) -> str:
     return f"{int(1000 * began):012x}{chance}"  # to the millisecond: two are often started in the same second
 
 
-class Answer(Enum):
+class Reaction(Enum):
     """What to do about a word of another session."""
 
-    SPEAK = "say that we live"
-    WAIT = "wait for `speak_at`, and hear whether it is still there"
-    GIVE_WAY = "end, with an error for people"
+    ANNOUNCE = "say that we live"
+    WAIT = "wait for `announce_at`, and hear whether it is still there"
+    YIELD_ID = "end, with an error for people"
 
 
-class Namesakes:
-    """Feed it every live word of another session with its time. Speak at `speak_at`, and then set it to None."""
+class DuplicateIds:
+    """Feed it every live word of another session with its time. Speak at `announce_at`, and then set it to None."""
 
     def __init__(self, session: str) -> None:
         self.session = session
-        self.speak_at: float | None = None
+        self.announce_at: float | None = None
         self._first: float | None = None  # when an older one was first heard
 
-    def heard(self, other: str, now: float) -> Answer:
+    def observe(self, other: str, now: float) -> Reaction:
         if other > self.session:
-            return Answer.SPEAK
+            return Reaction.ANNOUNCE
         if self._first is None:
-            self._first, self.speak_at = now, now + PATIENCE_S
-        return Answer.GIVE_WAY if now >= self._first + PATIENCE_S else Answer.WAIT
+            self._first, self.announce_at = now, now + PATIENCE_S
+        return Reaction.YIELD_ID if now >= self._first + PATIENCE_S else Reaction.WAIT

@@ -18,9 +18,10 @@ from typing import Any, Self
 import aiomqtt
 from aiomqtt.exceptions import MqttConnectError
 
+from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
-from covey.shared.mqtt.link_tools import Backoff, Inbox
 
 __all__ = ["BrokerUrl", "MqttLink"]
 
@@ -31,10 +32,10 @@ _wire = logging.getLogger(
 _wire.addHandler(logging.NullHandler())
 _wire.propagate = False
 
-CALLS = 64  # publishes under way at once; more wait their turn, in order
+MAX_CONCURRENT_CALLS = 64  # publishes under way at once; more wait their turn, in order
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
-REFUSED = 0x80  # return code of a SUBACK
-STRANGERS = (134, 135)  # bad user name or password, not authorized
+SUBACK_FAILURE = 0x80  # return code of a SUBACK
+AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
 HUNG_UP = "the broker hung up before it answered"
 TIMED_OUT = "Operation timed out"  # aiomqtt's words for CONNECT_S without an answer
 
@@ -134,7 +135,9 @@ class MqttLink:
         wanted = [(topic, 1) for topic in topics]
         done, codes = await self._call(lambda client: client.subscribe(wanted, timeout=self._ack_s))
         refused = [
-            topic for topic, code in zip(topics, codes or (), strict=False) if code == REFUSED
+            topic
+            for topic, code in zip(topics, codes or (), strict=False)
+            if code == SUBACK_FAILURE
         ]
         if refused:
             log.warning(
@@ -217,7 +220,10 @@ class MqttLink:
 
     def _advice(self, error: BaseException) -> str:
         """A broker that wants TLS, or a certificate of ours, does not say so: it hangs up, or is silent."""
-        if isinstance(error, MqttConnectError) and getattr(error.rc, "value", None) in STRANGERS:
+        if (
+            isinstance(error, MqttConnectError)
+            and getattr(error.rc, "value", None) in AUTH_FAILURE_CODES
+        ):
             return "; it does not know this user and password, or knows them no more"
         if str(error) not in (HUNG_UP, TIMED_OUT):
             return ""
@@ -269,12 +275,12 @@ class MqttLink:
             clean_session=self._clean_session,
             timeout=CONNECT_S,
             keepalive=self._keepalive_s,
-            max_inflight_messages=CALLS,
-            max_concurrent_outgoing_calls=CALLS,
+            max_inflight_messages=MAX_CONCURRENT_CALLS,
+            max_concurrent_outgoing_calls=MAX_CONCURRENT_CALLS,
             tls_context=self._tls,
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
-        client.pending_calls_threshold = CALLS  # aiomqtt warns above it
+        client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
         _hear_of_hanging_up(client)
         return client
 

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 
 from covey.shared.scenario.yaml_source import Path, Source
 
-LONGEST_SEEN = 60
+MAX_SEEN_LENGTH = 60
 
 
 def explain(error: ValidationError, source: Source, root: type[BaseModel]) -> list[str]:
@@ -174,7 +174,7 @@ def _written_flat(
 
 def _short(seen: Any) -> str:
     text = repr(seen)
-    return text if len(text) <= LONGEST_SEEN else text[:LONGEST_SEEN] + "..."
+    return text if len(text) <= MAX_SEEN_LENGTH else text[:MAX_SEEN_LENGTH] + "..."
 
 
 def _line(path: Path, said: Sequence[tuple[str, str]], source: Source) -> str:

@@ -29,7 +29,7 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Scenario:
     return _checked(path, source, lost)
 
 
-def load_alone(path: str | pathlib.Path) -> Scenario:
+def load_without_files(path: str | pathlib.Path) -> Scenario:
     """As `load`, on a machine where the files that the scenario names need not be."""
     path = pathlib.Path(path)
     source, _ = _with_files(_read(path), path)

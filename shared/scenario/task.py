@@ -96,12 +96,12 @@ class Task(Section):
             case names:
                 return len(names)
 
-    def told(self) -> dict[str, Any]:
+    def for_agents(self) -> dict[str, Any]:
         """What agents are told of it: all but a file at the coordinator."""
         return self.model_dump(mode="json", exclude={"init"})
 
     @property
     def digest(self) -> str:
         """Names what an agent checked its data against."""
-        text = json_text.dumps(self.told(), sort_keys=True)
+        text = json_text.dumps(self.for_agents(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

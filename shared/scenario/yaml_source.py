@@ -17,7 +17,7 @@ Path = tuple[str | int, ...]
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 64
 MAX_SCALAR = 20_000  # characters
-MOST_KEYS = 100_000  # with every alias counted as often as it is used
+MAX_KEYS = 100_000  # with every alias counted as often as it is used
 
 
 class YamlError(Exception):
@@ -79,9 +79,9 @@ def _parsed(loader: _Loader) -> Source:
     places: dict[Path, str] = {}
     for count, (path, mark) in enumerate(_walk(loader, node, ()), start=1):
         places[path] = f"line {mark.line + 1}"
-        if count > MOST_KEYS:
+        if count > MAX_KEYS:
             raise YamlError(
-                f"more than {MOST_KEYS} keys, aliases counted as often as they are used, line {mark.line + 1}"
+                f"more than {MAX_KEYS} keys, aliases counted as often as they are used, line {mark.line + 1}"
             )
     return Source(loader.construct_document(node), places)
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import msgpack
 
-LONGEST = 1 << 30
+MAX_FRAME_BYTES = 1 << 30
 Job = dict[str, Any]
 
 
@@ -23,14 +23,14 @@ def read(pipe: IO[bytes]) -> Job | None:
     head = pipe.read(4)
     if len(head) < 4:
         return None
-    body = pipe.read(length_of(head))
-    return unpack(body) if len(body) == length_of(head) else None
+    body = pipe.read(frame_length(head))
+    return unpack(body) if len(body) == frame_length(head) else None
 
 
-def length_of(head: bytes) -> int:
+def frame_length(head: bytes) -> int:
     """Bytes that follow a head. Raises ValueError for more than any message has."""
     length = int.from_bytes(head, "little")
-    if length > LONGEST:
+    if length > MAX_FRAME_BYTES:
         raise ValueError(f"a message of {length} bytes between a process and its worker")
     return length
 

@@ -33,16 +33,16 @@ from covey.shared.wire.topics import is_name
 
 VERSION = 1
 DIGEST_BYTES = 16
-LONGEST = (
+MAX_ITEMS = (
     1 << 17
 )  # items of a list or map: a header of five bytes could otherwise claim memory for as many as bytes came
 MAX_MODELS = 1024  # in one order
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
-DEEPEST = 16  # levels of lists and maps in `Numbers`
-DEEPEST_DOCUMENT = 200  # levels of a JSON message before its fields are looked at
+MAX_DEPTH = 16  # levels of lists and maps in `Numbers`
+MAX_DOCUMENT_DEPTH = 200  # levels of a JSON message before its fields are looked at
 CHECKSUM_BYTES = 8
-MOST_LABELS = 1000  # of a status
-LABELS_BYTES = 1 << 14
+MAX_LABELS = 1000  # of a status
+MAX_LABELS_BYTES = 1 << 14
 
 # `AgentStatus.problem` of statuses that others publish in an agent's name, offline
 EXPELLED = "expelled: its credentials were revoked"
@@ -81,8 +81,8 @@ def _few_parts(refs: list[ModelRef]) -> list[ModelRef]:
 
 def _finite(value: Any, depth: int = 0) -> Any:
     """Only finite numbers, short strings, and lists and str-keyed maps of these."""
-    if depth > DEEPEST:
-        raise ValueError(f"nested deeper than {DEEPEST} levels")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     match value:
         case None | bool():
             return value
@@ -128,7 +128,7 @@ class Message(BaseModel):
 class Packed(Message):
     """A msgpack message."""
 
-    largest: ClassVar[int] = (
+    max_bytes: ClassVar[int] = (
         1 << 40
     )  # bytes; what carries weights is bounded where its parts are put together
 
@@ -140,8 +140,10 @@ class Packed(Message):
     def from_bytes(cls, payload: bytes) -> Self:
         if not payload:
             raise DecodeError("empty")
-        if len(payload) > cls.largest:
-            raise DecodeError("too long", f"{len(payload)} bytes of msgpack, at most {cls.largest}")
+        if len(payload) > cls.max_bytes:
+            raise DecodeError(
+                "too long", f"{len(payload)} bytes of msgpack, at most {cls.max_bytes}"
+            )
         if payload[0] != VERSION:
             raise DecodeError("version", f"{payload[0]}, want {VERSION}")
         body = memoryview(payload)[1 + CHECKSUM_BYTES :]
@@ -152,8 +154,8 @@ class Packed(Message):
                 body,
                 raw=False,
                 strict_map_key=True,
-                max_array_len=LONGEST,
-                max_map_len=LONGEST,
+                max_array_len=MAX_ITEMS,
+                max_map_len=MAX_ITEMS,
                 object_pairs_hook=json_text.unique,
             )
         except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
@@ -167,7 +169,7 @@ class Packed(Message):
 class Document(Message):
     """A JSON message."""
 
-    largest: ClassVar[int] = 1 << 22
+    max_bytes: ClassVar[int] = 1 << 22
     checked: ClassVar[bool] = True  # False: people write it by hand, without a checksum
 
     def to_bytes(self) -> bytes:
@@ -178,13 +180,13 @@ class Document(Message):
     def from_bytes(cls, payload: bytes) -> Self:
         if not payload:
             raise DecodeError("empty")
-        if len(payload) > cls.largest:
-            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {cls.largest}")
+        if len(payload) > cls.max_bytes:
+            raise DecodeError("too long", f"{len(payload)} bytes of JSON, at most {cls.max_bytes}")
         if cls.checked:
             payload = _without_check(payload)
         try:
             json_text.loads(
-                payload, depth=DEEPEST_DOCUMENT
+                payload, depth=MAX_DOCUMENT_DEPTH
             )  # pydantic takes the second of two equal keys
         except json_text.JsonError as error:
             raise DecodeError("not json", str(error)) from None
@@ -266,7 +268,7 @@ class OrderMessage(Packed):
     wants them once more; `serial` grows with every order in between.
     """
 
-    largest: ClassVar[int] = 16 << 20
+    max_bytes: ClassVar[int] = 16 << 20
 
     run: Name
     serial: Count = 0
@@ -346,8 +348,8 @@ class ReportContent(Packed):
 def bounded_labels(labels: Sequence[str]) -> list[str]:
     """The first labels, as many as a status has room for."""
     kept: list[str] = []
-    room = LABELS_BYTES
-    for label in labels[:MOST_LABELS]:
+    room = MAX_LABELS_BYTES
+    for label in labels[:MAX_LABELS]:
         room -= len(json.dumps(label)) + 1
         if room < 0:
             break
@@ -361,7 +363,7 @@ class AgentStatus(Document):
     `session` is new for each start of the agent: a last will of an older session is ignored.
     """
 
-    largest: ClassVar[int] = 1 << 15
+    max_bytes: ClassVar[int] = 1 << 15
 
     agent: Name
     session: Name
@@ -376,7 +378,7 @@ class AgentStatus(Document):
     samples: Count = 0
     test_samples: Count = 0
     labels: Annotated[
-        list[Text], Field(max_length=MOST_LABELS)
+        list[Text], Field(max_length=MAX_LABELS)
     ] = []  # as many as `bounded_labels` leaves
     problem: Text | None = None  # why this agent stays out of the run
     cluster: int | None = None
@@ -426,7 +428,7 @@ class Control(Document):
     """An operator's command. `release` trusts `agent` again after a quarantine; `tell` makes a running coordinator answer."""
 
     checked: ClassVar[bool] = False
-    largest: ClassVar[int] = 1 << 12
+    max_bytes: ClassVar[int] = 1 << 12
 
     command: Literal["pause", "resume", "stop", "release", "tell"]
     agent: Name | None = None

@@ -26,7 +26,7 @@ BOOKKEEPING = (
 )
 
 
-def count_of(size: int, part_bytes: int) -> int:
+def part_count(size: int, part_bytes: int) -> int:
     """How many parts of at most `part_bytes` make a content of `size` >= 1 bytes. Else ValueError."""
     if size < 1 or part_bytes < 1:
         raise ValueError(
@@ -35,7 +35,7 @@ def count_of(size: int, part_bytes: int) -> int:
     return -(-size // part_bytes)
 
 
-def length_of(size: int, count: int) -> int:
+def part_length(size: int, count: int) -> int:
     """Bytes of every part but the last."""
     return -(-size // count)
 
@@ -47,11 +47,11 @@ def part_at(
 
     Raises IndexError for an index that the content does not have, ValueError for a source shorter than `size`.
     """
-    count = count_of(size, part_bytes)
+    count = part_count(size, part_bytes)
     if not 0 <= index < count:
         raise IndexError(f"part {index} of a content with {count} parts")
-    start = index * length_of(size, count)
-    wanted = min(length_of(size, count), size - start)
+    start = index * part_length(size, count)
+    wanted = min(part_length(size, count), size - start)
     source.seek(start)
     data = source.read(wanted)
     if len(data) != wanted:
@@ -63,14 +63,14 @@ def split(
     source: BinaryIO, *, digest: bytes, size: int, part_bytes: int, about: int
 ) -> Iterator[Part]:
     """All parts of a seekable content in order, one in memory at a time. Raises as `part_at`."""
-    for index in range(count_of(size, part_bytes)):
+    for index in range(part_count(size, part_bytes)):
         yield part_at(source, index, digest=digest, size=size, part_bytes=part_bytes, about=about)
 
 
 def check(part: Part) -> None:
     """Does the part obey the rule of the cut? DecodeError "bad count", "bad index" or "wrong length"."""
-    length = length_of(part.size, part.count)
-    if count_of(part.size, length) != part.count:
+    length = part_length(part.size, part.count)
+    if part_count(part.size, length) != part.count:
         raise DecodeError(
             "bad count", f"{part.size} bytes cannot be cut into {part.count} equal parts"
         )
@@ -214,7 +214,7 @@ class Assembler:
             )
         if partial.have[part.index]:
             return None
-        partial.sink.write(part.index * length_of(part.size, part.count), part.data)
+        partial.sink.write(part.index * part_length(part.size, part.count), part.data)
         partial.have[part.index] = 1
         partial.received += 1
         partial.touched = now

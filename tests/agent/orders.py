@@ -9,7 +9,7 @@ from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Training
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.wire.messages import CoordinatorStatus, ModelRef, OrderMessage, Work, digest
-from covey.shared.wire.parts import count_of
+from covey.shared.wire.parts import part_count
 
 TASK = Task(features=(4,), classes=2)
 LAYOUT = Layout((Tensor("fc.weight", (2, 4)), Tensor("fc.bias", (2,))), 2)
@@ -19,7 +19,10 @@ PART_BYTES = 1024
 
 def ref(key: str = "0", content: bytes = MODEL, part_bytes: int = PART_BYTES) -> ModelRef:
     return ModelRef(
-        key=key, digest=digest(content), parts=count_of(len(content), part_bytes), size=len(content)
+        key=key,
+        digest=digest(content),
+        parts=part_count(len(content), part_bytes),
+        size=len(content),
     )
 
 
@@ -30,7 +33,7 @@ def work(*refs: ModelRef, phase: str = "train", round_: int = 0, **changes: Any)
         "seed": 0,
         "strategy": FedAvg().model_dump(mode="json"),
         "training": Training().model_dump(mode="json"),
-        "task": TASK.told(),
+        "task": TASK.for_agents(),
         "layout": LAYOUT.to_wire(),
         "scaling": None,
         "models": list(refs),
@@ -69,5 +72,5 @@ def rest(*, run: str = "run-1", accepted: int = 0, closed: int = 0, **changes: A
 def status(epoch: str = "e1", *, task: bool = False, **changes: Any) -> CoordinatorStatus:
     fields: dict[str, Any] = {"online": True, "epoch": epoch, "run": "run-1"}
     if task:
-        fields |= {"task": TASK.told(), "task_digest": TASK.digest}
+        fields |= {"task": TASK.for_agents(), "task_digest": TASK.digest}
     return CoordinatorStatus(**{**fields, **changes})

@@ -38,7 +38,7 @@ def saved(folder: Path, task: Task) -> tuple[Path, Vector, Layout]:
     """A model file as a run leaves it, with weights unlike a start's."""
     start, layout = initial(task, 3)
     vector = start + np.random.default_rng(1).normal(0, 0.1, layout.size).astype(np.float32) ** 2
-    facts = {"task": task.told()}
+    facts = {"task": task.for_agents()}
     path = folder / "cluster-0.safetensors"
     save_file(dict(layout.named(vector)), path, metadata={"facts": json.dumps(facts)})
     return path, vector, layout

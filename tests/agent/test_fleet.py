@@ -14,7 +14,7 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.scenario.fleet import Faults, Fleet, Timeline
-from covey.shared.scenario.load import load_alone
+from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.messages import AgentStatus, OrderMessage
 from covey.shared.wire.topics import Topics
@@ -182,9 +182,9 @@ def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("name: s\ntask: {features: [4], clases: 2}\nstrategy: {name: fedavg}\n")
     with pytest.raises(UserError, match=r"task\.clases: unknown key, line 2"):
-        load_alone(path)
+        load_without_files(path)
     with pytest.raises(UserError, match="there is no such file"):
-        load_alone(tmp_path / "none.yaml")
+        load_without_files(tmp_path / "none.yaml")
 
 
 def test_relative_paths_of_a_scenario_start_at_its_own_folder(
@@ -197,7 +197,7 @@ def test_relative_paths_of_a_scenario_start_at_its_own_folder(
         "fleet: {agents: 2, partition: split.npz}\n"
     )
     monkeypatch.chdir(tmp_path)
-    found = load_alone(Path("sub/s.yaml"))
+    found = load_without_files(Path("sub/s.yaml"))
     assert found.fleet is not None
     folder = path.parent.resolve()
     assert (found.task.init, found.fleet.partition) == (

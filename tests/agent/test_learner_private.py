@@ -16,7 +16,7 @@ from covey.agent.training import learner_private
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer, load_memory
-from covey.shared.client import LEDGER
+from covey.shared.client import PRIVACY_LEDGER
 from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.privacy.noise import Noise
@@ -198,7 +198,7 @@ def test_a_worker_trains_privately_and_reports_epsilon_and_no_figure_of_the_data
     assert set(report.numbers) == {"epsilon"}
     assert report.numbers["epsilon"] > 0.0
     assert (report.loss, report.steps) == (0.0, 0)
-    assert load_memory(tmp_path / "a" / "memory")[LEDGER].shape == (1, 3)
+    assert load_memory(tmp_path / "a" / "memory")[PRIVACY_LEDGER].shape == (1, 3)
     other = done(tmp_path / "b", privacy=LOCAL)
     first, second = (
         decode(one.vectors["model"], length=one.vectors["model"].length) for one in (report, other)

@@ -31,11 +31,11 @@ def test_the_policy_knows_every_method() -> None:
 def test_an_ordinary_order_is_not_refused() -> None:
     assert Rules().refuses(order(1, ref(), ref("@pi-7")), DEVICE) is None
     assert Rules().refuses(rest(), DEVICE) is None
-    assert Rules().refuses_task(TASK.told()) is None
+    assert Rules().refuses_task(TASK.for_agents()) is None
 
 
 def model(**options: Any) -> dict[str, Any]:
-    return {**TASK.told(), "model": {"name": "mlp", "options": options}}
+    return {**TASK.for_agents(), "model": {"name": "mlp", "options": options}}
 
 
 REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
@@ -67,15 +67,15 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     (Rules(), {"layout": {"tensors": 3, "trainable": 1}}, "layout: expected a list of tensors"),
     (
         Rules(),
-        {"task": {**TASK.told(), "init": "/etc/shadow"}},
+        {"task": {**TASK.for_agents(), "init": "/etc/shadow"}},
         "task.init names a file of this device",
     ),
     (
         Rules(),
-        {"task": {**TASK.told(), "model": {"name": "os:system"}}},
+        {"task": {**TASK.for_agents(), "model": {"name": "os:system"}}},
         "os:system; .* --allow os",
     ),
-    (Rules(), {"task": {**TASK.told(), "model": []}}, "task.model is no mapping"),
+    (Rules(), {"task": {**TASK.for_agents(), "model": []}}, "task.model is no mapping"),
     (Rules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
     (Rules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),
 ]
@@ -120,7 +120,7 @@ def test_steps_are_counted_over_all_trainings_of_an_order() -> None:
 
 
 def test_allowed_code_is_no_reason_to_stay_out() -> None:
-    own = {**TASK.told(), "model": {"name": "my_pkg:net"}}
+    own = {**TASK.for_agents(), "model": {"name": "my_pkg:net"}}
     assert Rules(allowed=AllowedCode.parse(["my_pkg"])).refuses_task(own) is None
     assert Rules.from_wire({"allow": ["my_pkg"]}).refuses_task(own) is None
     assert "--allow my_pkg" in str(Rules.from_wire({}).refuses_task(own))

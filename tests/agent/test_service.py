@@ -15,7 +15,7 @@ from covey.agent.worker.pool import WorkerLost
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.wire.messages import AgentStatus, OrderMessage, Part, ReportContent, digest
-from covey.shared.wire.parts import count_of
+from covey.shared.wire.parts import part_count
 from covey.shared.wire.topics import Topics
 from tests import clock
 from tests.agent.orders import MODEL, PART_BYTES, TASK, order, ref, rest, status
@@ -110,7 +110,7 @@ class World:
 
     def reports(self) -> int:
         """How often a whole report has arrived."""
-        return len(self.parts) // count_of(REPORT_BYTES, PART_BYTES)
+        return len(self.parts) // part_count(REPORT_BYTES, PART_BYTES)
 
 
 Story = Callable[[World], Awaitable[None]]

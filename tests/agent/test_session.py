@@ -578,7 +578,7 @@ def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
 
 def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
     session = up()
-    task = TASK.told()
+    task = TASK.for_agents()
     assert session.handle(e.CoordinatorSeen(status(task=True)), 0.0) == [
         e.Inspect(task, TASK.digest)
     ]
@@ -597,7 +597,9 @@ def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
 def test_data_that_does_not_fit_is_said_once() -> None:
     session = up()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
-    assert react(session, e.Inspected(TASK.digest, problem="no column y")) == [e.Say("no column y")]
+    assert react(session, e.Inspected(TASK.digest, problem="no column y")) == [
+        e.Notify("no column y")
+    ]
     assert session.status.problem == "no column y"
     assert react(session, e.Inspected(TASK.digest, problem="no column y")) == []
 
@@ -608,7 +610,7 @@ def test_the_detail_of_a_problem_is_for_the_terminal_and_never_in_the_status() -
     seen = e.Inspected(
         TASK.digest, problem="row 1, column 2 is not a number", detail="data.csv: 'Erika'"
     )
-    assert react(session, seen) == [e.Say("data.csv: 'Erika'")]
+    assert react(session, seen) == [e.Notify("data.csv: 'Erika'")]
     assert session.status.problem == "row 1, column 2 is not a number"
     assert b"Erika" not in session.status.to_bytes()
 

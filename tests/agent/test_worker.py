@@ -58,7 +58,7 @@ def job(folder: Path, **changes: Any) -> frames.Job:
     content = encode_model(vector, layout.digest, Codec(), generator(0, "down"))
     (folder / "model").write_bytes(content)
     reference = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
-    plain = {"task": task.told(), "layout": layout.to_wire()}
+    plain = {"task": task.for_agents(), "layout": layout.to_wire()}
     message = order(1, reference, **{**plain, "sizes": {"model": layout.size}, **changes})
     places = {"report_out": str(folder / "report"), "memory_out": str(folder / "memory")}
     source = {"data": str(data(folder)), "label": None}
@@ -128,7 +128,7 @@ async def pool(workers: int = 1, **options: Any) -> AsyncIterator[Pool]:
 async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> None:
     wanted = job(tmp_path)
     async with Pool(1) as it:
-        task = TASK.told()
+        task = TASK.for_agents()
         found = await it.run({"job": "inspect", "source": wanted["source"], "task": task})
         assert found == {"samples": 32, "test_samples": 8, "labels": ["0", "1"], "problem": None}
         done = await it.run(wanted)

@@ -15,7 +15,7 @@ import pytest
 from covey.coordinator.engine.events import Joined, Release
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
-from covey.shared.client import decode_model, perform
+from covey.shared.client import decode_model, execute_order
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import Encoded, ReportContent
@@ -92,7 +92,7 @@ def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportCon
         decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.order.work.models
     ]
     local = local_for(people)(order.client, order.order)
-    return perform(order.order, models, local, {}, client=order.client)[0]
+    return execute_order(order.order, models, local, {}, client=order.client)[0]
 
 
 def announced(effects: list[Effect], event: str) -> list[str]:

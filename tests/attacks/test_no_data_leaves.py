@@ -221,7 +221,7 @@ def calls_the_roll(port: int, task: Task, epoch: str) -> None:
     publish(
         port,
         Topics("default").coordinator_status,
-        CoordinatorStatus(task=task.told(), **status).to_bytes(),
+        CoordinatorStatus(task=task.for_agents(), **status).to_bytes(),
     )
 
 
@@ -298,7 +298,7 @@ def test_a_failed_work_is_reported_without_the_value_that_it_failed_on(tmp_path:
         with program(*start, log=tmp_path / "agent.log") as agent:
             until(lambda: "data fits the task" in agent.output, of=agent)
             data.write_text(next(iter(BAD)))
-            work = order(1, phase="moments", task=TASK.told())
+            work = order(1, phase="moments", task=TASK.for_agents())
             publish(port, Topics("default").order("pi"), work.to_bytes())
             until(lambda: any("/report/" in topic for topic, _ in heard), of=agent)
             assert f"Erika {SECRET}" in agent.output

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from covey.shared.errors import UserError
-from covey.shared.scenario.load import load, load_alone
+from covey.shared.scenario.load import load, load_without_files
 from covey.shared.scenario.yaml_source import (
     MAX_BYTES,
     MAX_DEPTH,
+    MAX_KEYS,
     MAX_SCALAR,
-    MOST_KEYS,
     YamlError,
     parse,
 )
@@ -68,7 +68,7 @@ def test_coordinator_and_agent_refuse_a_bomb_with_the_same_words(name: str, tmp_
     text, words = BOMBS[name]
     path.write_text(text)
     said = []
-    for read in (load, load_alone):
+    for read in (load, load_without_files):
         with pytest.raises(UserError) as caught:
             read(path)
         said.append(str(caught.value))
@@ -77,7 +77,7 @@ def test_coordinator_and_agent_refuse_a_bomb_with_the_same_words(name: str, tmp_
 
 
 def test_as_many_keys_as_are_allowed_are_read() -> None:
-    level = MOST_KEYS // 1000
+    level = MAX_KEYS // 1000
     block = "[" + ", ".join(["1"] * 1000) + "]"
     assert (
         len(parse(f"a: &a {block}\nb: [{', '.join(['*a'] * (level - 3))}]").data["b"]) == level - 3

@@ -15,8 +15,8 @@ from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, find
 from covey.broker.programs.options import Options
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
-from covey.shared.mqtt.link_tools import Backoff
 from tests.brokers import NAMES, open_link
 
 PATIENCE_S = 20.0
@@ -264,7 +264,7 @@ async def test_messages_wait_in_the_inbox_and_are_counted(
 async def works_again_after(
     restart: Callable[[], Any], broker: MemoryBroker | str, topic: str
 ) -> None:
-    async with open_link(broker, "restarted", backoff=Backoff(most_s=0.2)) as link:
+    async with open_link(broker, "restarted", backoff=Backoff(max_s=0.2)) as link:
         await up(link)
         assert await link.subscribe([topic])
         await restart()

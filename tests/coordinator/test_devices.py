@@ -13,7 +13,7 @@ from covey.coordinator.run import records
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import write_all
 from covey.coordinator.simulate import driver, simulation
-from covey.shared.client import perform
+from covey.shared.client import execute_order
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.strategies.base import Training
@@ -32,11 +32,11 @@ def computed_on(monkeypatch: pytest.MonkeyPatch, **kinds: str) -> None:
     def performed(
         order: Any, *arguments: Any, client: str, **options: Any
     ) -> tuple[ReportContent, Any]:
-        content, kept = perform(order, *arguments, client=client, **options)
+        content, kept = execute_order(order, *arguments, client=client, **options)
         kind = kinds.get(client.replace("-", "_"), "cpu")
         return (content.model_copy(update={"device": kind}) if order.work.round else content), kept
 
-    monkeypatch.setattr(simulation, "perform", performed)
+    monkeypatch.setattr(simulation, "execute_order", performed)
 
 
 def test_a_run_on_cpus_is_recorded_as_such_and_its_lines_are_as_before(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
-from covey.shared.client import decode_model, perform
-from covey.shared.errors import UserError, files_named
+from covey.shared.client import decode_model, execute_order
+from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.mqtt.link import Link, Message
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, ReportContent
@@ -42,7 +42,7 @@ def orders_in(effects: list[Effect]) -> dict[ClientId, OrderMessage]:
 def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
     assert order.work is not None
     models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
-    return perform(order, models, local_for(clients())(client, order), {}, client=client)[
+    return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[
         0
     ].to_bytes()
 
@@ -170,7 +170,7 @@ def test_a_resume_on_a_read_only_disk_says_that_it_is_read_only(small_disk: Path
     """It said that a file stands where a folder is wanted."""
     half_reported(small_disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with pytest.raises(UserError, match="read-only"), files_named():
+    with pytest.raises(UserError, match="read-only"), os_errors_as_user_errors():
         resumed(small_disk / "run")
 
 

@@ -13,7 +13,7 @@ from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.report_checks import checked_numbers
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Run, SendOrder
-from covey.shared.client import decode_model, perform
+from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -105,7 +105,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
             models = [
                 decode_model(run.content_of(ref.key), run.setup.layout) for ref in work.models
             ]
-            honest, kept = perform(
+            honest, kept = execute_order(
                 first.order, models, local, memories.get(first.client, {}), client=first.client
             )
             memories[first.client] = kept

@@ -15,7 +15,7 @@ from covey.coordinator.run.folding import pooled
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Effect, Run, SendOrder
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess
-from covey.shared.client import decode_model, perform
+from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.strategies.base import ClientId, Memory, Report, Training
 from covey.shared.wire.messages import ReportContent
@@ -44,7 +44,7 @@ def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
 
 def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
     models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
-    return perform(order, models, local_for(clients())(client, order), {}, client=client)[0]
+    return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[0]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -108,7 +108,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
             for ref in first.order.work.models
         ]
         local = local_for(people)(first.client, first.order)
-        report, kept = perform(
+        report, kept = execute_order(
             first.order, models, local, memories.get(first.client, {}), client=first.client
         )
         run.accept(first.client, report.to_bytes(), 0.0)

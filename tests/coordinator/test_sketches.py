@@ -15,7 +15,7 @@ from covey.coordinator.run import records, sketches
 from covey.coordinator.run.array_files import open_arrays
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.run import Effect, Run, SendOrder
-from covey.shared.client import decode_model, perform
+from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
 from covey.shared.strategies.base import ClientId
@@ -131,7 +131,7 @@ def answered(run: Run, effects: list[Effect], memories: dict[ClientId, Any], loc
         models = [
             decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models
         ]
-        report, memories[client] = perform(
+        report, memories[client] = execute_order(
             order, models, local(client, order), memories.get(client, {}), client=client
         )
         run.accept(client, report.to_bytes(), 0.0)

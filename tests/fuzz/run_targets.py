@@ -11,7 +11,7 @@ from typing import Any
 
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run.run import Run, SendOrder
-from covey.shared.client import decode_model, perform
+from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import OrderMessage, ReportContent
 from tests.fuzz.mutate import mutated, mutated_tree, packed
@@ -97,7 +97,7 @@ class Course:
             decode_model(self.run.content_of(ref.key), self.run.setup.layout) for ref in work.models
         ]
         local = local_for(self.people)(client, order)
-        return perform(order, models, local, self.memories.get(client, {}), client=client)
+        return execute_order(order, models, local, self.memories.get(client, {}), client=client)
 
 
 def lie(report: ReportContent, rng: Random) -> bytes:

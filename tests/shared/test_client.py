@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from covey.shared.client import OWED, decode_model, encode_model, perform, shuffle
+from covey.shared.client import ERROR_FEEDBACK, decode_model, encode_model, execute_order, shuffle
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
@@ -63,7 +63,7 @@ def done(
     memory: Memory | None = None,
     start: Vector = START,
 ) -> tuple[ReportContent, Memory]:
-    return perform(
+    return execute_order(
         wanted or order(),
         [start],
         local,
@@ -95,7 +95,7 @@ def test_the_same_order_makes_the_same_bytes() -> None:
 def test_rounding_at_random_differs_from_round_to_round_and_client_to_client() -> None:
     def sent(round_: int, client: str) -> bytes:
         wanted = order(codec=Codec("int8", block=8), round=round_)
-        content, _ = perform(wanted, [START], bowl(0.337, 0.771), {}, client=client)
+        content, _ = execute_order(wanted, [START], bowl(0.337, 0.771), {}, client=client)
         return content.vectors["model"].data
 
     assert len({sent(round_, client) for round_ in range(8) for client in ("a", "b")}) > 1
@@ -117,14 +117,14 @@ def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
     assert np.allclose(
         decode(content.vectors["model"], length=2, bases=lambda _: START), [0, trained[1]]
     )
-    assert np.allclose(memory[OWED + "model"], [trained[0], 0])
+    assert np.allclose(memory[ERROR_FEEDBACK + "model"], [trained[0], 0])
     again, _ = done(bowl(), wanted, memory)
     late = decode(again.vectors["model"], length=2, bases=lambda _: START)
     assert np.allclose(late, [2 * trained[0], 0])
 
 
 def test_another_phase_leaves_what_topk_owes_alone() -> None:
-    owed = {OWED + "model": flat(1, 1), HELD: START}
+    owed = {ERROR_FEEDBACK + "model": flat(1, 1), HELD: START}
     content, memory = done(bowl(), order(phase="evaluate"), owed)
     assert content.vectors == {}
     assert memory is owed
@@ -139,9 +139,9 @@ def test_a_strategy_never_sees_what_a_codec_owes(monkeypatch: pytest.MonkeyPatch
         return original(self, job, local, memory)
 
     monkeypatch.setattr(FedAvg, "work", spy)
-    _, kept = done(bowl(), memory={OWED + "other": flat(1, 1), "mine": START})
+    _, kept = done(bowl(), memory={ERROR_FEEDBACK + "other": flat(1, 1), "mine": START})
     assert seen == [{"mine"}]
-    assert set(kept) == {OWED + "other", "mine", HELD}
+    assert set(kept) == {ERROR_FEEDBACK + "other", "mine", HELD}
 
 
 def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
@@ -280,7 +280,9 @@ def test_a_training_that_diverges_is_refused_with_a_hint() -> None:
 
 def test_an_order_without_work_is_a_mistake_of_ours() -> None:
     with pytest.raises(ValueError, match="no work"):
-        perform(OrderMessage(run="r", step=1, accepted=0, closed=0), [], bowl(), {}, client="pi")
+        execute_order(
+            OrderMessage(run="r", step=1, accepted=0, closed=0), [], bowl(), {}, client="pi"
+        )
 
 
 def test_a_model_content_comes_back_and_another_layout_is_refused() -> None:

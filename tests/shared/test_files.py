@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from covey.shared import files
-from covey.shared.files import replacing, write_atomically
+from covey.shared.files import atomic_replace, write_atomically
 
 
 @pytest.mark.parametrize("durable", [True, False])
@@ -22,7 +22,7 @@ def test_an_atomic_write_leaves_nothing_beside_the_file(tmp_path: Path, durable:
 
 def test_the_old_content_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     write_atomically(path := tmp_path / "x", b"old")
-    with replacing(path) as beside:
+    with atomic_replace(path) as beside:
         beside.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new"
@@ -32,7 +32,7 @@ def test_a_write_that_fails_leaves_the_old_content_alone(tmp_path: Path) -> None
     write_atomically(path := tmp_path / "x", b"old")
 
     def half() -> None:
-        with replacing(path) as beside:
+        with atomic_replace(path) as beside:
             beside.write_bytes(b"ne")
             raise ZeroDivisionError
 
@@ -48,7 +48,10 @@ def test_an_error_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
 
 
 def test_two_with_marks_of_their_own_write_the_same_file_at_once(tmp_path: Path) -> None:
-    with replacing(tmp_path / "x", mark="1") as one, replacing(tmp_path / "x", mark="2") as two:
+    with (
+        atomic_replace(tmp_path / "x", mark="1") as one,
+        atomic_replace(tmp_path / "x", mark="2") as two,
+    ):
         one.write_bytes(b"one")
         two.write_bytes(b"two")
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"one"]

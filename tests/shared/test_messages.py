@@ -263,7 +263,7 @@ def test_a_header_that_claims_gigabytes_is_refused(header: bytes) -> None:
 def test_a_list_longer_than_any_of_ours_is_refused_before_memory_is_set_aside_for_it() -> None:
     report = SAMPLES["report"].model_dump()
     longest, longer = (
-        {"numbers": {"a": [0] * length}} for length in (messages.LONGEST, messages.LONGEST + 1)
+        {"numbers": {"a": [0] * length}} for length in (messages.MAX_ITEMS, messages.MAX_ITEMS + 1)
     )
     assert isinstance(message_or_refusal(ReportContent, sealed(report | longest)), ReportContent)
     assert reason(ReportContent, sealed(report | longer)) == "not msgpack"
@@ -284,7 +284,7 @@ def test_the_refusal_of_a_long_key_is_short() -> None:
 
 
 def test_a_status_longer_than_the_limit_is_refused_unread() -> None:
-    assert reason(AgentStatus, b" " * (AgentStatus.largest + 1)) == "too long"
+    assert reason(AgentStatus, b" " * (AgentStatus.max_bytes + 1)) == "too long"
 
 
 @pytest.mark.parametrize("value", [True, 1.0, "1", -1, 2**53])

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Message, Up
-from covey.shared.mqtt.link_tools import Backoff, Inbox
 from covey.shared.mqtt.mqtt_link import MqttLink
 from tests.brokers import free_ports
 from tests.clock import run
@@ -16,7 +17,7 @@ from tests.conformance.test_links import message, up
 
 
 def test_waits_double_up_to_a_bound_and_start_afresh_after_a_calm_connection() -> None:
-    backoff = Backoff(first_s=1, most_s=8, calm_s=60, uniform=lambda low, high: 1.0)
+    backoff = Backoff(first_s=1, max_s=8, calm_s=60, uniform=lambda low, high: 1.0)
     assert [backoff.delay() for _ in range(6)] == [1, 2, 4, 8, 8, 8]
     assert backoff.delay(lasted_s=59) == 8
     assert backoff.delay(lasted_s=60) == 1
@@ -68,7 +69,7 @@ def test_a_long_inbox_lets_other_tasks_have_their_turn() -> None:
 async def test_a_broker_that_is_not_there_is_said_once() -> None:
     (port,) = free_ports(1)
     async with MqttLink(
-        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(max_s=0.1)
     ) as link:
         first = await anext(link.incoming())
         assert isinstance(first, Down)
@@ -83,7 +84,7 @@ async def test_a_link_with_too_much_to_read_hangs_up_and_comes_back_when_it_was_
 ) -> None:
     url = broker_url("embedded")
     async with (
-        MqttLink(url, client_id="slow", inbox_bytes=10_000, backoff=Backoff(most_s=0.1)) as slow,
+        MqttLink(url, client_id="slow", inbox_bytes=10_000, backoff=Backoff(max_s=0.1)) as slow,
         MqttLink(url, client_id="fast") as fast,
     ):
         await up(slow, fast)
@@ -138,7 +139,7 @@ async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
     server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with MqttLink(
-        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.1)
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(max_s=0.1)
     ) as link:
         async with asyncio.timeout(5):
             first = await anext(link.incoming())
@@ -164,7 +165,7 @@ async def test_a_broker_that_lets_us_in_no_more_says_so_once_after_the_loss() ->
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with MqttLink(
-        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(most_s=0.05)
+        f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(max_s=0.05)
     ) as link:
         inbox = link.incoming()
         async with asyncio.timeout(10):

@@ -17,8 +17,8 @@ from covey.shared.wire.parts import (
     FileSink,
     Pending,
     check,
-    count_of,
     part_at,
+    part_count,
     split,
 )
 
@@ -85,7 +85,7 @@ def refused(to: Assembler, part: Part, sender: str = "a") -> str:
 def test_split_agrees_with_the_rule_of_the_cut(content: bytes, part_bytes: int) -> None:
     parts = cut(content, part_bytes)
     assert b"".join(part.data for part in parts) == content
-    assert len(parts) == count_of(len(content), part_bytes)
+    assert len(parts) == part_count(len(content), part_bytes)
     assert all(1 <= len(part.data) <= part_bytes for part in parts)
     for index, part in enumerate(parts):
         check(part)
@@ -101,7 +101,7 @@ def test_split_agrees_with_the_rule_of_the_cut(content: bytes, part_bytes: int) 
 
 @given(size=st.integers(1, 2**40 - 1), part_bytes=st.integers(1, 2**40))
 def test_equal_parts_of_any_size_are_as_many_as_announced(size: int, part_bytes: int) -> None:
-    count = count_of(size, part_bytes)
+    count = part_count(size, part_bytes)
     length = -(-size // count)
     assert length <= part_bytes
     assert 0 < size - (count - 1) * length <= length
@@ -115,7 +115,7 @@ def test_a_content_is_cut_into_equal_parts() -> None:
 @pytest.mark.parametrize(("size", "part_bytes"), [(0, 1), (1, 0), (-1, 1)])
 def test_nothing_cannot_be_cut(size: int, part_bytes: int) -> None:
     with pytest.raises(ValueError, match="cannot be cut"):
-        count_of(size, part_bytes)
+        part_count(size, part_bytes)
 
 
 def test_a_part_beyond_the_content_and_a_content_that_is_too_short_are_our_mistakes() -> None:

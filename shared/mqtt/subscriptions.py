@@ -1,4 +1,4 @@
-"""Subscriptions that a broker refuses are asked for again, and somebody hears of it.
+"""SubscriptionKeeper that a broker refuses are asked for again, and somebody hears of it.
 
 A refusal must not pass unnoticed: whoever is connected and not subscribed is deaf. The access rules may be put right at
 any time, so the broker is asked again with growing pauses, for as long as the connection lasts.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
+from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Link
 
 ONE_BY_ONE = 16  # up to so many refused topics are asked for in packets of their own, to learn which is refused
@@ -17,26 +17,7 @@ ONE_BY_ONE = 16  # up to so many refused topics are asked for in packets of thei
 Tell = Callable[[tuple[str, ...]], None]
 
 
-@dataclass
-class Pauses:
-    """How long to wait before each attempt, in seconds: doubling from `first_s` to `most_s`. Pure."""
-
-    first_s: float = 1.0
-    most_s: float = 60.0
-    _next_s: float = field(default=0.0, init=False)
-
-    def next(self) -> float:
-        """The pause before the next attempt."""
-        pause_s = self._next_s or self.first_s
-        self._next_s = min(2 * pause_s, self.most_s)
-        return pause_s
-
-    def reset(self) -> None:
-        """The next pause is the first one again."""
-        self._next_s = 0.0
-
-
-class Subscriptions:
+class SubscriptionKeeper:
     """Subscribes over a link. `tell` gets the topics that the broker refuses, and () once it refuses none.
 
     A link that is down also subscribes nothing; so `tell` is called only after a second attempt failed on the same

@@ -8,9 +8,10 @@ import pytest
 
 from covey.broker.embedded.server import Connection, Hub
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Message, Up
-from covey.shared.mqtt.link_subscriptions import Pauses, Subscriptions
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from tests import clock
 
 
@@ -27,7 +28,7 @@ def test_a_refused_topic_is_named_asked_for_again_and_heard_once_it_is_allowed()
         broker.denied = {"a/order"}
         async with broker.link("agent") as link, broker.link("other") as other:
             await other.publish("a/order", b"work", retain=True)
-            subscriptions = Subscriptions(link, told.append)
+            subscriptions = SubscriptionKeeper(link, told.append)
             await subscriptions.add(["a/order", "a/status"])
             await asyncio.sleep(100.0)
             broker.denied = set()
@@ -45,7 +46,7 @@ def test_a_link_that_goes_down_and_comes_back_is_no_refusal() -> None:
     async def program() -> list[tuple[str, ...]]:
         broker, told = MemoryBroker(), list[tuple[str, ...]]()
         async with broker.link("agent") as link:
-            subscriptions = Subscriptions(link, told.append)
+            subscriptions = SubscriptionKeeper(link, told.append)
             broker.restart(away_s=0.5)
             assert not await subscriptions.add(["a/order"])
             await asyncio.sleep(0.9)
@@ -71,7 +72,7 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
     url = f"mqtt://127.0.0.1:{port}"
     async with MqttLink(url, client_id="agent") as link, asyncio.timeout(30):
         assert isinstance(await anext(link.incoming()), Up)
-        subscriptions = Subscriptions(link, told.put_nowait, Pauses(first_s=0.05, most_s=0.1))
+        subscriptions = SubscriptionKeeper(link, told.put_nowait, Pauses(first_s=0.05, max_s=0.1))
         assert not await subscriptions.add(["a/order", "a/status"])
         assert await told.get() == ("a/order",)
         allowed = True
