@@ -111,8 +111,8 @@ def start(
     """Stay connected to a broker and train when the coordinator orders it. Ends on SIGTERM or Ctrl-C."""
     from covey.agent.device.service import Identity
     from covey.agent.policy import Rules
+    from covey.shared.consent import AllowedCode
     from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-    from covey.shared.scenario.consent import AllowedCode
     from covey.shared.wire.topics import is_name
 
     name = _named(name, credentials, broker)
@@ -257,8 +257,8 @@ def fleet(
 ) -> None:
     """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""
     from covey.agent.fleet.fleet import host
+    from covey.shared.consent import AllowedCode
     from covey.shared.mqtt.broker_url import BrokerUrl, Tls
-    from covey.shared.scenario.consent import AllowedCode
 
     url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
     allowed = AllowedCode.parse(allow)
@@ -277,12 +277,13 @@ def model(
     allow: Allow = None,
 ) -> None:
     """Write the initial weights of a scenario, drawn on its seed."""
-    from covey.shared.scenario.consent import AllowedCode
+    from covey.shared.consent import AllowedCode
+    from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
 
     allowed = AllowedCode.parse(allow)
     plan = load_without_files(scenario)
-    allowed.check_scenario(plan)
+    check_code(plan, allowed)
 
     from covey.agent.training.start_models import write_start
 
@@ -299,7 +300,7 @@ def export(
 ) -> None:
     """Write a cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
     from covey.agent.training.export import export as written
-    from covey.shared.scenario.consent import AllowedCode
+    from covey.shared.consent import AllowedCode
 
     written(model, out, AllowedCode.parse(allow))
 
@@ -319,7 +320,7 @@ def superclasses(
 ) -> None:
     """Test models on all test data of each super-class of a simulated fleet; prints JSON, a row of accuracies per model."""
     from covey.agent.training.superclasses import accuracies
-    from covey.shared.scenario.consent import AllowedCode
+    from covey.shared.consent import AllowedCode
     from covey.shared.scenario.load import load_without_files
 
     known = None if scaling is None else _scaling(scaling)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from importlib import metadata
 from typing import Any
 
+from covey.shared import plugins
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.scenario.consent import AllowedCode
-
-MODELS = "covey.models"  # the group of entry points that name models
 
 
 def resolve(reference: str, allowed: AllowedCode) -> Any:
@@ -22,7 +20,7 @@ def resolve(reference: str, allowed: AllowedCode) -> Any:
     allowed.check(reference)
     module_name, colon, name = reference.partition(":")
     if not colon:
-        return _entry_point(reference)
+        return plugins.load(plugins.MODELS, reference, allowed)
     module = importlib.import_module(module_name)
     found = getattr(module, name)
     if reference not in allowed.names and not _is_of(module, name, found):
@@ -31,13 +29,6 @@ def resolve(reference: str, allowed: AllowedCode) -> Any:
             f"list it in its __all__, or allow it by --allow {reference}"
         )
     return found
-
-
-def _entry_point(name: str) -> Any:
-    found = metadata.entry_points(group=MODELS, name=name)
-    if not found:
-        raise ImportError(f"no installed package has an entry point {name!r} in the group {MODELS}")
-    return next(iter(found)).load()
 
 
 def _is_of(module: Any, name: str, found: Any) -> bool:

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.wire.messages import DeviceKind, DeviceWish, OrderMessage, Work
 
 METHODS = (

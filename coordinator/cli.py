@@ -17,10 +17,10 @@ import typer
 from covey.coordinator.serve.signals import sigterm_as_ctrl_c
 from covey.shared import json_text
 from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import Tls
-from covey.shared.scenario.consent import AllowedCode
 from covey.shared.terminal import Terminal
 
 P = ParamSpec("P")
@@ -309,11 +309,12 @@ def plan(
     from covey.coordinator.plan.plan import plan as planned
     from covey.coordinator.processes import launch
     from covey.shared.files import write_atomically
+    from covey.shared.scenario.code import check_code
     from covey.shared.scenario.describe import dump
     from covey.shared.scenario.load import load
 
     loaded, allowed = load(scenario, overrides or []), AllowedCode.parse(allow)
-    allowed.check_scenario(loaded)
+    check_code(loaded, allowed)
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
         setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))

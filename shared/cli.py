@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
 
 ProgramFormat = Literal["pt2", "onnx"]  # what a model can be exported as
@@ -21,10 +22,23 @@ Ca = Annotated[
         show_default=False,
     ),
 ]
+
+
+def _consent(context: typer.Context, words: list[str] | None) -> list[str] | None:
+    """What the owner allows is in effect until the command ends, from before its scenario is read."""
+    try:
+        allowed = AllowedCode.parse(words)
+    except UserError as error:
+        raise typer.BadParameter(str(error)) from None
+    context.with_resource(consented(allowed))
+    return words
+
+
 Allow = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
+        callback=_consent,
         help="code of your own that may run here: the exact name of a module (not a prefix), one function as "
         "my_pkg.models:net, or an installed entry point; repeatable",
         show_default=False,

@@ -25,7 +25,8 @@ FILES = sorted(
 STAIRS = {
     "shared": [
         "errors json_text printable seeds python_process array_files model_files",
-        "audit files logs terminal",
+        "audit consent files logs terminal",
+        "plugins",
         "numerics",
         "privacy wire",
         "strategies mqtt",

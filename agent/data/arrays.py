@@ -12,8 +12,8 @@ from covey.agent.data.dataset import Array, Dataset, dataset, encode
 from covey.agent.data.limits import unpacked_limit
 from covey.agent.own_code import resolve
 from covey.shared import array_files
+from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
-from covey.shared.scenario.consent import AllowedCode, ConsentError
 
 ALIASES = {
     "x": ("x", "x_train", "features", "data"),

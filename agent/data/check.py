@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data import Dataset, fit, load, with_test
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
-from covey.shared.scenario.consent import AllowedCode
 from covey.shared.scenario.task import Task
 
 FEW = 10  # training samples of a class below which its learning is a matter of luck

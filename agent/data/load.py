@@ -11,8 +11,8 @@ from covey.agent.data.leaf import is_leaf, load_leaf
 from covey.agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
 from covey.agent.data.svhn import is_svhn, load_svhn
 from covey.agent.data.tables import load_table
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (

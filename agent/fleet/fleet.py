@@ -19,10 +19,11 @@ from covey.agent.device.service import Agent, Identity, NameTakenError, Tell
 from covey.agent.fleet.faults import Weather
 from covey.agent.policy import UNLIMITED, Rules
 from covey.agent.worker.pool import COMMAND, Jobs, Pool, check_device
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
 from covey.shared.mqtt.mqtt_link import BrokerUrl, MqttLink
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.scenario import Scenario
@@ -171,7 +172,7 @@ async def host(
     scenario = load_without_files(path)
     if scenario.fleet is None:
         raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
-    allowed.check_scenario(scenario)
+    check_code(scenario, allowed)
     url.tls_context()  # a file that cannot be read is said now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
     workers = scenario.fleet.workers or os.cpu_count() or 1

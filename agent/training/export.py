@@ -23,9 +23,9 @@ from covey.agent.training.learner import affine
 from covey.agent.training.models import build, layout_of, tensors_of
 from covey.shared import json_text
 from covey.shared.cli import ProgramFormat
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.task import Task
 
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.own_code import resolve
+from covey.shared.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
-from covey.shared.scenario.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode
 from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
 

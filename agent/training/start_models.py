@@ -8,8 +8,8 @@ import numpy as np
 
 from covey.agent.training.models import build, headed, initial
 from covey.shared import json_text
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.files import atomic_replace
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 

@@ -16,11 +16,11 @@ from covey.agent.data.partition_rules import superclass
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, layout_of
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.model_files import model_files
 from covey.shared.numerics import metrics
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator

@@ -19,13 +19,15 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from covey.agent.policy import PolicyError, Rules, values_of
 from covey.agent.worker import frames
+from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import is_full, write_atomically
 
@@ -48,11 +50,18 @@ def main() -> None:
         "--warm" in sys.argv
     ):  # a simulated fleet will train for sure: let no round wait for the import
         _quiet_torch()
-    while (job := frames.read(sys.stdin.buffer)) is not None:
-        try:
-            answers.write(frames.pack(answer(job, verbose=verbose)))
-        except BrokenPipeError:
-            return
+    allowed = AllowedCode.parse(words_after("--allow", sys.argv))
+    with consented(allowed):
+        while (job := frames.read(sys.stdin.buffer)) is not None:
+            try:
+                answers.write(frames.pack(answer(job, verbose=verbose)))
+            except BrokenPipeError:
+                return
+
+
+def words_after(option: str, words: Sequence[str]) -> list[str]:
+    """The value of each occurrence of an option that takes one."""
+    return [value for word, value in pairwise(words) if word == option]
 
 
 def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
@@ -109,11 +118,12 @@ def _partition(job: frames.Job) -> frames.Job:
 
 def _start(job: frames.Job) -> frames.Job:
     from covey.agent.training.start_models import write_start
+    from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
 
     rules = Rules.from_wire(job)
     scenario = load_without_files(Path(job["source"]["scenario"]))
-    rules.allowed.check_scenario(scenario)
+    check_code(scenario, rules.allowed)
     write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
 

@@ -166,6 +166,6 @@ def answer(kind: int, packet_id: int, flags: int = 0) -> bytes:
 
 def packet_id_of(body: bytes) -> int:
     """The id in a PUBACK, PUBREC, PUBREL or PUBCOMP. Raises ProtocolError without one."""
-    return _now(
+    return _now(  # type: ignore[no-any-return]
         PacketIdVariableHeader.from_stream(_Body(body), MQTTFixedHeader(PUBACK, 0, len(body)))
-    ).packet_id  # type: ignore[no-any-return]
+    ).packet_id

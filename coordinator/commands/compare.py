@@ -45,6 +45,7 @@ from covey.coordinator.simulate.driver import simulate
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace, private_folder, write_atomically
+from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
@@ -171,7 +172,7 @@ def run_cells(
 
     Raises UserError, before anything starts, where a folder holds a run of another scenario.
     """
-    options.allowed.check_scenario(scenario)
+    check_code(scenario, options.allowed)
     cells = [cell for cell in chosen(grid(scenario), wanted) if cell.name not in known]
     missing = [cell for cell in cells if not is_finished(cell, options.folder)]
     with ExitStack() as stack:

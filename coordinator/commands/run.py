@@ -21,6 +21,7 @@ from covey.shared.audit import read_key
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
 
@@ -39,7 +40,7 @@ async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, A
 async def _run(
     scenario: Scenario, options: Options, watch: Watch, signals: StopSignals
 ) -> dict[str, Any] | None:
-    options.allowed.check_scenario(scenario)
+    check_code(scenario, options.allowed)
     folder, url = options.folder, address(scenario, options)
     key = read_key(options.audit_key) if options.audit_key is not None else None
     if url is not None:

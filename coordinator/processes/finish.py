@@ -10,7 +10,7 @@ from covey.coordinator.run import mixtures
 from covey.coordinator.run.result import write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.run.truth import mixtures_of, partition_digest, truth_of
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.partition import SuperclassMixture
 from covey.shared.scenario.scenario import Scenario
 

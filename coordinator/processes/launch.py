@@ -23,13 +23,13 @@ from covey.coordinator.engine.sampling import expected_share
 from covey.coordinator.run.folder import START
 from covey.coordinator.run.rules import listed_participants
 from covey.shared import json_text
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import write_atomically
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.numerics.vectors import Layout
 from covey.shared.python_process import environment, python
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Self
 
+from covey.shared.consent import consent
 from covey.shared.errors import UserError
 from covey.shared.python_process import environment, python
 from covey.shared.wire.frames import Job, pack, read
@@ -38,7 +39,7 @@ class Crew:
         with self._log.open("ab") as log:
             for _ in range(self._size):
                 worker = subprocess.Popen(
-                    self._command,
+                    (*self._command, *consent().options()),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,

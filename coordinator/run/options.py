@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.mqtt.broker_url import SYSTEM_TLS, Tls
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
 
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 Watch = Callable[[Mapping[str, Any]], None]

@@ -21,8 +21,9 @@ from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Effect, Run
 from covey.coordinator.simulate.simulation import Driver, GivenUpError, Work
 from covey.shared.audit import read_key
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.scenario.consent import NO_CODE, AllowedCode
+from covey.shared.scenario.code import check_code
 from covey.shared.scenario.fleet import Faults, Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
@@ -113,7 +114,7 @@ class Simulation(Driver):
 def alone(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any]:
     """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
-    options.allowed.check_scenario(scenario)
+    check_code(scenario, options.allowed)
     with (
         prepared(scenario, options, in_process=True) as resume,
         Crew(fleet.workers, options.folder / "workers.log") as crew,
@@ -124,7 +125,7 @@ def alone(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any]:
 def simulate(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
-    options.allowed.check_scenario(scenario)
+    check_code(scenario, options.allowed)
     with prepared(scenario, options, in_process=True) as resume:
         return _run(scenario, replace(options, resume=resume), crew, watch)
 

@@ -1,11 +1,21 @@
-"""One method, one file. The union below is the registry: a method joins by being in it."""
+"""One method, one file. The union below is the registry of the built-in methods: a method joins by being in it.
+
+Methods of other installed packages join by an entry point of the group `covey.strategies`. They are subclasses of
+`Strategy` with a `name: Literal["..."]` that equals the name of their entry point.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, get_args
 
-from pydantic import Field
+from pydantic import Field, SerializationInfo, WrapSerializer, WrapValidator
+from pydantic_core.core_schema import SerializerFunctionWrapHandler, ValidatorFunctionWrapHandler
 
+from covey.shared import plugins
+from covey.shared.consent import consent
+from covey.shared.errors import UserError
+from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.ditto import Ditto
 from covey.shared.strategies.fedavg import FedAvg
@@ -28,7 +38,7 @@ from covey.shared.strategies.pacfl import Pacfl
 from covey.shared.strategies.perfedavg import PerFedAvg
 from covey.shared.strategies.robust import Robust
 
-AnyStrategy = Annotated[
+BuiltIn = Annotated[
     Cfl
     | Ditto
     | FedAvg
@@ -52,3 +62,58 @@ AnyStrategy = Annotated[
     | Robust,
     Field(discriminator="name"),
 ]
+
+BUILT_IN: Mapping[str, type[Strategy[Any]]] = {
+    kind.model_fields["name"].default: kind for kind in get_args(get_args(BuiltIn)[0])
+}
+
+
+def installed_method(name: str) -> type[Strategy[Any]]:
+    """The class of a method that an installed package adds.
+
+    Raises:
+        ConsentError: the owner of this machine has not allowed the name. Nothing was imported.
+        UserError: the entry point is not a method of this name, or it cannot be imported.
+    """
+    where = f"method {name!r} of an installed package"
+    allowed = consent()
+    allowed.check(name)
+    try:
+        kind = plugins.load(plugins.STRATEGIES, name, allowed)
+    except ImportError as error:
+        raise UserError(f"{where} cannot be imported: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, Strategy)):
+        raise UserError(f"{where}: expected a subclass of covey.Strategy, found {kind!r}")
+    own_names = get_args(kind.model_fields["name"].annotation)
+    if name not in own_names:
+        raise UserError(
+            f"{where}: its class must have the field `name: Literal[{name!r}] = {name!r}`, "
+            f"it has the names {own_names}"
+        )
+    return kind
+
+
+def _validated(value: Any, built_in: ValidatorFunctionWrapHandler) -> Any:
+    """An installed package's method where the value is or names one; in all other cases the built-in union decides."""
+    if isinstance(value, Strategy) and type(value) not in BUILT_IN.values():
+        return value
+    name = value.get("name") if isinstance(value, Mapping) else None
+    if (
+        isinstance(name, str)
+        and name not in BUILT_IN
+        and name in plugins.installed(plugins.STRATEGIES)
+    ):
+        return installed_method(name).model_validate(value)
+    return built_in(value)
+
+
+def _serialized(
+    value: Strategy[Any], built_in: SerializerFunctionWrapHandler, info: SerializationInfo
+) -> Any:
+    """The union's serializer knows the built-in methods alone."""
+    if type(value) in BUILT_IN.values():
+        return built_in(value)
+    return value.model_dump(mode=info.mode, by_alias=bool(info.by_alias))
+
+
+AnyStrategy = Annotated[BuiltIn, WrapValidator(_validated), WrapSerializer(_serialized)]

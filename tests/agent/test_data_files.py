@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from covey.agent.data import load, with_test
+from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
-from covey.shared.scenario.consent import AllowedCode, ConsentError
 
 
 def idx(array: npt.NDArray[np.uint8]) -> bytes:

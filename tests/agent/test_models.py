@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from covey.agent.training.models import build, initial, layout_of
+from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import UserError
-from covey.shared.scenario.consent import AllowedCode, ConsentError
 from covey.shared.scenario.task import Model, Task
 
 
@@ -130,7 +130,7 @@ def test_an_installed_entry_point_is_a_name_that_can_be_allowed(
 ) -> None:
     point = EntryPoint("tiny", "covey.agent.training.models:linear", "covey.models")
     monkeypatch.setattr(
-        "covey.agent.own_code.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
+        "covey.shared.plugins.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
     )
     assert layout_of(build(task("tiny", 5), 0, AllowedCode(frozenset({"tiny"})))).parameters == 60
     with pytest.raises(UserError, match="no installed package has an entry point 'small'"):

@@ -408,8 +408,9 @@ def stored(path: Path, **changed: object) -> Path:
         "test_ptr": [0, 1, 2],
     } | changed
     np.savez(
-        path, **{name: np.asarray(value) for name, value in arrays.items() if value is not None}
-    )  # type: ignore[arg-type]
+        path,
+        **{name: np.asarray(value) for name, value in arrays.items() if value is not None},  # type: ignore[arg-type]
+    )
     return path
 
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from covey.agent.cli import app
 from covey.agent.policy import METHODS, UNLIMITED, Policy, PolicyError, Rules, values_of
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
-from covey.shared.scenario.consent import AllowedCode
 from covey.shared.strategies.registry import AnyStrategy
 from tests.agent.orders import LAYOUT, TASK, order, ref, rest
 

@@ -347,8 +347,8 @@ lie("evaluation_loss_1.7e308")(_evaluation(loss=1.7e308))
 lie("evaluation_correct_above_n")(_evaluation(correct=10**6))
 lie("evaluation_is_text")(
     lambda fields, order: (
-        {**fields, "numbers": {"server": "boom"}} if order.work.phase == "evaluate" else None
-    )  # type: ignore[union-attr]
+        {**fields, "numbers": {"server": "boom"}} if order.work.phase == "evaluate" else None  # type: ignore[union-attr]
+    )
 )
 
 

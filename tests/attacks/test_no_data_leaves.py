@@ -256,13 +256,9 @@ def test_a_name_a_class_and_a_path_stay_on_the_device(tmp_path: Path) -> None:
             log = tmp_path / f"agent-{number}.log"
             calls_the_roll(port, TASK, f"e{number}.1")
             with program(*start, "--state", str(tmp_path / f"state-{number}"), log=log) as agent:
-                until(
-                    lambda kind=kind: any(kind.encode() in payload for _, payload in heard),
-                    of=agent,
-                )  # type: ignore[misc]
-                until(
-                    lambda agent=agent: SECRET in agent.output.partition("staying out")[2], of=agent
-                )  # type: ignore[misc]
+                needle = kind.encode()
+                until(lambda: any(needle in payload for _, payload in heard), of=agent)  # noqa: B023
+                until(lambda: SECRET in agent.output.partition("staying out")[2], of=agent)
                 assert str(data) in agent.output
     told = b"".join(payload for _, payload in heard)
     assert SECRET.encode() not in told

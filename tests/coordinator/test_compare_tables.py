@@ -237,9 +237,8 @@ def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_publish
         "label_skew/fedavg/4",
     ]
     assert (cells[3].folder, len(cells)) == (Path("label_skew/fedavg/seed-4"), 12)
-    placed = [
-        cell.scenario.fleet.partition.name for cell in (cells[0], cells[3]) if cell.scenario.fleet
-    ]  # type: ignore[union-attr]
+    fleets = [cells[0].scenario.fleet, cells[3].scenario.fleet]
+    placed = [fleet.partition.name for fleet in fleets if fleet]  # type: ignore[union-attr]
     assert placed == ["iid", "label_skew"]
     assert [cell.name for cell in chosen(cells, ["even/four,label_skew/5"])][:2] == [
         "even/four/4",

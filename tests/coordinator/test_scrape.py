@@ -65,8 +65,8 @@ async def watched(
             if not found:
                 group.create_task(disturb(fleet.service))
             asyncio.get_running_loop().call_soon(
-                lambda: found.append((row, scraped(fleet.service)))
-            )  # type: ignore[arg-type]
+                lambda: found.append((row, scraped(fleet.service)))  # type: ignore[arg-type]
+            )
 
         await fleet.serve(watch=watch)
         await asyncio.sleep(0)

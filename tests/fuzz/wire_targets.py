@@ -487,9 +487,9 @@ def wire_targets() -> list[Target]:
     return [
         *(message_target(name) for name in sorted(SAMPLES)),
         *(
-            Target(name, make, lambda _, take=take: take, allowed, share)
+            Target(name, make, lambda _, take=take: take, allowed, share)  # type: ignore[misc]
             for name, make, take, allowed, share in simple
-        ),  # type: ignore[misc]
+        ),
         assembler_target(),
         session_target(),
         roster_target(),

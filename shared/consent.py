@@ -7,14 +7,13 @@ name is asked for here before it is imported. This module needs neither numpy no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from covey.shared.errors import PublicError, UserError
-
-if TYPE_CHECKING:
-    from covey.shared.scenario.scenario import Scenario
 
 BUILT_IN_MODELS = (
     "lenet5",
@@ -93,15 +92,26 @@ class AllowedCode:
             f"{whose} names code of its own: {name}; {owner} must allow it with --allow {module}"
         )
 
-    def check_scenario(self, scenario: Scenario) -> None:
-        """Raises ConsentError where a scenario names code that was not allowed on this command line."""
-        self.check_model(
-            scenario.task.model.name, f"the scenario {scenario.name}", "this command line"
-        )
-
     def options(self) -> list[str]:
         """The same consent as options for a program that this one starts."""
         return [word for name in sorted(self.names) for word in ("--allow", name)]
 
 
 NO_CODE = AllowedCode()
+_in_effect: ContextVar[AllowedCode] = ContextVar("allowed", default=NO_CODE)
+
+
+def consent() -> AllowedCode:
+    """What the owner of this machine has allowed for as long as the present command or job lasts."""
+    return _in_effect.get()
+
+
+@contextmanager
+def consented(allowed: AllowedCode) -> Iterator[None]:
+    """Let the owner's words be in effect inside the block, on top of those that are."""
+    both = AllowedCode(consent().names | allowed.names)
+    before = _in_effect.set(both)
+    try:
+        yield
+    finally:
+        _in_effect.reset(before)

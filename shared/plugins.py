@@ -1,0 +1,49 @@
+"""What other installed packages add to Covey by entry points: methods, models and sources of data.
+
+A package adds a method by three lines of its pyproject.toml:
+
+    [project.entry-points."covey.strategies"]
+    my_method = "my_package.my_module:MyMethod"
+
+Such code runs on a machine only if it is installed there and the owner of that machine has allowed its name. This module
+needs neither numpy nor torch: an idle agent imports it.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from typing import Any, Literal
+
+from covey.shared.consent import AllowedCode
+from covey.shared.errors import UserError
+
+Group = Literal["covey.strategies", "covey.models", "covey.data"]
+STRATEGIES: Group = "covey.strategies"
+MODELS: Group = "covey.models"
+DATA: Group = "covey.data"
+
+
+def installed(group: Group) -> list[str]:
+    """The names that installed packages add to a group, in order. Nothing is imported."""
+    return sorted(point.name for point in metadata.entry_points(group=group))
+
+
+def load(group: Group, name: str, allowed: AllowedCode) -> Any:
+    """The object behind an entry point.
+
+    Raises:
+        ConsentError: the owner of this machine has not allowed the name. Nothing was imported.
+        ImportError: no installed package adds this name to the group.
+        UserError: two installed packages add the same name, so it is not clear which one is meant.
+    """
+    allowed.check(name)
+    found = list(metadata.entry_points(group=group, name=name))
+    if not found:
+        raise ImportError(f"no installed package has an entry point {name!r} in the group {group}")
+    values = {point.value for point in found}
+    if len(values) > 1:
+        raise UserError(
+            f"{group}: several installed packages add {name!r} ({', '.join(sorted(values))}); "
+            "uninstall all but one of them"
+        )
+    return found[0].load()
