@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check format fuzz lies clean mosquitto chaos soak
+.PHONY: help run test docs check format fuzz lies clean mosquitto chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -18,6 +18,9 @@ run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both 
 test: $(READY) mosquitto ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+
+docs: $(READY) ## the documentation site, built offline with warnings as errors: site/index.html
+	$(BIN)/python scripts/docs_site.py
 
 check: $(READY) ## format, lint, types
 	$(BIN)/ruff format --check .
@@ -41,7 +44,7 @@ soak: $(READY) mosquitto ## 20 minutes of rounds under small faults: memory and 
 	$(BIN)/python -m tests.chaos.soak --minutes 20 --out runs/soak
 
 clean: ## remove all that was made here but the runs
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 mosquitto: # the tests that need it skip without it
 	@command -v mosquitto || test -x /usr/sbin/mosquitto || scripts/apt-install mosquitto || \

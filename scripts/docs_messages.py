@@ -1,0 +1,407 @@
+"""The reference of messages: every field of every message with its type, bounds, default and meaning, and an example.
+
+Types and bounds come from the message classes. The meanings are here. `page` raises ValueError where a field has no
+meaning or a meaning has no field, so that the page and the code cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from docs_markdown import cell, code, table, type_text
+from pydantic import BaseModel
+
+from covey.shared.wire import messages as wire
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One message of the page.
+
+    `topic` is where it travels, or "" for a message inside another one; `format` is "msgpack", "JSON" or "".
+    """
+
+    kind: type[BaseModel]
+    title: str
+    topic: str
+    format: str
+    about: str
+    meanings: Mapping[str, str]
+    example: BaseModel | None
+
+
+DIGEST = bytes(range(16))
+STEP = 3
+
+MODEL_REF = wire.ModelRef(key="0", digest=DIGEST, parts=1, size=139)
+WORK = wire.Work(
+    phase="train",
+    round=1,
+    seed=7,
+    strategy={"name": "fedavg"},
+    training={
+        "epochs": 1,
+        "batch": 10,
+        "lr": 0.1,
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "lr_steps": [],
+    },
+    task={
+        "features": [2],
+        "classes": 2,
+        "model": {"name": "linear", "options": {}},
+        "scale": 1.0,
+        "standardise": "none",
+    },
+    layout={"trainable": 2, "tensors": [["0.weight", [2, 2]], ["0.bias", [2]]]},
+    scaling=None,
+    models=[MODEL_REF],
+    numbers={},
+    cluster=0,
+    sizes={"model": 6},
+    codec={"name": "float32", "delta": False, "block": 256, "keep": 0.01},
+    evaluation={"every": 0, "tune_epochs": 1, "tune": {}, "track": False, "weight": "test"},
+    part_bytes=524288,
+)
+VECTOR = wire.Encoded(codec="float32", length=2, data=bytes.fromhex("0000803f000000c0"))
+
+ENTRIES = (
+    Entry(
+        wire.CoordinatorStatus,
+        "Coordinator status",
+        "covey/{f}/coordinator/status",
+        "JSON",
+        "What runs. Retained, and the coordinator's last will with `online` false. A new `epoch` calls the roll: every "
+        "agent answers with its status.",
+        {
+            "online": "false in the last will and after the coordinator has ended",
+            "epoch": "name of this roll call: the coordinator's session, a dot, and a number that grows",
+            "run": "the run's id; orders carry the same one",
+            "name": "the scenario's name, for people",
+            "round": "the round that is open, or the newest that was folded",
+            "rounds": "rounds of the whole run",
+            "phase": "name of the open phase; empty where none is open",
+            "step": "number of the newest step",
+            "state": "what the coordinator does",
+            "task": "the task to check the data against: `features`, `classes`, `model`, `scale`, `standardise`",
+            "task_digest": "name of that task; an agent repeats it in its status once its data was checked",
+            "delivery": "when agents subscribe to models: while an order names them, or all the time",
+        },
+        wire.CoordinatorStatus(
+            online=True,
+            epoch="0199f00c5a10ab12cd34.1",
+            run="pilot-1a2b3c4d",
+            name="pilot",
+            round=1,
+            rounds=10,
+            phase="train",
+            step=STEP,
+            state="open",
+            task=WORK.task,
+            task_digest="a1b2c3d4e5f60718",
+        ),
+    ),
+    Entry(
+        wire.AgentStatus,
+        "Agent status",
+        "covey/{f}/agents/{a}/status",
+        "JSON",
+        "Who an agent is and how it does. Retained, and the agent's last will with `online` false and `serial` 0. The "
+        "coordinator invites an agent whose status is online, has no `problem`, and repeats the newest `task` and "
+        "`epoch`. At most 32 KiB.",
+        {
+            "agent": "the agent's id, as in the topic",
+            "session": "new for each start of the agent and sorted by time: of two agents with one id the older one stays",
+            "serial": "grows with every status of a session; 0 in a last will",
+            "online": "false: the agent has left",
+            "epoch": "the coordinator's roll call that this answers",
+            "task": "digest of the task that the data was checked against",
+            "samples": "training examples",
+            "test_samples": "test examples",
+            "labels": "names of the classes that the agent holds; may stay empty",
+            "problem": "why the agent stays out of the run; null: it takes part",
+            "cluster": "the cluster of its newest order",
+            "busy": "it is working on an order",
+            "step": "the step of that order",
+            "run": "the run that the agent's state belongs to",
+            "accepted": "the newest step of that run whose report the agent knows to be accepted",
+            "version": "version of the agent's program, for people",
+            "dropped": "messages that the agent refused, by reason",
+        },
+        wire.AgentStatus(
+            agent="pi-7",
+            session="0199f00c5b20aa11bb22",
+            serial=2,
+            online=True,
+            epoch="0199f00c5a10ab12cd34.1",
+            task="a1b2c3d4e5f60718",
+            samples=120,
+            test_samples=30,
+            labels=["0", "1"],
+        ),
+    ),
+    Entry(
+        wire.OrderMessage,
+        "Order",
+        "covey/{f}/agents/{a}/order",
+        "msgpack",
+        "The desired state of one agent. Retained. At most 16 MiB. `step` 0 or `work` null: nothing to do.",
+        {
+            "run": "the run's id",
+            "serial": "grows with every order; of two orders the one with the greater (`again`, `serial`) is newer",
+            "step": "number of the attempt; each is used once in a run",
+            "accepted": "newest step of this agent whose report is on the coordinator's disk",
+            "closed": "reports of steps up to this one are not needed any more",
+            "again": "grows with every restart of the coordinator, which then needs unaccepted reports again",
+            "cluster": "the agent's cluster; null: not assigned",
+            "work": "what to do; null: nothing",
+        },
+        wire.OrderMessage(
+            run="pilot-1a2b3c4d", serial=4, step=STEP, accepted=1, closed=2, cluster=0, work=WORK
+        ),
+    ),
+    Entry(
+        wire.Work,
+        "Work",
+        "",
+        "",
+        "The work of an order: everything that training needs besides data and models. A field that an agent does not "
+        "know means that the coordinator is newer: answer with a `failure`.",
+        {
+            "phase": "`train`, `evaluate`, `moments`, or a phase of the method such as `signature`",
+            "round": "the round that the phase belongs to",
+            "seed": "the scenario's seed",
+            "strategy": "`name` of the training method and its hyper-parameters",
+            "training": "local SGD: `epochs`, `batch`, `lr`, `momentum`, `weight_decay`, `lr_steps`, `device` where it is not `cpu`",
+            "task": "as in the coordinator's status",
+            "layout": "`tensors`: pairs of name and shape, in the order of the vector; the first `trainable` of them are parameters, the rest buffers",
+            "scaling": "means and deviations per channel found by federated standardisation, or null",
+            "models": "the models to start from; at most 65 536 parts together",
+            "numbers": "figures of the method for this agent and phase",
+            "cluster": "the cluster that the agent trains for",
+            "sizes": "by name, the number of values of each vector that the report must hold; -n: at most n",
+            "codec": "how to encode the report's vectors: `name`, `delta`, `block`, `keep`",
+            "evaluation": "the scenario's section `evaluation`",
+            "part_bytes": "largest part of the report, in bytes",
+            "privacy": "noise that the agent adds; left out where the scenario has none",
+        },
+        None,
+    ),
+    Entry(
+        wire.ModelRef,
+        "Model reference",
+        "",
+        "",
+        "A model that an order names: where its parts are, and which content they make.",
+        {
+            "key": "`3` for cluster 3 (`clusters/3/model/{part}`), `@pi-7` for a model of agent pi-7 alone (`agents/pi-7/model/{part}`)",
+            "digest": "blake2b of the whole content, 16 bytes",
+            "parts": "number of parts, on topics `.../model/0` to `.../model/{parts - 1}`",
+            "size": "bytes of the whole content",
+        },
+        None,
+    ),
+    Entry(
+        wire.Part,
+        "Part",
+        "covey/{f}/clusters/{k}/model/{part}, covey/{f}/agents/{a}/model/{part}, covey/{f}/agents/{a}/report/0",
+        "msgpack",
+        "A slice of a longer content: of a model (retained) or of a report (not retained).",
+        {
+            "digest": "blake2b of the whole content, 16 bytes",
+            "index": "position of this part, from 0",
+            "count": "number of parts",
+            "size": "bytes of the whole content",
+            "about": "a report's step; of a model a number that the agent ignores",
+            "data": "the slice: ceil(`size` / `count`) bytes, only the last part may be shorter",
+        },
+        wire.Part(digest=DIGEST, index=0, count=1, size=4, about=STEP, data=b"\x01\x02\x03\x04"),
+    ),
+    Entry(
+        wire.ModelContent,
+        "Model",
+        "inside parts",
+        "msgpack",
+        "What the parts of a model make.",
+        {
+            "layout": "digest of the layout, 16 hexadecimal digits",
+            "vector": "the model's values",
+        },
+        wire.ModelContent(layout="0f1e2d3c4b5a6978", vector=VECTOR),
+    ),
+    Entry(
+        wire.ReportContent,
+        "Report",
+        "inside parts",
+        "msgpack",
+        "What the parts of a report make.",
+        {
+            "run": "as in the order",
+            "step": "as in the order",
+            "client": "the agent's id",
+            "examples": "training examples that the report counts with",
+            "steps": "steps of SGD",
+            "loss": "mean training loss; 0 where none was measured",
+            "numbers": "figures that the phase asks for",
+            "seconds": "seconds spent on the work",
+            "vectors": "by name, the vectors that `work.sizes` asks for",
+            "failure": "why the work was not done; null: it was",
+            "client_state": "`lost`: the agent's memory of earlier work is gone; `ahead`: it is that of later work, which the coordinator has lost",
+            "device": "what the training ran on; left out for `cpu`",
+        },
+        wire.ReportContent(
+            run="pilot-1a2b3c4d",
+            step=STEP,
+            client="pi-7",
+            examples=120,
+            steps=12,
+            loss=0.5,
+            numbers={},
+            seconds=0.25,
+            vectors={"model": VECTOR},
+        ),
+    ),
+    Entry(
+        wire.Encoded,
+        "Encoded vector",
+        "",
+        "",
+        "One vector. All numbers are little-endian.",
+        {
+            "codec": "`float32`, `float16`, `bfloat16`, `int8` or `topk`",
+            "length": "number of values",
+            "base": "digest of the model that this is a difference to; empty: the values themselves",
+            "data": "the values",
+            "scale": "`int8`: one float32 per block; else empty",
+            "index": "`topk`: ascending positions as uint32; else empty",
+        },
+        None,
+    ),
+    Entry(
+        wire.RosterMessage,
+        "Roster",
+        "covey/{f}/run/roster",
+        "JSON",
+        "Every agent that the coordinator knows, for people and their tools. Retained.",
+        {
+            "run": "the run's id",
+            "agents": "by agent: online, takes_part, cluster, seen, samples, problem, quarantined, ...",
+            "refusals": "refused messages by reason",
+        },
+        wire.RosterMessage(
+            run="pilot-1a2b3c4d", agents={"pi-7": {"online": True, "takes_part": True}}
+        ),
+    ),
+    Entry(
+        wire.Control,
+        "Control",
+        "covey/{f}/control",
+        "JSON",
+        "A command of the operator, written by hand or by a tool: the only JSON message without a checksum. Not "
+        "retained. At most 4 KiB.",
+        {
+            "command": "`release` ends the quarantine of `agent`; `tell` makes a running coordinator publish its status",
+            "agent": "for `release` alone",
+        },
+        wire.Control(command="release", agent="pi-7"),
+    ),
+)
+
+
+def page() -> str:
+    """All messages as Markdown."""
+    lines: list[str] = []
+    for entry in ENTRIES:
+        _check_meanings(entry)
+        lines += ["", f"## {entry.title}", "", entry.about, ""]
+        if entry.topic:
+            topics = (
+                ", ".join(map(code, entry.topic.split(", "))) if "/" in entry.topic else entry.topic
+            )
+            lines += [f"Topic: {topics}. Format: {entry.format}.", ""]
+        lines += table(["field", "type", "default", "meaning"], _rows(entry))
+        lines += _example(entry)
+    return "\n".join(lines)
+
+
+def _check_meanings(entry: Entry) -> None:
+    fields = set(entry.kind.model_fields)
+    explained = set(entry.meanings)
+    if fields != explained:
+        differing = sorted(fields ^ explained)
+        raise ValueError(f"{entry.title}: {differing} are fields or explained, but not both")
+
+
+def _rows(entry: Entry) -> list[list[str]]:
+    whole = entry.kind.model_json_schema(mode="validation")
+    required = whole.get("required", [])
+    rows = []
+    for name, described in whole["properties"].items():
+        kind = "name" if _is_name(entry.kind, name) else type_text(described, whole)
+        kind = kind.replace("section", "map")
+        default = "**required**" if name in required else _default(described)
+        rows.append([code(name), kind, default, cell_with_code(entry.meanings[name])])
+    return rows
+
+
+def _default(described: Json) -> str:
+    default = described.get("default", "")
+    return "empty" if default in ("", [], {}) else code(json.dumps(default))
+
+
+def _is_name(kind: type[BaseModel], field: str) -> bool:
+    """Is the field of the type `Name`?"""
+    [check] = wire.Name.__metadata__  # type: ignore[attr-defined]
+    return check in kind.model_fields[field].metadata
+
+
+def cell_with_code(text: str) -> str:
+    """A meaning as a cell: its `code` stays code."""
+    return cell(text).replace("\\*", "*")
+
+
+def _example(entry: Entry) -> list[str]:
+    example = entry.example
+    if example is None:
+        return []
+    payload: bytes = example.to_bytes()  # type: ignore[attr-defined]
+    if entry.format == "JSON":
+        return ["", "Example, the whole payload:", "", "```json", payload.decode(), "```"]
+    fields = json.dumps(_readable(example.model_dump()), indent=1)
+    return [
+        "",
+        f"Example ({len(payload)} bytes). Its fields, with bytes as hexadecimal digits:",
+        "",
+        "```json",
+        fields,
+        "```",
+        "",
+        "Its payload:",
+        "",
+        "```text",
+        *hex_lines(payload),
+        "```",
+    ]
+
+
+def hex_lines(payload: bytes) -> list[str]:
+    """A payload as hexadecimal digits, 32 bytes a line."""
+    return [payload[at : at + 32].hex(" ") for at in range(0, len(payload), 32)]
+
+
+def _readable(value: Any) -> Any:
+    """A message's fields for people: bytes become hexadecimal digits."""
+    match value:
+        case bytes():
+            return value.hex()
+        case dict():
+            return {key: _readable(item) for key, item in value.items()}
+        case list():
+            return [_readable(item) for item in value]
+    return value
