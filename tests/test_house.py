@@ -67,6 +67,9 @@ ONLY = {
 }
 PURE = [
     "agent/device/session.py",
+    "agent/device/presence.py",
+    "agent/device/fetching.py",
+    "agent/device/delivery.py",
     "agent/device/events.py",
     "coordinator/engine/*.py",
     "shared/numerics/*.py",

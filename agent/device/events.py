@@ -247,7 +247,7 @@ class Notify:
 
 
 @dataclass(frozen=True)
-class GiveWay:
+class YieldId:
     """Another agent uses our id, and did so before us: end with an error."""
 
 
@@ -269,8 +269,9 @@ Action = (
     | SwitchRun
     | KeepModels
     | Notify
-    | GiveWay
+    | YieldId
 )
+Actions = list[Action]
 
 
 @dataclass(frozen=True)

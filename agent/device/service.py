@@ -298,7 +298,7 @@ class Agent:
                 self.store.keep(digests, _now())
             case e.Notify(text):
                 self.tell({"event": "problem", "why": text})
-            case e.GiveWay():
+            case e.YieldId():
                 agent, federation = self.identity.agent, self.identity.federation
                 self._fail(
                     NameTakenError(

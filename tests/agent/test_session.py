@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from covey.agent.device import events as e
-from covey.agent.device.session import NUDGE_S, RETRY_S, ROLL_SPREAD_S, STALL_S, Phase, Session
+from covey.agent.device.delivery import NUDGE_S, RETRY_S
+from covey.agent.device.fetching import STALL_S, WorkState
+from covey.agent.device.presence import ROLL_SPREAD_S
+from covey.agent.device.session import Session
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import AgentStatus, OrderMessage
 from covey.shared.wire.topics import Topics
@@ -99,7 +102,7 @@ def test_a_session_gives_way_to_an_older_one_that_answers_after_five_seconds() -
     assert session.handle(older, 1.0) == []
     assert session.wake_at == 6.0
     assert session.handle(e.Tick(), 6.0) == [e.PublishStatus(session.status)]
-    assert session.handle(older, 6.1) == [e.GiveWay()]
+    assert session.handle(older, 6.1) == [e.YieldId()]
 
 
 def test_a_session_goes_on_where_the_older_one_fell_silent() -> None:
@@ -208,14 +211,14 @@ def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that
 def test_an_order_for_a_step_that_it_calls_closed_is_not_worked_on() -> None:
     session = up(models=[REF.digest])
     assert react(session, e.OrderSeen(order(3, REF, closed=3))) == [e.SwitchRun("run-1")]
-    assert session.phase is Phase.IDLE
+    assert session.state is WorkState.IDLE
 
 
 def test_an_order_to_rest_cancels_the_work() -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     assert react(session, e.OrderSeen(rest(closed=1))) == [e.CancelWork()]
-    assert session.phase is Phase.IDLE
+    assert session.state is WorkState.IDLE
 
 
 def test_a_lost_worker_is_reported_as_a_failure() -> None:
@@ -234,7 +237,7 @@ def test_an_order_that_was_overtaken_is_ignored(late: OrderMessage) -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(7, REF, serial=5)), 0.0)
     assert session.handle(e.OrderSeen(late), 0.0) == []
-    assert session.phase is Phase.WORKING
+    assert session.state is WorkState.WORKING
 
 
 def test_an_order_after_a_restart_of_the_coordinator_counts_from_the_beginning() -> None:
@@ -366,7 +369,7 @@ def test_a_model_that_left_the_disk_for_a_newer_one_is_fetched_again() -> None:
     session.handle(e.OrderSeen(order(1, other)), 0.0)
     actions = react(session, e.OrderSeen(order(2, REF)))
     assert e.Subscribe((PART,)) in actions
-    assert session.phase is Phase.FETCHING
+    assert session.state is WorkState.FETCHING
 
 
 def coordinator_of(run: str, epoch: str = "e1.1", *, retained: bool = False) -> e.CoordinatorSeen:
@@ -492,14 +495,24 @@ def test_a_coordinator_that_was_put_back_to_an_earlier_step_has_its_work_done_ag
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5, confirmed=1))
     again = order(3, REF, accepted=2, again=2)
     assert react(session, e.OrderSeen(again))[0] == e.GoBack(2)
-    assert session.phase is Phase.WORKING
+    assert session.state is WorkState.WORKING
+
+
+def test_a_report_is_sent_after_the_coordinator_went_back_while_another_one_was_being_sent() -> (
+    None
+):
+    session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=2, step=3))
+    session.handle(e.Tick(), NUDGE_S)
+    restored = order(2, REF, accepted=1, again=1)
+    assert react(session, e.OrderSeen(restored), 2.0)[:2] == [e.StopSending(), e.GoBack(1)]
+    assert react(session, e.WorkDone(2), 3.0) == [e.SendReport(2)]
 
 
 def test_an_agent_whose_disk_was_put_back_says_that_its_memory_is_lost() -> None:
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=2))
     actions = react(session, e.OrderSeen(order(6, REF, accepted=5, again=1)))
     assert actions[0] == e.LoseMemory(5, 1)
-    assert session.phase is Phase.WORKING
+    assert session.state is WorkState.WORKING
 
 
 def test_a_damaged_report_is_worked_on_again_where_it_is_still_wanted() -> None:
@@ -762,18 +775,18 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def a_report_that_waits_has_a_way_out(self) -> None:
-        away = self.session._coordinator is not None and not self.session._coordinator.online
+        away = self.session._delivery.coordinator_offline
         if self.outbox and self.is_up and not away:
             assert self.sending or self.session.wake_at is not None
 
     @invariant()
     def a_model_that_is_awaited_has_a_timer(self) -> None:
-        if self.session.phase is Phase.FETCHING and self.is_up:
+        if self.session.state is WorkState.FETCHING and self.is_up:
             assert self.session.wake_at is not None
 
     @invariant()
     def work_and_status_agree(self) -> None:
-        assert (self.session.phase is Phase.WORKING) == (self.working is not None)
+        assert (self.session.state is WorkState.WORKING) == (self.working is not None)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

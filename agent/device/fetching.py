@@ -1,0 +1,205 @@
+"""The work of one order: fetch the models that it names, then start. Pure: time is an argument.
+
+An agent works on one order at a time. It subscribes to the parts of the models that are not on disk yet. Where parts do
+not arrive, it subscribes again after doubling waits, and the broker sends the retained parts once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+
+from covey.agent.device.events import (
+    Actions,
+    CancelWork,
+    KeepModels,
+    OrderRefused,
+    ReportFailure,
+    StartWork,
+    Subscribe,
+    Unsubscribe,
+)
+from covey.shared.wire.messages import ModelRef, OrderMessage
+from covey.shared.wire.topics import Topics
+
+STALL_S = 3.0  # first wait for the next part of a model; doubles
+STALL_LIMIT_S = 60.0
+MAX_DOUBLINGS = 16
+
+
+class WorkState(Enum):
+    """What the agent does for an order."""
+
+    IDLE = "idle"  # nothing to do, or the report lies in the outbox
+    FETCHING = "fetching"  # the order names models that are not on disk
+    WORKING = "working"
+
+
+class Fetching:
+    """The order that the agent works on, and the models on disk.
+
+    Args:
+        topics: where the parts of models lie.
+        models: digests of the models that are on disk at the start.
+    """
+
+    def __init__(self, topics: Topics, models: Sequence[bytes]) -> None:
+        self._topics = topics
+        self.state = WorkState.IDLE
+        self.order: OrderMessage | None = None  # None exactly while the state is IDLE
+        self._on_disk = set(models)  # digests; the model store holds at least these
+        self._newest: dict[str, bytes] = {}  # model key -> digest, as of the latest order or later
+        self._subscribed: tuple[str, ...] = ()  # topics of model parts, as of the latest `settle`
+        self._stalls = 0  # waits since the latest part arrived, at most MAX_DOUBLINGS
+        self._stall_at: float | None = None  # when to subscribe again; None unless FETCHING
+
+    def __repr__(self) -> str:
+        if self.order is None:
+            return "<Fetching: idle>"
+        return f"<Fetching: {self.state.value} for step {self.order.step}>"
+
+    @property
+    def step(self) -> int:
+        """Step of the order that the agent works on; 0 for none."""
+        return self.order.step if self.order is not None else 0
+
+    @property
+    def subscribed(self) -> tuple[str, ...]:
+        """Topics of model parts that a new connection has to subscribe to."""
+        return self._subscribed
+
+    @property
+    def wake_at(self) -> float | None:
+        return self._stall_at
+
+    # the order
+
+    def begin(self, order: OrderMessage) -> Actions:
+        """Take up an order. Models that it does not name may leave the disk."""
+        models_are_known = self.order is not None and models_of(self.order) == models_of(order)
+        self.state = WorkState.FETCHING
+        self.order = order
+        if models_are_known:
+            return []
+        self._stalls = 0
+        self._newest = {ref.key: ref.digest for ref in models_of(order)}
+        named = frozenset(ref.digest for ref in models_of(order))
+        self._on_disk &= named
+        return [KeepModels(named)]
+
+    def proceed(self, now: float) -> Actions:
+        """Start the work where all its models are on disk. Otherwise watch for the next part."""
+        if self.state is not WorkState.FETCHING or self.order is None:
+            return []
+        if self._missing():
+            self._watch_for_stall(now)
+            return []
+        self.state = WorkState.WORKING
+        self._stall_at = None
+        return [StartWork(self.order)]
+
+    def refuse(self, order: OrderMessage, why: str) -> Actions:
+        """Answer the order with a failure. Nothing that it names is fetched or built."""
+        self.state = WorkState.WORKING
+        self.order = order
+        self._stall_at = None
+        return [OrderRefused(order.step, why), ReportFailure(order, why)]
+
+    def cancel(self) -> Actions:
+        """Give up the order, if the agent works on one."""
+        was_working = self.state is WorkState.WORKING
+        self.finish()
+        return [CancelWork()] if was_working else []
+
+    def finish(self) -> None:
+        self.state = WorkState.IDLE
+        self.order = None
+        self._stall_at = None
+
+    # the models
+
+    def link_up(self, now: float) -> None:
+        self._stalls = 0
+        self._watch_for_stall(now)
+
+    def part_arrived(self, now: float) -> None:
+        self._stalls = 0
+        self._watch_for_stall(now)
+
+    def model_ready(self, key: str, digest: bytes, now: float) -> Actions:
+        """A model is complete on disk."""
+        self._on_disk.add(digest)
+        self._newest[key] = digest
+        if self.state is not WorkState.IDLE:
+            return self.proceed(now)
+        # no order names it yet: with delivery "all" the newest models arrive before their order
+        self._on_disk = set(self._newest.values())
+        return [KeepModels(frozenset(self._on_disk))]
+
+    def model_damaged(self, digest: bytes, now: float) -> Actions:
+        """Fetch the model again. The work begins again once it is there."""
+        self._on_disk.discard(digest)
+        named = {ref.digest for ref in models_of(self.order)}
+        if digest not in named:
+            return []
+        self.state = WorkState.FETCHING
+        self._stalls = 0
+        return self.proceed(now)
+
+    def tick(self, now: float) -> Actions:
+        if self._stall_at is None or now < self._stall_at:
+            return []
+        self._stalls = min(self._stalls + 1, MAX_DOUBLINGS)
+        self._watch_for_stall(now)
+        return [Subscribe(self._topics_of(self._missing()))]
+
+    def settle(self, last_order: OrderMessage | None, *, everything: bool, is_up: bool) -> Actions:
+        """Subscribe to the parts that are needed now, and unsubscribe from the others.
+
+        Args:
+            last_order: the newest order that the agent has seen.
+            everything: hold the newest models ahead of their order (`delivery: all` of a scenario).
+            is_up: whether the link is connected. If it is not, the next connection subscribes.
+        """
+        before = self._subscribed
+        self._subscribed = self._needed_topics(last_order, everything)
+        if not is_up:
+            return []
+        actions: Actions = []
+        old = tuple(topic for topic in before if topic not in self._subscribed)
+        new = tuple(topic for topic in self._subscribed if topic not in before)
+        if old:
+            actions.append(Unsubscribe(old))
+        if new:
+            actions.append(Subscribe(new))
+        return actions
+
+    def _needed_topics(self, last_order: OrderMessage | None, everything: bool) -> tuple[str, ...]:
+        if everything:
+            models = models_of(self.order or last_order)
+            # nothing to do now: keep the subscriptions of the latest order that named models
+            return self._topics_of(models) if models else self._subscribed
+        if self.state is WorkState.FETCHING:
+            return self._topics_of(self._missing())
+        return ()
+
+    def _missing(self) -> list[ModelRef]:
+        return [ref for ref in models_of(self.order) if ref.digest not in self._on_disk]
+
+    def _topics_of(self, refs: Sequence[ModelRef]) -> tuple[str, ...]:
+        topics: dict[str, None] = {}  # as an ordered set: two refs may name the same model
+        for ref in refs:
+            model = self._topics.model(ref.key)
+            topics |= {f"{model}/{part}": None for part in range(ref.parts)}
+        return tuple(topics)
+
+    def _watch_for_stall(self, now: float) -> None:
+        if self.state is WorkState.FETCHING:
+            self._stall_at = now + min(STALL_S * 2**self._stalls, STALL_LIMIT_S)
+
+
+def models_of(order: OrderMessage | None) -> list[ModelRef]:
+    """The models that an order names; none for no order, or one without work."""
+    if order is None or order.work is None:
+        return []
+    return order.work.models

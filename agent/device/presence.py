@@ -1,0 +1,214 @@
+"""The agent in the eyes of the others: its retained status, its id, and what it knows of the coordinator.
+
+Pure: time is an argument. Any change that others may see is published at once. A roll call by itself is answered after
+a short random delay, so that a large fleet does not answer all at the same instant.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from covey.agent.device.events import (
+    Actions,
+    Inspected,
+    Notify,
+    PublishStatus,
+    YieldId,
+)
+from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, bounded_labels
+
+ROLL_SPREAD_S = 0.5  # answers to a roll call are spread over this time
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The part of the status that the session's other machines know."""
+
+    cluster: int | None
+    busy: bool
+    step: int  # of the order that the agent works on; 0 for none
+    run: str
+    accepted: int
+    dropped: dict[str, int]
+
+
+class Presence:
+    """The status of one session of an agent, and the latest status of the coordinator.
+
+    Args:
+        agent: the agent's id.
+        session: a name for this life of the agent; of two lives, the older one sorts first.
+        version: the installed version of Covey, for others to read.
+        jitter: spreads the answers to a roll call over time.
+    """
+
+    def __init__(self, agent: str, session: str, version: str, jitter: random.Random) -> None:
+        self.agent = agent
+        self._session = session
+        self._version = version
+        self._jitter = jitter
+        self._duplicate_ids = DuplicateIds(session)
+        self.is_up = False  # the link is connected
+        self._published: AgentStatus | None = None  # None: the broker has none of this connection
+        self._is_due = False  # the status has to be published even if nothing changed
+        self._serial = 0  # of the newest status; grows with each
+        self._epoch = ""  # the roll call that the next status answers
+        self._roll_at: float | None = None  # when to answer it
+        self._refused_topics: tuple[str, ...] = ()  # subscriptions that the broker refuses
+        self.inspection = Inspected("")  # the data, compared with the task it names
+        self._inspecting = ""  # digest of the newest task; the inspection may be of an older one
+        self.coordinator: CoordinatorStatus | None = None  # its newest status
+        self.live_run = ""  # the run of the newest coordinator that was online
+        self._live_session = ""  # and its session
+
+    def __repr__(self) -> str:
+        link = "connected" if self.is_up else "not connected"
+        return f"<Presence of {self.agent!r}: {link}, status {self._serial}>"
+
+    @property
+    def wake_at(self) -> float | None:
+        timers = [at for at in (self._roll_at, self._duplicate_ids.announce_at) if at is not None]
+        return min(timers, default=None)
+
+    @property
+    def will(self) -> AgentStatus:
+        """The status that others read when this agent is gone."""
+        return AgentStatus(
+            agent=self.agent, session=self._session, version=self._version, online=False
+        )
+
+    @property
+    def deafness(self) -> str | None:
+        """Why this agent receives nothing, for others to read; None where it receives."""
+        if not self._refused_topics:
+            return None
+        return (
+            f"the broker refuses the subscription to {self._refused_topics[0]}; "
+            "check its access rules for this agent"
+        )
+
+    def status(self, progress: Progress) -> AgentStatus:
+        """The agent's status now."""
+        seen = self.inspection
+        return AgentStatus(
+            agent=self.agent,
+            session=self._session,
+            serial=self._serial,
+            version=self._version,
+            online=True,
+            epoch=self._epoch,
+            task=seen.task,
+            samples=seen.samples,
+            test_samples=seen.test_samples,
+            labels=bounded_labels(seen.labels),
+            problem=self.deafness or seen.problem,
+            cluster=progress.cluster,
+            busy=progress.busy,
+            step=progress.step,
+            run=progress.run,
+            accepted=progress.accepted,
+            dropped=progress.dropped,
+        )
+
+    def announce(self, progress: Progress) -> Actions:
+        """Publish the status if it is due, or if others would see a change."""
+        if not self.is_up:
+            return []
+        if not self._is_due and not self._has_visible_change(progress):
+            return []
+        self._serial += 1
+        self._is_due = False
+        self._roll_at = None
+        self._published = self.status(progress)
+        return [PublishStatus(self._published)]
+
+    def _has_visible_change(self, progress: Progress) -> bool:
+        """Counters alone are no reason to publish: they travel with the next status."""
+        if self._published is None:
+            return True
+        now = self.status(progress)
+        counters = {
+            "epoch": now.epoch,
+            "dropped": now.dropped,
+            "serial": now.serial,
+            "run": now.run,
+            "accepted": now.accepted,
+        }
+        return self._published.model_copy(update=counters) != now
+
+    # the link, and other programs with this agent's id
+
+    def link_up(self) -> None:
+        self.is_up = True
+        self._published = None  # the broker may have published our last will meanwhile
+
+    def link_lost(self) -> None:
+        self.is_up = False
+
+    def subscriptions_refused(self, topics: tuple[str, ...]) -> Actions:
+        self._refused_topics = topics
+        return [Notify(self.deafness or "the broker accepts all subscriptions again")]
+
+    def own_status_seen(self, status: AgentStatus, retained: bool, now: float) -> Actions:
+        """React to a status under our own id: a last will of ours, or another program's word."""
+        if not self.is_up:
+            return []
+        if not status.online:  # others read that we are gone
+            self._is_due = True
+            return []
+        if retained or status.session == self._session:
+            return []
+        match self._duplicate_ids.observe(status.session, now):
+            case Reaction.ANNOUNCE:
+                self._is_due = True
+            case Reaction.YIELD_ID:
+                return [YieldId()]
+        return []
+
+    def tick(self, now: float) -> None:
+        if self._roll_at is not None and now >= self._roll_at:
+            self._is_due = True
+        announce_at = self._duplicate_ids.announce_at
+        if announce_at is not None and now >= announce_at:
+            self._duplicate_ids.announce_at = None
+            self._is_due = True
+
+    # the coordinator and its task
+
+    def is_outdated(self, status: CoordinatorStatus, retained: bool) -> bool:
+        """Did the broker keep this status from before a crash? A coordinator that lives publishes its own."""
+        return status.online and retained and status.session < self._live_session
+
+    def coordinator_seen(self, status: CoordinatorStatus, now: float) -> bool:
+        """Take note of the coordinator's status. True where it calls the roll or is back online."""
+        before = self.coordinator
+        self.coordinator = status
+        if not status.online:
+            return False
+        self.live_run = status.run
+        self._live_session = status.session
+        if status.epoch != self._epoch:
+            self._epoch = status.epoch
+            self._roll_at = now + self._jitter.uniform(0, ROLL_SPREAD_S)
+            return True
+        return before is not None and not before.online
+
+    def is_new_task(self, status: CoordinatorStatus) -> bool:
+        """Does the status name a task that the data has not been compared with? Expects its inspection then."""
+        if status.task is None or status.task_digest in ("", self._inspecting):
+            return False
+        self._inspecting = status.task_digest
+        return True
+
+    def inspected(self, seen: Inspected) -> Actions:
+        """The data was compared with a task. A problem is shown once."""
+        if seen.task != self._inspecting:  # the task changed meanwhile
+            return []
+        before = self.inspection
+        self.inspection = seen
+        is_known = (seen.problem, seen.detail) == (before.problem, before.detail)
+        if not seen.problem or is_known:
+            return []
+        return [Notify(seen.detail or seen.problem)]
