@@ -146,7 +146,7 @@ def trained(
         local = TorchLocal(
             own, plan.task, layout, training, generator(plan.seed, "layer distances", index)
         )
-        done = local.descend(start)
+        done = local.train(start)
         right = accuracy(local.targets("test"), local.predict(done.end, "test").argmax(axis=1))
         yield Client(group, local.examples, done.end, done.loss, right)
 

@@ -91,7 +91,7 @@ def signatures(plan: Scenario, fleet: Sequence[Dataset]) -> tuple[Vector, list[V
     found = []
     for i, data in enumerate(fleet):
         local = TorchLocal(data, plan.task, layout, training, generator(plan.seed, "shuffle", i))
-        found.append(local.descend(start).end[layout.final_layer].copy())
+        found.append(local.train(start).end[layout.final_layer].copy())
     return start[layout.final_layer].copy(), found
 
 

@@ -29,7 +29,6 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     HELD,
     MODEL,
-    Descent,
     Job,
     Local,
     Memory,
@@ -37,6 +36,7 @@ from covey.shared.strategies.base import (
     Report,
     Strategy,
     Training,
+    TrainingResult,
 )
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec, decode, encode
@@ -216,8 +216,8 @@ class _TrainingRecorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
-    def descend(self, start: Vector, *arguments: Any, **options: Any) -> Descent:
-        done = self._local.descend(start, *arguments, **options)
+    def train(self, start: Vector, *arguments: Any, **options: Any) -> TrainingResult:
+        done = self._local.train(start, *arguments, **options)
         self.trained = done.end
         return done
 
@@ -244,7 +244,7 @@ def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vec
     """The whole model (d,) that a phase's local training made, whatever the phase is called; None if it trained none.
 
     A whole model in the report comes first: who trains several models (Ditto) sends the one that stands for the phase,
-    and who steps by hand (Per-FedAvg) calls no `descend`. A signature is a part of the model: there the training counts.
+    and who steps by hand (Per-FedAvg) calls no `train`. A signature is a part of the model: there the training counts.
     """
     sent = report.vectors.get(MODEL)
     if sent is not None and sent.size == job.layout.size:
@@ -280,9 +280,7 @@ def _evaluate(
     numbers = {"server": _measure(mixture, local)}
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
-        tuned = tuple(
-            (weight, local.descend(model, epochs=epochs).end) for weight, model in mixture
-        )
+        tuned = tuple((weight, local.train(model, epochs=epochs).end) for weight, model in mixture)
         numbers["tuned"] = _measure(tuned, local)
     if HELD in memory:
         numbers["last"] = _measure(((1.0, memory[HELD]),), local)

@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Descent, Local, Pull, Rows, Split, Training
+from covey.shared.strategies.base import (
+    Contrast,
+    Local,
+    Pull,
+    Rows,
+    Split,
+    Training,
+    TrainingResult,
+)
 
 Array = npt.NDArray[Any]
 NO_PULL = Pull()
@@ -62,7 +70,7 @@ class Trainer(Local, ABC):
                 order, range(self.training.batch, self.examples, self.training.batch)
             )
 
-    def descend(
+    def train(
         self,
         start: Vector,
         pull: Pull = NO_PULL,
@@ -74,7 +82,7 @@ class Trainer(Local, ABC):
         | None = None,  # no part of these models has to do with clusters: its gradient is 0
         frozen: int = 0,
         velocity: Vector | None = None,
-    ) -> Descent:
+    ) -> TrainingResult:
         t, w = self.training, start.astype(np.float64)
         each = np.ones(self.examples) if weights is None else weights
         v, losses = np.zeros_like(w) if velocity is None else velocity.astype(np.float64), []
@@ -92,7 +100,9 @@ class Trainer(Local, ABC):
             w = w - t.lr * v
             losses.append(loss)
         kept = v.astype(np.float32) if t.momentum else None
-        return Descent(w.astype(np.float32), len(losses), math.fsum(losses) / len(losses), kept)
+        return TrainingResult(
+            w.astype(np.float32), len(losses), math.fsum(losses) / len(losses), kept
+        )
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """A head that is fixed: it cuts the targets into ranges of equal width."""

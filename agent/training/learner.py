@@ -30,7 +30,7 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.scenario.task import Standardise, Task
-from covey.shared.strategies.base import Contrast, Descent, Pull, Rows, Split, Training
+from covey.shared.strategies.base import Contrast, Pull, Rows, Split, Training, TrainingResult
 
 if TYPE_CHECKING:
     from covey.agent.training.learner_private import PrivateSgd
@@ -109,7 +109,7 @@ class TorchLocal:
         noise: Noise,
         ledger: npt.NDArray[np.float64] | None,
     ) -> None:
-        """From now on `descend` is DP-SGD, on top of what the ledger says was spent. Raises PublicError."""
+        """From now on `train` is DP-SGD, on top of what the ledger says was spent. Raises PublicError."""
         from covey.agent.training.learner_private import PrivateSgd
 
         module = self._built()  # on the device before Opacus, which holds on to its parameters
@@ -199,7 +199,7 @@ class TorchLocal:
             order = self._rng.permutation(self.examples)
             yield [order[at : at + size] for at in range(0, self.examples, size)]
 
-    def descend(
+    def train(
         self,
         start: Vector,
         pull: Pull = NO_PULL,
@@ -210,7 +210,7 @@ class TorchLocal:
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
-    ) -> Descent:
+    ) -> TrainingResult:
         """LocalTrain. No step at all (one sample under batch norm) gives the start and its loss.
 
         Under `train_privately` this is DP-SGD; its loss is no figure to send. Raises PublicError for what it cannot do.
@@ -226,7 +226,7 @@ class TorchLocal:
                     "privacy.local: this method weighs examples or compares them, which DP-SGD cannot"
                 )
             steps = self._private.steps(epochs) if steps is None else steps
-            return self._descend_privately(self._private, start, pull, steps, frozen, velocity)
+            return self._train_privately(self._private, start, pull, steps, frozen, velocity)
         net = self._net
         net.load(start)
         net.module.train()
@@ -244,9 +244,9 @@ class TorchLocal:
                 losses.append(loss.detach())
                 sgd.step()
         if not losses:
-            return Descent(start.copy(), 0, self.loss(start), velocity)
+            return TrainingResult(start.copy(), 0, self.loss(start), velocity)
         mean = float(torch.stack(losses).cpu().double().mean())  # not every device has doubles
-        return Descent(net.vector(), len(losses), mean, sgd.velocity)
+        return TrainingResult(net.vector(), len(losses), mean, sgd.velocity)
 
     @property
     def _batches_of_an_epoch(self) -> int:
@@ -263,7 +263,7 @@ class TorchLocal:
         )
         self._rules.check_steps(self._steps)
 
-    def _descend_privately(
+    def _train_privately(
         self,
         private: PrivateSgd,
         start: Vector,
@@ -271,7 +271,7 @@ class TorchLocal:
         steps: int,
         frozen: int,
         velocity: Vector | None,
-    ) -> Descent:
+    ) -> TrainingResult:
         """DP-SGD: each batch is a Poisson sample; what bends the gradient afterwards does not see the data."""
         net = self._private_net
         net.load(start)
@@ -288,7 +288,7 @@ class TorchLocal:
                 for view, gradient in zip(net.gradients, gradients, strict=True):
                     view.copy_(gradient)
                 sgd.step()
-        return Descent(net.vector(), steps, 0.0, sgd.velocity)
+        return TrainingResult(net.vector(), steps, 0.0, sgd.velocity)
 
     def _summed_loss(self, y: Tensor, outputs: Tensor) -> Tensor:
         return self._sample_losses(outputs, y).sum()

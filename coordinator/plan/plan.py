@@ -24,7 +24,6 @@ from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import (
     ClientId,
     Contrast,
-    Descent,
     Job,
     Memory,
     Order,
@@ -34,6 +33,7 @@ from covey.shared.strategies.base import (
     Rows,
     Setup,
     Split,
+    TrainingResult,
     View,
 )
 from covey.shared.wire.codec import Codec
@@ -354,7 +354,7 @@ class _Constant:
     def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
         yield [np.arange(EXAMPLES)]
 
-    def descend(
+    def train(
         self,
         start: Vector,
         pull: Pull = NO_PULL,
@@ -365,8 +365,8 @@ class _Constant:
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
-    ) -> Descent:
-        return Descent(np.broadcast_to(np.float32(self._value), (self._size,)), 1, 1.0)
+    ) -> TrainingResult:
+        return TrainingResult(np.broadcast_to(np.float32(self._value), (self._size,)), 1, 1.0)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         return np.bincount([self._value % clusters] * EXAMPLES, minlength=clusters)

@@ -242,7 +242,7 @@ class Contrast:
 
 
 @dataclass(frozen=True)
-class Descent:
+class TrainingResult:
     """Where local SGD ended: the model (d,), the number of steps, the mean loss over the steps, and with momentum the
     velocity (P,), or without the `frozen` parameters."""
 
@@ -291,7 +291,7 @@ class Local(Protocol):
         """For each epoch the rows of its mini-batches, in a fresh order on the job's seed; sizes as in
         LocalTrain. `epochs` overrides the training settings."""
 
-    def descend(
+    def train(
         self,
         start: Vector,
         pull: Pull = Pull(),
@@ -302,7 +302,7 @@ class Local(Protocol):
         contrast: Contrast | None = None,
         frozen: int = 0,
         velocity: Vector | None = None,
-    ) -> Descent:
+    ) -> TrainingResult:
         """LocalTrain. `epochs` overrides the training settings, and `steps` overrides `epochs`: that many steps of SGD in
         as many epochs as they take, the last one cut short; `velocity` is what momentum begins with, None: rest;
         `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size;

@@ -208,7 +208,7 @@ class Cfl(ManyModels[CflState]):
         )
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(job.models[0])
+        done = local.train(job.models[0])
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
         ), memory

@@ -35,7 +35,7 @@ class Ditto(AveragedOnly):
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         report, memory = super().work(job, local, memory)
         anchor = job.models[0]
-        own = local.descend(memory.get(OWN, anchor), Pull(anchor, self.lam)).end
+        own = local.train(memory.get(OWN, anchor), Pull(anchor, self.lam)).end
         return report, {**memory, OWN: own}
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:

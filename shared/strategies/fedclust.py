@@ -170,7 +170,7 @@ class FedClust(HardClustered[FedClustState]):
         return Order(models=("start",), numbers=length)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(
+        done = local.train(
             job.models[0], epochs=job.numbers.get("epochs"), steps=job.numbers.get("steps")
         )
         if job.phase == "train":

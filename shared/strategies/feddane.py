@@ -99,7 +99,7 @@ class FedDane(SingleModel[DaneState]):
             return Report({GRADIENT: slope}, local.examples), kept
         anchor, slope = _known(job, local, memory)
         tilt = combine([(job.models[0], 1.0), (slope, -1.0)])
-        done = local.descend(anchor, Pull(anchor, self.mu, tilt))
+        done = local.train(anchor, Pull(anchor, self.mu, tilt))
         bases = {"model": 1} if len(job.models) > 1 else {}
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, bases), memory
 

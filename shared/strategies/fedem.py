@@ -22,7 +22,6 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     HELD,
     ClientId,
-    Descent,
     Expected,
     Job,
     Local,
@@ -34,6 +33,7 @@ from covey.shared.strategies.base import (
     Reports,
     Setup,
     Strategy,
+    TrainingResult,
     View,
 )
 from covey.shared.strategies.bases.losses import comparable
@@ -168,11 +168,11 @@ class FedEm(Strategy[FedEmState]):
         local: Local,
         losses: npt.NDArray[np.float32],
         shares: npt.NDArray[np.float32],
-    ) -> Descent:
+    ) -> TrainingResult:
         """The component after a client's training. One that diverged stays: its gradient is not a number either."""
         if not np.isfinite(losses).all():
-            return Descent(model, steps=0, loss=0.0)
-        return local.descend(model, weights=shares)
+            return TrainingResult(model, steps=0, loss=0.0)
+        return local.train(model, weights=shares)
 
     def _own(self, memory: Memory, components: int) -> Shares:
         return np.asarray(

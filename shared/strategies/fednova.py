@@ -95,7 +95,7 @@ class FedNova(SingleModel[NovaState]):
         return replace(super().plan(state, view), numbers={WORK: Expected(most=LARGEST)})
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(job.models[0], Pull(job.models[0], self.mu))
+        done = local.train(job.models[0], Pull(job.models[0], self.mu))
         numbers = {WORK: accumulated(done.steps, job.training, self.mu)}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}

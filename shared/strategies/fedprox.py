@@ -35,7 +35,7 @@ class FedProx(AveragedOnly):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         anchor, epochs = job.models[0], self._epochs(job)
-        done = local.descend(anchor, Pull(anchor, self.mu), epochs=epochs)
+        done = local.train(anchor, Pull(anchor, self.mu), epochs=epochs)
         numbers = {"epochs": epochs}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}

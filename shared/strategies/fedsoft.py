@@ -139,7 +139,7 @@ class FedSoft(Strategy[FedSoftState]):
             ), memory
         anchor, strength = job.models[0], float(job.numbers["pull"])
         start = memory[HELD] if HELD in memory else job.models[-1]
-        done = local.descend(start, Pull(anchor, strength), velocity=memory.get(VELOCITY))
+        done = local.train(start, Pull(anchor, strength), velocity=memory.get(VELOCITY))
         kept = {**memory, HELD: done.end}
         if self.persistent_optimizer and done.velocity is not None:
             kept[VELOCITY] = done.velocity

@@ -159,7 +159,7 @@ class Fesem(HardClustered[FesemState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         pull = Pull(job.models[0], job.numbers["mu"]) if job.numbers.get("mu") else Pull()
-        done = local.descend(job.models[0], pull, epochs=job.numbers.get("epochs"))
+        done = local.train(job.models[0], pull, epochs=job.numbers.get("epochs"))
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
         ), memory

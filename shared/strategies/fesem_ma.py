@@ -212,7 +212,7 @@ class FesemMa(HardClustered[FesemMaState]):
             else random_start(job.layout, generator(job.seed, "own start", job.client))
         )
         pull = Pull(start, job.numbers["mu"]) if job.numbers.get("mu") else Pull()
-        done = local.descend(
+        done = local.train(
             start, pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0)
         )
         numbers = self._class_counts(job, local)

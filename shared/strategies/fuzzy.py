@@ -151,7 +151,7 @@ class Fuzzy(Strategy[FuzzyState]):
                 {}, local.examples, {"counts": self._count(job, job.models[0], local)}
             ), memory
         received = job.models[0]
-        done = local.descend(received, contrast=self._contrast())
+        done = local.train(received, contrast=self._contrast())
         counted = received if self.counts == "received" else done.end
         numbers = {"counts": self._count(job, counted, local)}
         return Report(

@@ -213,7 +213,7 @@ class Ifca(ManyModels[IfcaState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "seed":
-            done = local.descend(job.models[0])
+            done = local.train(job.models[0])
             return Report(
                 {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
             ), memory
@@ -226,7 +226,7 @@ class Ifca(ManyModels[IfcaState]):
         if self.averaging == "gradient":
             gradient = decayed(local.gradient(models[at]), models[at], job)
             return Report({"gradient": gradient}, local.examples, numbers, 1, losses[at]), memory
-        done = local.descend(models[at])
+        done = local.train(models[at])
         bases = {} if self.shared_trunk else {"model": at}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, bases

@@ -82,7 +82,7 @@ class LgFedAvg(Strategy[LgState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         spans = _shared_spans(job.layout, self.shared_layers)
-        done = local.descend(_composed(job, memory, spans))
+        done = local.train(_composed(job, memory, spans))
         shared = _split(done.end, spans)[1]
         vectors, bases = ({"shared": shared}, {"shared": 0}) if shared.size else ({}, {})
         return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {

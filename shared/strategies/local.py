@@ -77,7 +77,7 @@ class LocalOnly(Strategy[LocalState]):
         return state.start
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(job.models[0], epochs=int(job.numbers["epochs"]))
+        done = local.train(job.models[0], epochs=int(job.numbers["epochs"]))
         return Report({}, local.examples, {}, done.steps, done.loss), {**memory, HELD: done.end}
 
     def fold(

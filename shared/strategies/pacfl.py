@@ -170,7 +170,7 @@ class Pacfl(HardClustered[PacflState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         if job.phase == "train":
-            done = local.descend(job.models[0])
+            done = local.train(job.models[0])
             return Report(
                 {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
             ), memory

@@ -23,7 +23,6 @@ from covey.shared.numerics.clustering import nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, mean
 from covey.shared.strategies.base import (
-    Descent,
     Job,
     Local,
     Memory,
@@ -33,6 +32,7 @@ from covey.shared.strategies.base import (
     Reports,
     Schedule,
     Setup,
+    TrainingResult,
     View,
     factor_in,
 )
@@ -161,7 +161,7 @@ class Robust(HardClustered[RobustState]):
             ), memory
         epochs = job.numbers.get("epochs")
         done = (
-            local.descend(job.models[0])
+            local.train(job.models[0])
             if epochs is None
             else self._solve(job.models[0], local, int(epochs))
         )
@@ -222,12 +222,12 @@ class Robust(HardClustered[RobustState]):
     def notes(self, state: RobustState) -> dict[str, Any]:
         return {**super().notes(state), "trimmed_cost": state.inertia} if state.models else {}
 
-    def _solve(self, start: Vector, local: Local, epochs: int) -> Descent:
+    def _solve(self, start: Vector, local: Local, epochs: int) -> TrainingResult:
         if self.first_tolerance is None:
-            return local.descend(start, epochs=epochs)
-        done = local.descend(start, epochs=1)
+            return local.train(start, epochs=epochs)
+        done = local.train(start, epochs=1)
         for _ in range(epochs - 1):
-            further = local.descend(done.end, epochs=1)
+            further = local.train(done.end, epochs=1)
             settled = abs(further.loss - done.loss) < self.first_tolerance
             done = replace(further, steps=done.steps + further.steps)
             if settled:

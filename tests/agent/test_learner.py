@@ -95,7 +95,7 @@ def reference(
 def test_descent_is_sgd_as_torch_does_it(task: Task, training: Training) -> None:
     data = data_of(task)
     local, start, _ = local_of(task, data, **training.model_dump())
-    done = local.descend(start)
+    done = local.train(start)
     assert np.allclose(done.end, reference(task, data, start, training), atol=1e-6)
     assert done.steps == training.epochs * -(-23 // training.batch)
     assert not np.allclose(done.end, start, atol=1e-4)
@@ -108,7 +108,7 @@ def test_the_pull_bends_the_gradient_before_momentum() -> None:
     for pull in (Pull(anchor, 0.3), Pull(drift=drift), Pull(anchor, 0.3, drift), Pull(anchor, 0.0)):
         expected = reference(TABLE, data, start, Training(batch=5, lr=0.1, momentum=0.9), pull)
         fresh, _, _ = local_of(TABLE, data, momentum=0.9)
-        assert np.allclose(fresh.descend(start, pull).end, expected, atol=1e-5)
+        assert np.allclose(fresh.train(start, pull).end, expected, atol=1e-5)
 
 
 def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_they_were_not_there() -> (
@@ -120,16 +120,16 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
     }
     anchor, drift = np.ones_like(start), np.ones_like(start)
     local, *_ = local_of(TABLE, momentum=0.9, weight_decay=0.1, epochs=3)
-    end = local.descend(start, Pull(anchor, 0.3, drift), frozen=frozen).end
+    end = local.train(start, Pull(anchor, 0.3, drift), frozen=frozen).end
     assert np.array_equal(end[:frozen], start[:frozen])
     assert np.all(end[frozen:] != start[frozen:])
     one_step: dict[str, Any] = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
     ends = [
-        local_of(TABLE, **one_step)[0].descend(start, Pull(anchor, 0.3), frozen=n).end
+        local_of(TABLE, **one_step)[0].train(start, Pull(anchor, 0.3), frozen=n).end
         for n in (0, frozen)
     ]
     assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
-    assert np.array_equal(local_of(TABLE)[0].descend(start, frozen=layout.parameters).end, start)
+    assert np.array_equal(local_of(TABLE)[0].train(start, frozen=layout.parameters).end, start)
 
 
 def test_a_pull_of_nothing_changes_no_bit() -> None:
@@ -137,7 +137,7 @@ def test_a_pull_of_nothing_changes_no_bit() -> None:
     for pull in (Pull(), Pull(np.ones(44, np.float32), 0.0), Pull(drift=np.zeros(44, np.float32))):
         local, start, layout = local_of(TABLE)
         assert layout.size == 44
-        ends.append(local.descend(start, pull).end.tobytes())
+        ends.append(local.train(start, pull).end.tobytes())
     assert len(set(ends)) == 1
 
 
@@ -145,19 +145,19 @@ def test_the_same_generator_and_start_give_the_same_bytes() -> None:
     first, second = (local_of(IMAGES, momentum=0.9)[0] for _ in range(2))
     start, _ = initial(IMAGES, 3)
     torch.manual_seed(1)
-    one = first.descend(start, epochs=2)
+    one = first.train(start, epochs=2)
     torch.manual_seed(2)
-    first_again = second.descend(start, epochs=2)
+    first_again = second.train(start, epochs=2)
     assert one.end.tobytes() == first_again.end.tobytes()
     assert one.loss == first_again.loss
-    assert first.descend(start).end.tobytes() != second.descend(start, epochs=2).end.tobytes()
+    assert first.train(start).end.tobytes() != second.train(start, epochs=2).end.tobytes()
 
 
 def test_momentum_starts_anew_with_every_job() -> None:
     local, start, _ = local_of(
         TABLE, momentum=0.9, batch=100
     )  # one batch: its order does not matter
-    assert np.allclose(local.descend(start).end, local.descend(start).end, atol=1e-6)
+    assert np.allclose(local.train(start).end, local.train(start).end, atol=1e-6)
 
 
 def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
@@ -166,15 +166,15 @@ def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
         "batch": 100,
     }  # one batch: its order does not matter
     local, start, _ = local_of(TABLE, **settings, weight_decay=0.1)
-    first = local.descend(start, epochs=2)
+    first = local.train(start, epochs=2)
     assert first.velocity is not None
     before = first.velocity.copy()
-    second = local.descend(first.end, epochs=3, velocity=first.velocity)
-    assert np.allclose(second.end, local.descend(start, epochs=5).end, atol=1e-6)
-    assert not np.allclose(second.end, local.descend(first.end, epochs=3).end, atol=1e-3)
+    second = local.train(first.end, epochs=3, velocity=first.velocity)
+    assert np.allclose(second.end, local.train(start, epochs=5).end, atol=1e-6)
+    assert not np.allclose(second.end, local.train(first.end, epochs=3).end, atol=1e-3)
     assert np.array_equal(first.velocity, before)
     assert (
-        local_of(TABLE)[0].descend(start).velocity is None
+        local_of(TABLE)[0].train(start).velocity is None
     )  # without momentum there is nothing to hand on
 
 
@@ -182,7 +182,7 @@ def test_a_descent_leaves_its_start_and_the_callers_arrays_alone() -> None:
     local, start, _ = local_of(TABLE)
     before = start.copy()
     start.flags.writeable = False
-    end = local.descend(start, Pull(start, 0.1)).end
+    end = local.train(start, Pull(start, 0.1)).end
     kept = end.copy()
     local.loss(before)
     assert np.array_equal(start, before)
@@ -191,8 +191,8 @@ def test_a_descent_leaves_its_start_and_the_callers_arrays_alone() -> None:
 
 def test_epochs_given_override_the_settings_and_none_gives_the_start() -> None:
     local, start, _ = local_of(TABLE, epochs=4)
-    assert local.descend(start, epochs=1).steps == 5
-    nothing = local.descend(start, epochs=0)
+    assert local.train(start, epochs=1).steps == 5
+    nothing = local.train(start, epochs=0)
     assert (nothing.steps, nothing.loss) == (0, local.loss(start))
     assert np.array_equal(nothing.end, start)
 
@@ -202,7 +202,7 @@ def test_steps_given_override_the_epochs_and_begin_another_epoch_where_one_is_to
 
     def end(epochs: int | None = None, steps: int | None = None) -> tuple[int, bytes]:
         local, start, _ = local_of(TABLE)
-        done = local.descend(start, epochs=epochs, steps=steps)
+        done = local.train(start, epochs=epochs, steps=steps)
         return done.steps, done.end.tobytes()
 
     assert end(steps=10) == end(epochs=2)
@@ -216,14 +216,14 @@ def test_steps_given_are_made_where_batch_norm_skips_a_batch_of_every_epoch() ->
     local, start, _ = local_of(
         NORMED, data_of(NORMED, n=11)
     )  # two batches of five, and one of a single sample
-    assert local.descend(start, steps=5).steps == 5
+    assert local.train(start, steps=5).steps == 5
 
 
 def test_one_full_batch_step_follows_the_gradient() -> None:
     for task in (IMAGES, TABLE, VALUES):
         local, start, _ = local_of(task, batch=100)
         assert np.allclose(
-            local.descend(start).end, start - np.float32(0.1) * local.gradient(start), atol=1e-6
+            local.train(start).end, start - np.float32(0.1) * local.gradient(start), atol=1e-6
         )
 
 
@@ -231,13 +231,13 @@ def test_the_reported_loss_is_the_mean_over_the_steps() -> None:
     local, start, _ = local_of(
         TABLE, lr=1e-12, batch=1
     )  # the model stands still: every step sees the start
-    assert local.descend(start).loss == pytest.approx(local.loss(start), rel=1e-6)
+    assert local.train(start).loss == pytest.approx(local.loss(start), rel=1e-6)
 
 
 def test_weights_multiply_losses_and_the_mean_still_divides_by_the_batch_size() -> None:
     local, start, layout = local_of(TABLE, batch=100)
     weights = np.linspace(0, 3, 23).astype(np.float32)  # their mean is not 1
-    end = local.descend(start, weights=weights).end
+    end = local.train(start, weights=weights).end
     data = data_of(TABLE)
     expected = np.zeros(layout.size)
     for i, weight in enumerate(weights):
@@ -246,8 +246,8 @@ def test_weights_multiply_losses_and_the_mean_still_divides_by_the_batch_size() 
         )
         expected += weight * local_of(TABLE, single)[0].gradient(start) / 23
     assert np.allclose(end, start - 0.1 * expected, atol=1e-6)
-    ones = local_of(TABLE)[0].descend(start, weights=np.ones(23, np.float32)).end
-    assert np.allclose(ones, local_of(TABLE)[0].descend(start).end, atol=1e-6)
+    ones = local_of(TABLE)[0].train(start, weights=np.ones(23, np.float32)).end
+    assert np.allclose(ones, local_of(TABLE)[0].train(start).end, atol=1e-6)
 
 
 def test_losses_are_in_data_order_and_loss_is_their_mean() -> None:
@@ -296,7 +296,7 @@ def test_steps_along_the_gradients_of_the_batches_are_the_descent() -> None:
             model = model - np.float32(0.1) * local.gradient(model, rows=rows)
         sizes.append([len(rows) for rows in batches])
     assert sizes == [[5, 5, 5, 5, 3]] * 2
-    assert np.allclose(model, other.descend(start).end, atol=1e-6)
+    assert np.allclose(model, other.train(start).end, atol=1e-6)
     assert [len(batches) for batches in local.batches(3)] == [5, 5, 5]
 
 
@@ -313,7 +313,7 @@ def test_regression_learns_a_line() -> None:
     x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
     data = dataset(x, x @ np.array([1, -2, 0.5], np.float32) + 3, source="line")
     local, start, _ = local_of(VALUES, data)
-    end = local.descend(start, epochs=60).end
+    end = local.train(start, epochs=60).end
     assert np.allclose(end, [1, -2, 0.5, 3], atol=1e-3)
     assert local.predict(end, "train").shape == (60, 1)
     assert local.targets("train").dtype == np.float32
@@ -369,21 +369,21 @@ def test_inputs_are_as_their_file_has_them() -> None:
 
 def test_batch_norm_moves_its_buffers_in_training_and_not_in_evaluation() -> None:
     local, start, layout = local_of(NORMED, lr=1e-9)
-    end = local.descend(start).end
+    end = local.train(start).end
     assert not np.allclose(end[layout.parameters :], start[layout.parameters :])
     local.loss(start)
-    assert np.array_equal(local.descend(start, epochs=0).end, start)
+    assert np.array_equal(local.train(start, epochs=0).end, start)
     assert not local.gradient(start)[layout.parameters :].any()
 
 
 def test_batch_norm_skips_a_batch_of_one_sample() -> None:
     local, start, _ = local_of(NORMED, data_of(NORMED, n=11))
-    assert local.descend(start).steps == 2
+    assert local.train(start).steps == 2
     alone, _, _ = local_of(NORMED, data_of(NORMED, n=1))
-    done = alone.descend(start)
+    done = alone.train(start)
     assert done.steps == 0
     assert np.array_equal(done.end, start)
-    assert local_of(TABLE, data_of(TABLE, n=11))[0].descend(initial(TABLE, 3)[0]).steps == 3
+    assert local_of(TABLE, data_of(TABLE, n=11))[0].train(initial(TABLE, 3)[0]).steps == 3
 
 
 def test_dropout_draws_from_the_jobs_own_generator() -> None:
@@ -398,7 +398,7 @@ def test_dropout_draws_from_the_jobs_own_generator() -> None:
         local = TorchLocal(
             data_of(task, n=2, tests=0), task, layout, Training(), generator(1, "test")
         )
-        ends.append(local.descend(start).end.tobytes())
+        ends.append(local.train(start).end.tobytes())
         assert torch.equal(torch.random.get_rng_state(), before)
     assert ends[0] == ends[1]
 
@@ -458,6 +458,6 @@ def test_real_digits_are_learned() -> None:
     task = Task(features=(1, 8, 8), classes=10, scale=1 / 16)
     data = with_test(fit(load_named("digits"), task))
     local, start, _ = local_of(task, data, batch=32)
-    end = local.descend(start, epochs=5).end
+    end = local.train(start, epochs=5).end
     accuracy = float((local.predict(end, "test").argmax(axis=1) == local.targets("test")).mean())
     assert accuracy > 0.9

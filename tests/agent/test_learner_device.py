@@ -171,7 +171,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
     local, start = local_of(task, momentum=0.9, weight_decay=0.1)
     elsewhere.products.clear()  # a model that is built computes its shape, on the CPU
     drift = np.ones(local._layout.parameters, np.float32)
-    done = local.descend(start, Pull(start, 0.1, drift), epochs=1)
+    done = local.train(start, Pull(start, 0.1, drift), epochs=1)
     assert done.velocity is not None
     assert elsewhere.crossed == [
         done.steps,
@@ -188,7 +188,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
         assert type(vector) is np.ndarray
         assert vector.dtype == np.float32
     assert done.end.shape == start.shape
-    again = local.descend(
+    again = local.train(
         start, velocity=done.velocity, weights=np.ones(local.examples, np.float32), steps=2
     )
     assert again.steps == 2
@@ -199,7 +199,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=lambda task: task.model.name)
 def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) -> None:
     local, start = local_of(task)
-    done = local.descend(start, contrast=Contrast(2), epochs=1)
+    done = local.train(start, contrast=Contrast(2), epochs=1)
     assert done.steps > 0
     assert local.memberships(start, 2).sum() == local.examples
     assert (
@@ -212,7 +212,7 @@ def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
     local, start = local_of(TABLE)
     local.train_privately(LocalPrivacy(noise_multiplier=1.0), 2, Noise.simulated(1, "test"), None)
     elsewhere.products.clear()
-    done = local.descend(start, epochs=1)
+    done = local.train(start, epochs=1)
     assert done.steps > 0
     assert done.end.dtype == np.float32
     assert local.spent() > 0

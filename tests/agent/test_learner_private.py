@@ -60,14 +60,14 @@ def test_with_hardly_any_noise_and_a_wide_clip_a_full_batch_is_plain_gradient_de
     privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=1e6)
     private, start = local_of(privacy, batch=60, epochs=1)
     plain, _ = local_of(None, batch=60, epochs=1)
-    assert np.allclose(private.descend(start).end, plain.descend(start).end, atol=1e-5)
+    assert np.allclose(private.train(start).end, plain.train(start).end, atol=1e-5)
 
 
 def test_each_examples_gradient_is_shortened_to_the_norm() -> None:
     """A batch of n examples moves the model by at most lr * norm, however long their gradients are."""
     privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=0.01)
     local, start = local_of(privacy, batch=60, epochs=1, lr=1.0)
-    moved = np.linalg.norm(local.descend(start).end - start)
+    moved = np.linalg.norm(local.train(start).end - start)
     gradient = np.linalg.norm(local.gradient(start))
     assert gradient > 0.05
     assert moved <= 0.01 * (1 + 1e-3)
@@ -80,7 +80,7 @@ def test_the_noise_of_a_step_is_what_was_declared() -> None:
     noisy, _ = local_of(
         LocalPrivacy(noise_multiplier=3.0, max_grad_norm=2.0), batch=60, epochs=1, lr=1.0
     )
-    difference = noisy.descend(start).end - quiet.descend(start).end
+    difference = noisy.train(start).end - quiet.train(start).end
     assert np.std(difference) == pytest.approx(3.0 * 2.0 / 60, rel=0.1)
 
 
@@ -89,7 +89,7 @@ def test_a_pull_and_momentum_work_as_without_noise() -> None:
     privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=1e6)
     private, start = local_of(privacy, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
     plain, _ = local_of(None, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
-    assert np.allclose(private.descend(start, pull).end, plain.descend(start, pull).end, atol=1e-4)
+    assert np.allclose(private.train(start, pull).end, plain.train(start, pull).end, atol=1e-4)
 
 
 def test_a_sample_holds_each_example_with_the_sampling_rate() -> None:
@@ -123,10 +123,10 @@ def private_rows(rows: list[int]) -> Any:
 
 def test_the_same_noise_gives_the_same_bytes_and_secret_noise_others() -> None:
     privacy = LocalPrivacy(noise_multiplier=1.0)
-    one, other = ((local := local_of(privacy))[0].descend(local[1]).end for _ in range(2))
+    one, other = ((local := local_of(privacy))[0].train(local[1]).end for _ in range(2))
     assert np.array_equal(one, other)
     secret, start = local_of(privacy, noise=Noise.secret())
-    assert not np.array_equal(one, secret.descend(start).end)
+    assert not np.array_equal(one, secret.train(start).end)
 
 
 def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
@@ -135,10 +135,10 @@ def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
     assert learner_private._epsilon(ledger, 1e-5) == pytest.approx(5.632, abs=0.001)
     local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
     assert local.spent() == 0.0
-    local.descend(start)
+    local.train(start)
     first = local.spent()
     again, _ = local_of(LocalPrivacy(noise_multiplier=1.0), ledger=local.ledger)
-    again.descend(start)
+    again.train(start)
     assert again.spent() > first > 0.0
     assert again.ledger is not None
     assert again.ledger.tolist() == [[1.0, 0.1, 40.0]]
@@ -149,13 +149,13 @@ def test_a_target_is_reached_by_all_rounds_and_never_exceeded() -> None:
     ledger = None
     for _ in range(4):  # three rounds, and a phase before them
         local, start = local_of(privacy, ledger=ledger)
-        local.descend(start)
+        local.train(start)
         ledger = local.ledger
     assert local.spent() == pytest.approx(3.0, rel=0.01)
     assert local.spent() <= 3.0 * learner_private.TOLERANCE
     local, start = local_of(privacy, ledger=ledger)
     with pytest.raises(PublicError, match="the agent trains no more in this run"):
-        local.descend(start)
+        local.train(start)
 
 
 def test_a_batch_norm_is_refused_with_its_name_and_the_way_out() -> None:
@@ -177,9 +177,9 @@ def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.Monkey
 def test_what_needs_other_examples_is_refused() -> None:
     local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
     with pytest.raises(PublicError, match="weighs examples"):
-        local.descend(start, weights=np.ones(60, np.float32))
+        local.train(start, weights=np.ones(60, np.float32))
     with pytest.raises(PublicError, match="weighs examples"):
-        local.descend(start, contrast=Contrast(2))
+        local.train(start, contrast=Contrast(2))
 
 
 LOCAL = {"signatures": None, "local": {"noise_multiplier": 1.0}, "rounds": 3}

@@ -209,7 +209,7 @@ def test_a_strategy_with_other_clusters_than_the_head_is_told_what_to_set() -> N
         local.memberships(start, 2)
     bare, other = local_of(HEADED.model_copy(update={"model": Model(name="lenet5")}))
     with pytest.raises(UserError, match="no projection head"):
-        bare.descend(other, contrast=Contrast(3))
+        bare.train(other, contrast=Contrast(3))
 
 
 def test_a_run_whose_model_lacks_the_strategys_head_ends_before_it_starts(tmp_path: Path) -> None:
@@ -243,20 +243,20 @@ def test_memberships_count_every_sample_once_by_the_heads_largest_output() -> No
 @pytest.mark.parametrize("task", [HEADED, COLOURED], ids=["grey", "coloured and standardised"])
 def test_contrastive_training_moves_the_head_and_repeats_bit_for_bit(task: Task) -> None:
     ends = [
-        local.descend(start, contrast=Contrast(3))
+        local.train(start, contrast=Contrast(3))
         for local, start in (local_of(task) for _ in range(2))
     ]
     assert ends[0].end.tobytes() == ends[1].end.tobytes()
     (local, start), (plain, _) = local_of(task), local_of(task)
     span = initial(task, 3)[1].span_of("head.2")[0]
-    assert np.array_equal(plain.descend(start).end[span], start[span])
-    assert not np.array_equal(local.descend(start, contrast=Contrast(3)).end[span], start[span])
+    assert np.array_equal(plain.train(start).end[span], start[span])
+    assert not np.array_equal(local.train(start, contrast=Contrast(3)).end[span], start[span])
 
 
 def test_a_contrast_without_weight_trains_the_model_as_without_it() -> None:
     # the draw of the views comes before the order of the samples: one batch holds them all, so order is no matter
     (local, start), (plain, _) = (local_of(HEADED, batch=100) for _ in range(2))
-    ends = local.descend(start, contrast=Contrast(3, beta=0)).end, plain.descend(start).end
+    ends = local.train(start, contrast=Contrast(3, beta=0)).end, plain.train(start).end
     assert np.allclose(*ends, atol=1e-6)
 
 
@@ -278,10 +278,10 @@ def test_training_lowers_the_contrastive_loss() -> None:
     def usual_loss(model: Any) -> float:
         """Views are drawn: one batch alone says little."""
         return float(
-            np.mean([local.descend(model, epochs=1, contrast=Contrast(3)).loss for _ in range(10)])
+            np.mean([local.train(model, epochs=1, contrast=Contrast(3)).loss for _ in range(10)])
         )
 
-    end = local.descend(start, contrast=Contrast(3)).end
+    end = local.train(start, contrast=Contrast(3)).end
     assert usual_loss(end) < usual_loss(start) - 0.3
 
 
@@ -296,7 +296,7 @@ def test_a_contrast_sees_two_different_views_as_shares_of_clusters(
 
     monkeypatch.setattr("covey.agent.training.learner.contrastive_loss", watched)
     local, start = local_of(HEADED)
-    local.descend(start, contrast=Contrast(3))
+    local.train(start, contrast=Contrast(3))
     assert seen
     for first, second in seen:
         assert not torch.equal(first, second)

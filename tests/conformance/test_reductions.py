@@ -28,7 +28,7 @@ from covey.shared.numerics.matching import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import HELD, ClientId, Descent, Memory, Rows, Setup
+from covey.shared.strategies.base import HELD, ClientId, Memory, Rows, Setup, TrainingResult
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_PULL, Bowl, Softmax, softmax_client
@@ -85,8 +85,8 @@ class Units(Bowl):
 
     shuffled: bool = False
 
-    def descend(self, start: Vector, pull: Any = NO_PULL, **more: Any) -> Descent:
-        done, draw = super().descend(start, pull, **more), generator(self.seed, "units")
+    def train(self, start: Vector, pull: Any = NO_PULL, **more: Any) -> TrainingResult:
+        done, draw = super().train(start, pull, **more), generator(self.seed, "units")
         orders = [draw.permutation(6), draw.permutation(5)]
         return replace(done, end=permute(done.end, orders, MLP)) if self.shuffled else done
 
@@ -319,9 +319,7 @@ def first_models(people: Mapping[ClientId, Softmax], phase: str, epochs: int) ->
         start = initial(local.layout)
         ends.append(
             (
-                replace(local, training=scene.training, seed=seed)
-                .descend(start, epochs=epochs)
-                .end,
+                replace(local, training=scene.training, seed=seed).train(start, epochs=epochs).end,
                 1.0,
             )
         )

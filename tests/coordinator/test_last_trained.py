@@ -13,7 +13,7 @@ from covey.coordinator.run import records
 from covey.coordinator.run.result import result_of
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import HELD, ClientId, Descent, Local
+from covey.shared.strategies.base import HELD, ClientId, Local, TrainingResult
 from covey.shared.wire.messages import OrderMessage
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
@@ -36,8 +36,8 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
-    def descend(self, *arguments: Any, **options: Any) -> Descent:
-        done = self._local.descend(*arguments, **options)
+    def train(self, *arguments: Any, **options: Any) -> TrainingResult:
+        done = self._local.train(*arguments, **options)
         self._ends.append(done.end)
         return done
 

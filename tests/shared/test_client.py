@@ -83,7 +83,7 @@ def test_a_report_says_whose_it_is_and_carries_the_trained_model() -> None:
     assert (content.run, content.step, content.client, content.examples) == ("r", 9, "pi", 10)
     assert (content.steps, content.seconds, content.failure) == (4, 2.5, None)
     trained = decode(content.vectors["model"], length=2)
-    assert np.array_equal(trained, local.descend(START).end)
+    assert np.array_equal(trained, local.train(START).end)
     assert same(memory, {HELD: trained})
 
 
@@ -106,14 +106,14 @@ def test_a_difference_names_the_model_of_the_order_as_its_base() -> None:
     encoded = content.vectors["model"]
     assert encoded.base == BASE
     assert np.allclose(
-        decode(encoded, length=2, bases=lambda _: flat(5, 5)), bowl().descend(flat(5, 5)).end
+        decode(encoded, length=2, bases=lambda _: flat(5, 5)), bowl().train(flat(5, 5)).end
     )
 
 
 def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
     wanted = order(codec=Codec("topk", delta=True, keep=0.5))
     content, memory = done(bowl(), wanted)
-    trained = bowl().descend(START).end
+    trained = bowl().train(START).end
     assert np.allclose(
         decode(content.vectors["model"], length=2, bases=lambda _: START), [0, trained[1]]
     )
@@ -149,7 +149,7 @@ def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
     wanted = order(strategy=local_only, numbers={"epochs": 1}, evaluation={"track": True})
     content, memory = done(bowl(), wanted)
     assert content.vectors == {}
-    assert np.array_equal(memory[HELD], bowl().descend(START, epochs=1).end)
+    assert np.array_equal(memory[HELD], bowl().train(START, epochs=1).end)
     assert content.numbers["track"]["n"] == 10
 
 
@@ -167,7 +167,7 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
         phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
     )
     content, memory = done(bowl(), wanted, {HELD: flat(7, 7)})
-    trained = bowl().descend(START, epochs=1).end
+    trained = bowl().train(START, epochs=1).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
     assert same(memory, {HELD: trained})
 
@@ -215,7 +215,7 @@ def test_an_evaluation_has_three_modes_the_last_only_after_training() -> None:
         "loss": pytest.approx(np.log(4)),
     }
     assert content.numbers["tuned"]["accuracy"] > content.numbers["server"]["accuracy"]
-    tuned = local.descend(start, epochs=1).end
+    tuned = local.train(start, epochs=1).end
     content, _ = done(local, wanted, {HELD: tuned}, start)
     assert content.numbers["last"] == content.numbers["tuned"]
 

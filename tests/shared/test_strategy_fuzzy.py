@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Contrast, Descent, Phase, Report, View
+from covey.shared.strategies.base import Contrast, Phase, Report, TrainingResult, View
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fuzzy import Fuzzy
 from tests.bowl import flat
@@ -71,9 +71,9 @@ class Recorder:
     seen: list[Contrast | None] = field(default_factory=list)
     counted: list[list[float]] = field(default_factory=list)
 
-    def descend(self, start: Vector, *, contrast: Contrast | None = None) -> Descent:
+    def train(self, start: Vector, *, contrast: Contrast | None = None) -> TrainingResult:
         self.seen.append(contrast)
-        return Descent(start + 1, 1, 0.0)
+        return TrainingResult(start + 1, 1, 0.0)
 
     def memberships(self, model: Vector, clusters: int) -> Any:
         self.counted.append(model.tolist())

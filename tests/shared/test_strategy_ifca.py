@@ -212,7 +212,7 @@ def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
 
     base = softmax_client((0, 3), seed=1)
     local = Split(base.x, base.y, base.classes)
-    good = base.descend(np.zeros(base.layout.size, np.float32)).end
+    good = base.train(np.zeros(base.layout.size, np.float32)).end
     for select_on, expected in (("train", 0), ("test", 1)):
         end = run(
             Ifca(initial="random", select_on=select_on), {"a": local}, ONE, good, -good, rounds=1

@@ -66,7 +66,7 @@ class SingleModel(Strategy[M], Generic[M]):
         return state.model
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.descend(job.models[0])
+        done = local.train(job.models[0])
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
         ), memory
