@@ -1,6 +1,6 @@
 """Two small honest clients in numpy: a quadratic bowl whose answers are known by hand, and softmax regression.
 
-Both train by one rule: decay, pull, momentum, step; a fresh optimiser per job.
+Both train by one rule: decay, correction, momentum, step; a fresh optimiser per job.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     Contrast,
+    GradientCorrection,
     Local,
-    Pull,
     Rows,
     Split,
     Training,
@@ -28,7 +28,7 @@ from covey.shared.strategies.base import (
 )
 
 Array = npt.NDArray[Any]
-NO_PULL = Pull()
+NO_CORRECTION = GradientCorrection()
 
 
 def flat(*values: float) -> Vector:
@@ -73,7 +73,7 @@ class Trainer(Local, ABC):
     def train(
         self,
         start: Vector,
-        pull: Pull = NO_PULL,
+        correction: GradientCorrection = NO_CORRECTION,
         *,
         epochs: int | None = None,
         steps: int | None = None,
@@ -91,10 +91,10 @@ class Trainer(Local, ABC):
         for rows in islice(chain.from_iterable(self.batches(epochs)), steps):
             loss, g = self._batch(w, rows, each[rows])
             g = g + t.weight_decay * w
-            if pull.anchor is not None:
-                g = g + pull.mu * (w - pull.anchor)
-            if pull.drift is not None:
-                g = g + pull.drift
+            if correction.anchor is not None:
+                g = g + correction.mu * (w - correction.anchor)
+            if correction.drift is not None:
+                g = g + correction.drift
             g[:frozen] = 0
             v = t.momentum * v + g
             w = w - t.lr * v

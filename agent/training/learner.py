@@ -30,14 +30,21 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.scenario.task import Standardise, Task
-from covey.shared.strategies.base import Contrast, Pull, Rows, Split, Training, TrainingResult
+from covey.shared.strategies.base import (
+    Contrast,
+    GradientCorrection,
+    Rows,
+    Split,
+    Training,
+    TrainingResult,
+)
 
 if TYPE_CHECKING:
     from covey.agent.training.learner_private import PrivateSgd
 
 CHUNK = 256  # samples per forward pass outside of training
 GATHERED = 64  # batches that are gathered and converted at once
-NO_PULL = Pull()
+NO_CORRECTION = GradientCorrection()
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -202,7 +209,7 @@ class TorchLocal:
     def train(
         self,
         start: Vector,
-        pull: Pull = NO_PULL,
+        correction: GradientCorrection = NO_CORRECTION,
         *,
         epochs: int | None = None,
         steps: int | None = None,
@@ -226,11 +233,11 @@ class TorchLocal:
                     "privacy.local: this method weighs examples or compares them, which DP-SGD cannot"
                 )
             steps = self._private.steps(epochs) if steps is None else steps
-            return self._train_privately(self._private, start, pull, steps, frozen, velocity)
+            return self._train_privately(self._private, start, correction, steps, frozen, velocity)
         net = self._net
         net.load(start)
         net.module.train()
-        sgd = _Sgd(net, self._training, pull, frozen, velocity)
+        sgd = _Sgd(net, self._training, correction, frozen, velocity)
         objective = self._objective(contrast)
         losses: list[Tensor] = []
         with torch.random.fork_rng(devices=[], enabled=net.random):
@@ -267,7 +274,7 @@ class TorchLocal:
         self,
         private: PrivateSgd,
         start: Vector,
-        pull: Pull,
+        correction: GradientCorrection,
         steps: int,
         frozen: int,
         velocity: Vector | None,
@@ -276,7 +283,7 @@ class TorchLocal:
         net = self._private_net
         net.load(start)
         net.module.train()
-        sgd = _Sgd(net, self._training, pull, frozen, velocity)
+        sgd = _Sgd(net, self._training, correction, frozen, velocity)
         private.spend(steps)
         with torch.random.fork_rng(devices=[], enabled=net.random):
             if net.random:
@@ -449,14 +456,19 @@ class _Sgd:
     """
 
     def __init__(
-        self, net: _Flat, training: Training, pull: Pull, frozen: int, velocity: Vector | None
+        self,
+        net: _Flat,
+        training: Training,
+        correction: GradientCorrection,
+        frozen: int,
+        velocity: Vector | None,
     ) -> None:
         part = slice(frozen, len(net.parameters))
         self._w, self._g, self._training = net.parameters[part], net.gradient[part], training
         device = self._w.device
-        self._anchor = _part(pull.anchor, part, device) if pull.mu else None
-        self._drift = _part(pull.drift, part, device)
-        self._mu = pull.mu
+        self._anchor = _part(correction.anchor, part, device) if correction.mu else None
+        self._drift = _part(correction.drift, part, device)
+        self._mu = correction.mu
         at_rest = torch.zeros_like(self._w) if velocity is None else _tensor(velocity, device)
         self._velocity = at_rest if training.momentum else None
 

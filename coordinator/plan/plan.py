@@ -24,11 +24,11 @@ from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import (
     ClientId,
     Contrast,
+    GradientCorrection,
     Job,
     Memory,
     Order,
     Phase,
-    Pull,
     Report,
     Rows,
     Setup,
@@ -46,7 +46,7 @@ DRY_AGENTS = 8
 DRY_VALUES = 20_000_000  # after so many values folded the last round stands for the rest
 DRY_PHASES = 50  # phases in one round, after which a strategy is taken to be stuck
 EXAMPLES = 32  # training samples of a made-up agent
-NO_PULL = Pull()
+NO_CORRECTION = GradientCorrection()
 AGENT = "agent-0000"  # as long as most ids: topics and reports carry it
 
 
@@ -357,7 +357,7 @@ class _Constant:
     def train(
         self,
         start: Vector,
-        pull: Pull = NO_PULL,
+        correction: GradientCorrection = NO_CORRECTION,
         *,
         epochs: int | None = None,
         steps: int | None = None,

@@ -215,7 +215,7 @@ Reports = Sequence[tuple[ClientId, Report]]
 
 
 @dataclass(frozen=True)
-class Pull:
+class GradientCorrection:
     """Bends the local gradient before momentum: g(w) + mu * (w - anchor) + drift.
 
     `anchor` and `drift` are (P,) or (d,) vectors; None leaves the term out.
@@ -294,7 +294,7 @@ class Local(Protocol):
     def train(
         self,
         start: Vector,
-        pull: Pull = Pull(),
+        correction: GradientCorrection = GradientCorrection(),
         *,
         epochs: int | None = None,
         steps: int | None = None,
@@ -306,7 +306,7 @@ class Local(Protocol):
         """LocalTrain. `epochs` overrides the training settings, and `steps` overrides `epochs`: that many steps of SGD in
         as many epochs as they take, the last one cut short; `velocity` is what momentum begins with, None: rest;
         `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size;
-        the first `frozen` parameters stay as they are, whatever decay and pull say."""
+        the first `frozen` parameters stay as they are, whatever decay and correction say."""
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,), by the largest output of the model's projection head."""

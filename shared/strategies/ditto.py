@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from covey.shared.strategies.base import Job, Local, Memory, Mixture, Pull, Report
+from covey.shared.strategies.base import GradientCorrection, Job, Local, Memory, Mixture, Report
 from covey.shared.strategies.bases.single import AveragedOnly
 
 OWN = "own"  # the personal model (d,) in the client's memory
@@ -35,7 +35,7 @@ class Ditto(AveragedOnly):
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         report, memory = super().work(job, local, memory)
         anchor = job.models[0]
-        own = local.train(memory.get(OWN, anchor), Pull(anchor, self.lam)).end
+        own = local.train(memory.get(OWN, anchor), GradientCorrection(anchor, self.lam)).end
         return report, {**memory, OWN: own}
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:

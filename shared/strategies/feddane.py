@@ -22,12 +22,12 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine, dot
 from covey.shared.strategies.base import (
     ClientId,
+    GradientCorrection,
     Job,
     Local,
     Memory,
     Order,
     Phase,
-    Pull,
     Report,
     Reports,
     Setup,
@@ -99,7 +99,7 @@ class FedDane(SingleModel[DaneState]):
             return Report({GRADIENT: slope}, local.examples), kept
         anchor, slope = _known(job, local, memory)
         tilt = combine([(job.models[0], 1.0), (slope, -1.0)])
-        done = local.train(anchor, Pull(anchor, self.mu, tilt))
+        done = local.train(anchor, GradientCorrection(anchor, self.mu, tilt))
         bases = {"model": 1} if len(job.models) > 1 else {}
         return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, bases), memory
 

@@ -21,11 +21,11 @@ from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LARGEST,
     Expected,
+    GradientCorrection,
     Job,
     Local,
     Memory,
     Phase,
-    Pull,
     Report,
     Reports,
     Setup,
@@ -95,7 +95,7 @@ class FedNova(SingleModel[NovaState]):
         return replace(super().plan(state, view), numbers={WORK: Expected(most=LARGEST)})
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        done = local.train(job.models[0], Pull(job.models[0], self.mu))
+        done = local.train(job.models[0], GradientCorrection(job.models[0], self.mu))
         numbers = {WORK: accumulated(done.steps, job.training, self.mu)}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}

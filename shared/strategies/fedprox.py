@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Job, Local, Memory, Pull, Report
+from covey.shared.strategies.base import GradientCorrection, Job, Local, Memory, Report
 from covey.shared.strategies.bases.single import AveragedOnly
 
 
@@ -35,7 +35,7 @@ class FedProx(AveragedOnly):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         anchor, epochs = job.models[0], self._epochs(job)
-        done = local.train(anchor, Pull(anchor, self.mu), epochs=epochs)
+        done = local.train(anchor, GradientCorrection(anchor, self.mu), epochs=epochs)
         numbers = {"epochs": epochs}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}

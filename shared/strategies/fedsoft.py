@@ -25,13 +25,13 @@ from covey.shared.strategies.base import (
     HELD,
     ClientId,
     Expected,
+    GradientCorrection,
     Job,
     Local,
     Memory,
     Mixture,
     Order,
     Phase,
-    Pull,
     Report,
     Reports,
     Setup,
@@ -139,7 +139,9 @@ class FedSoft(Strategy[FedSoftState]):
             ), memory
         anchor, strength = job.models[0], float(job.numbers["pull"])
         start = memory[HELD] if HELD in memory else job.models[-1]
-        done = local.train(start, Pull(anchor, strength), velocity=memory.get(VELOCITY))
+        done = local.train(
+            start, GradientCorrection(anchor, strength), velocity=memory.get(VELOCITY)
+        )
         kept = {**memory, HELD: done.end}
         if self.persistent_optimizer and done.velocity is not None:
             kept[VELOCITY] = done.velocity

@@ -24,12 +24,12 @@ from covey.shared.numerics.clustering import Distance, distances, kmeans, neares
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
     ClientId,
+    GradientCorrection,
     Job,
     Local,
     Memory,
     Order,
     Phase,
-    Pull,
     Report,
     Reports,
     Routes,
@@ -158,7 +158,11 @@ class Fesem(HardClustered[FesemState]):
         return super().model(state, key)
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        pull = Pull(job.models[0], job.numbers["mu"]) if job.numbers.get("mu") else Pull()
+        pull = (
+            GradientCorrection(job.models[0], job.numbers["mu"])
+            if job.numbers.get("mu")
+            else GradientCorrection()
+        )
         done = local.train(job.models[0], pull, epochs=job.numbers.get("epochs"))
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}

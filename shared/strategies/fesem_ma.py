@@ -38,12 +38,12 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ClientId,
     Expected,
+    GradientCorrection,
     Job,
     Local,
     Memory,
     Order,
     Phase,
-    Pull,
     Report,
     Reports,
     Setup,
@@ -211,7 +211,11 @@ class FesemMa(HardClustered[FesemMaState]):
             if job.models
             else random_start(job.layout, generator(job.seed, "own start", job.client))
         )
-        pull = Pull(start, job.numbers["mu"]) if job.numbers.get("mu") else Pull()
+        pull = (
+            GradientCorrection(start, job.numbers["mu"])
+            if job.numbers.get("mu")
+            else GradientCorrection()
+        )
         done = local.train(
             start, pull, epochs=job.numbers.get("epochs"), frozen=job.numbers.get("frozen", 0)
         )

@@ -18,7 +18,7 @@ from covey.shared.errors import DataError, UserError
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Local, Pull, Training
+from covey.shared.strategies.base import GradientCorrection, Local, Training
 
 IMAGES = Task(features=(1, 16, 16), classes=4, model=Model(name="lenet5"))
 TABLE = Task(features=(3,), classes=4, model=Model(name="mlp", options={"hidden": 5}))
@@ -53,14 +53,20 @@ def local_of(
 
 
 def reference(
-    task: Task, data: Dataset, start: Vector, training: Training, pull: Pull | None = None
+    task: Task,
+    data: Dataset,
+    start: Vector,
+    training: Training,
+    correction: GradientCorrection | None = None,
 ) -> npt.NDArray[Any]:
     """The same descent by autograd on a plain module and torch.optim.SGD, one sample order per epoch."""
-    pull = pull or Pull()
+    correction = correction or GradientCorrection()
     module = build(task, 0)
     nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), module.parameters())
-    anchor = torch.from_numpy(start.copy() if pull.anchor is None else pull.anchor)
-    drift = torch.zeros(len(start)) if pull.drift is None else torch.from_numpy(pull.drift)
+    anchor = torch.from_numpy(start.copy() if correction.anchor is None else correction.anchor)
+    drift = (
+        torch.zeros(len(start)) if correction.drift is None else torch.from_numpy(correction.drift)
+    )
     sgd = torch.optim.SGD(
         module.parameters(),
         training.lr,
@@ -74,7 +80,7 @@ def reference(
             batch = order[at : at + training.batch]
             x, y = torch.from_numpy(data.features[batch]), torch.from_numpy(data.targets[batch])
             w = nn.utils.parameters_to_vector(module.parameters())
-            term = 0.5 * pull.mu * ((w - anchor) ** 2).sum() + (drift * w).sum()
+            term = 0.5 * correction.mu * ((w - anchor) ** 2).sum() + (drift * w).sum()
             sgd.zero_grad()
             (functional.cross_entropy(module(x), y) + term).backward()  # type: ignore[no-untyped-call]
             sgd.step()
@@ -105,10 +111,17 @@ def test_the_pull_bends_the_gradient_before_momentum() -> None:
     data, start = data_of(TABLE), initial(TABLE, 3)[0]
     rng = np.random.default_rng(5)
     anchor, drift = (rng.normal(size=len(start)).astype(np.float32) for _ in range(2))
-    for pull in (Pull(anchor, 0.3), Pull(drift=drift), Pull(anchor, 0.3, drift), Pull(anchor, 0.0)):
-        expected = reference(TABLE, data, start, Training(batch=5, lr=0.1, momentum=0.9), pull)
+    for correction in (
+        GradientCorrection(anchor, 0.3),
+        GradientCorrection(drift=drift),
+        GradientCorrection(anchor, 0.3, drift),
+        GradientCorrection(anchor, 0.0),
+    ):
+        expected = reference(
+            TABLE, data, start, Training(batch=5, lr=0.1, momentum=0.9), correction
+        )
         fresh, _, _ = local_of(TABLE, data, momentum=0.9)
-        assert np.allclose(fresh.train(start, pull).end, expected, atol=1e-5)
+        assert np.allclose(fresh.train(start, correction).end, expected, atol=1e-5)
 
 
 def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_they_were_not_there() -> (
@@ -120,12 +133,12 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
     }
     anchor, drift = np.ones_like(start), np.ones_like(start)
     local, *_ = local_of(TABLE, momentum=0.9, weight_decay=0.1, epochs=3)
-    end = local.train(start, Pull(anchor, 0.3, drift), frozen=frozen).end
+    end = local.train(start, GradientCorrection(anchor, 0.3, drift), frozen=frozen).end
     assert np.array_equal(end[:frozen], start[:frozen])
     assert np.all(end[frozen:] != start[frozen:])
     one_step: dict[str, Any] = {"batch": 100, "momentum": 0.9, "weight_decay": 0.1}
     ends = [
-        local_of(TABLE, **one_step)[0].train(start, Pull(anchor, 0.3), frozen=n).end
+        local_of(TABLE, **one_step)[0].train(start, GradientCorrection(anchor, 0.3), frozen=n).end
         for n in (0, frozen)
     ]
     assert np.array_equal(ends[0][frozen:], ends[1][frozen:])
@@ -134,10 +147,14 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
 
 def test_a_pull_of_nothing_changes_no_bit() -> None:
     ends = []
-    for pull in (Pull(), Pull(np.ones(44, np.float32), 0.0), Pull(drift=np.zeros(44, np.float32))):
+    for correction in (
+        GradientCorrection(),
+        GradientCorrection(np.ones(44, np.float32), 0.0),
+        GradientCorrection(drift=np.zeros(44, np.float32)),
+    ):
         local, start, layout = local_of(TABLE)
         assert layout.size == 44
-        ends.append(local.train(start, pull).end.tobytes())
+        ends.append(local.train(start, correction).end.tobytes())
     assert len(set(ends)) == 1
 
 
@@ -182,7 +199,7 @@ def test_a_descent_leaves_its_start_and_the_callers_arrays_alone() -> None:
     local, start, _ = local_of(TABLE)
     before = start.copy()
     start.flags.writeable = False
-    end = local.train(start, Pull(start, 0.1)).end
+    end = local.train(start, GradientCorrection(start, 0.1)).end
     kept = end.copy()
     local.loss(before)
     assert np.array_equal(start, before)

@@ -29,7 +29,7 @@ from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.python_process import environment, python
 from covey.shared.scenario.task import Model, Standardise, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Pull, Training
+from covey.shared.strategies.base import Contrast, GradientCorrection, Training
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_learner import IMAGES, NORMED, TABLE, VALUES, data_of
 from tests.agent.test_worker import job
@@ -171,7 +171,7 @@ def test_models_and_batches_are_moved_and_vectors_come_back_as_float32_on_the_cp
     local, start = local_of(task, momentum=0.9, weight_decay=0.1)
     elsewhere.products.clear()  # a model that is built computes its shape, on the CPU
     drift = np.ones(local._layout.parameters, np.float32)
-    done = local.train(start, Pull(start, 0.1, drift), epochs=1)
+    done = local.train(start, GradientCorrection(start, 0.1, drift), epochs=1)
     assert done.velocity is not None
     assert elsewhere.crossed == [
         done.steps,

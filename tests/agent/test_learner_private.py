@@ -23,7 +23,7 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import Contrast, Pull, Training
+from covey.shared.strategies.base import Contrast, GradientCorrection, Training
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 from tests.agent.test_worker import job
@@ -85,11 +85,13 @@ def test_the_noise_of_a_step_is_what_was_declared() -> None:
 
 
 def test_a_pull_and_momentum_work_as_without_noise() -> None:
-    pull = Pull(np.zeros_like(local_of(None)[1]), 0.5)
+    correction = GradientCorrection(np.zeros_like(local_of(None)[1]), 0.5)
     privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=1e6)
     private, start = local_of(privacy, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
     plain, _ = local_of(None, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
-    assert np.allclose(private.train(start, pull).end, plain.train(start, pull).end, atol=1e-4)
+    assert np.allclose(
+        private.train(start, correction).end, plain.train(start, correction).end, atol=1e-4
+    )
 
 
 def test_a_sample_holds_each_example_with_the_sampling_rate() -> None:

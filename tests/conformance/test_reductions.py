@@ -31,7 +31,7 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import HELD, ClientId, Memory, Rows, Setup, TrainingResult
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
-from tests.bowl import NO_PULL, Bowl, Softmax, softmax_client
+from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
 from tests.small_fleet import PATIENT, Fleet
 from tests.small_run import GROUPS, local_for, rules
 
@@ -85,8 +85,8 @@ class Units(Bowl):
 
     shuffled: bool = False
 
-    def train(self, start: Vector, pull: Any = NO_PULL, **more: Any) -> TrainingResult:
-        done, draw = super().train(start, pull, **more), generator(self.seed, "units")
+    def train(self, start: Vector, correction: Any = NO_CORRECTION, **more: Any) -> TrainingResult:
+        done, draw = super().train(start, correction, **more), generator(self.seed, "units")
         orders = [draw.permutation(6), draw.permutation(5)]
         return replace(done, end=permute(done.end, orders, MLP)) if self.shuffled else done
 
