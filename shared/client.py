@@ -27,7 +27,7 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    HELD,
+    LAST_MODEL,
     MODEL,
     Job,
     Local,
@@ -230,12 +230,12 @@ def _train(
     report, kept = strategy.work(job, cast(Local, recorder), own)
     if kept is own:
         kept = memory
-    set_by_strategy = kept.get(HELD) is not memory.get(HELD)
+    set_by_strategy = kept.get(LAST_MODEL) is not memory.get(LAST_MODEL)
     trained = _trained_model(job, report, recorder)
     if trained is not None and not set_by_strategy:
-        kept = {**kept, HELD: trained}
-    if evaluation.get("track") and kept.get(HELD) is not memory.get(HELD):
-        track = _measure(((1.0, kept[HELD]),), local)
+        kept = {**kept, LAST_MODEL: trained}
+    if evaluation.get("track") and kept.get(LAST_MODEL) is not memory.get(LAST_MODEL):
+        track = _measure(((1.0, kept[LAST_MODEL]),), local)
         report = replace(report, numbers={**report.numbers, "track": track})
     return report, _with_owed(kept, memory)
 
@@ -282,8 +282,8 @@ def _evaluate(
     if epochs > 0:
         tuned = tuple((weight, local.train(model, epochs=epochs).end) for weight, model in mixture)
         numbers["tuned"] = _measure(tuned, local)
-    if HELD in memory:
-        numbers["last"] = _measure(((1.0, memory[HELD]),), local)
+    if LAST_MODEL in memory:
+        numbers["last"] = _measure(((1.0, memory[LAST_MODEL]),), local)
     return Report({}, local.examples, numbers)
 
 

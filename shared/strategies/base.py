@@ -37,7 +37,7 @@ Rows = npt.NDArray[np.int64]  # which training samples, in data order
 Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
 MODEL, GRADIENT = "model", "gradient"  # usual names of a report's vectors
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
-HELD = "held"  # memory: the client's whole model (d,) after its latest local training in any phase, for mode E-last
+LAST_MODEL = "held"  # memory: the client's whole model (d,) after its latest local training in any phase, for mode E-last
 Mixture = tuple[
     tuple[float, Vector], ...
 ]  # (weight, model): predictions are weighted softmax means

@@ -20,7 +20,7 @@ from pydantic import Field
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
-    HELD,
+    LAST_MODEL,
     ClientId,
     Expected,
     Job,
@@ -119,7 +119,7 @@ class FedEm(Strategy[FedEmState]):
             ),  # a sample's losses are weighted by its shares, which sum to 1
             {f"component-{k}": k for k in range(len(done))},
         )
-        return report, {**memory, PI: pi, HELD: done[int(np.argmax(pi))].end}
+        return report, {**memory, PI: pi, LAST_MODEL: done[int(np.argmax(pi))].end}
 
     def fold(
         self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN

@@ -22,7 +22,7 @@ from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
-    HELD,
+    LAST_MODEL,
     ClientId,
     Expected,
     GradientCorrection,
@@ -138,11 +138,11 @@ class FedSoft(Strategy[FedSoftState]):
                 {}, local.examples, {"importance": self._estimate(job.models, local)}
             ), memory
         anchor, strength = job.models[0], float(job.numbers["pull"])
-        start = memory[HELD] if HELD in memory else job.models[-1]
+        start = memory[LAST_MODEL] if LAST_MODEL in memory else job.models[-1]
         done = local.train(
             start, GradientCorrection(anchor, strength), velocity=memory.get(VELOCITY)
         )
-        kept = {**memory, HELD: done.end}
+        kept = {**memory, LAST_MODEL: done.end}
         if self.persistent_optimizer and done.velocity is not None:
             kept[VELOCITY] = done.velocity
         return Report(
@@ -173,8 +173,8 @@ class FedSoft(Strategy[FedSoftState]):
         )
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        if HELD in memory:
-            return ((1.0, memory[HELD]),)
+        if LAST_MODEL in memory:
+            return ((1.0, memory[LAST_MODEL]),)
         if not job.models:
             raise DataError(
                 f"agent {job.client} has trained in this run but its model is gone: was its folder deleted?"

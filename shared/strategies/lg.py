@@ -22,7 +22,7 @@ from covey.shared.errors import DataError, PublicError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
-    HELD,
+    LAST_MODEL,
     ClientId,
     Job,
     Local,
@@ -87,7 +87,7 @@ class LgFedAvg(Strategy[LgState]):
         vectors, bases = ({"shared": shared}, {"shared": 0}) if shared.size else ({}, {})
         return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {
             **memory,
-            HELD: done.end,
+            LAST_MODEL: done.end,
         }
 
     def fold(
@@ -143,8 +143,8 @@ def _composed(job: Job, memory: Memory, spans: Spans) -> Vector:
     """The shared values on the client's own layers, or on the initial ones if it has none yet."""
     parts = list(job.models)
     shared = parts.pop(0) if spans else np.empty(0, np.float32)
-    if HELD in memory:
-        return _joined(_split(memory[HELD], spans)[0], shared, spans)
+    if LAST_MODEL in memory:
+        return _joined(_split(memory[LAST_MODEL], spans)[0], shared, spans)
     if not parts and shared.size < job.layout.size:
         raise DataError(
             f"agent {job.client} has trained in this run but its own layers are gone: was its folder deleted?"

@@ -17,7 +17,7 @@ from covey.shared.errors import DataError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
-    HELD,
+    LAST_MODEL,
     ClientId,
     Job,
     Local,
@@ -78,7 +78,10 @@ class LocalOnly(Strategy[LocalState]):
 
     def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
         done = local.train(job.models[0], epochs=int(job.numbers["epochs"]))
-        return Report({}, local.examples, {}, done.steps, done.loss), {**memory, HELD: done.end}
+        return Report({}, local.examples, {}, done.steps, done.loss), {
+            **memory,
+            LAST_MODEL: done.end,
+        }
 
     def fold(
         self, state: LocalState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -93,8 +96,8 @@ class LocalOnly(Strategy[LocalState]):
         return Order() if client in state.trained else Order(models=("start",))
 
     def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        if HELD in memory:
-            return ((1.0, memory[HELD]),)
+        if LAST_MODEL in memory:
+            return ((1.0, memory[LAST_MODEL]),)
         if not job.models:
             raise DataError(
                 f"agent {job.client} has trained in this run but its model is gone: was its folder deleted?"

@@ -20,7 +20,7 @@ from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.worker import answer, load_memory, save_memory
 from covey.shared.client import encode_model
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import HELD
+from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire.codec import Codec, decode
 from covey.shared.wire.messages import ModelRef, ReportContent, digest
 from tests.agent.orders import TASK, order
@@ -151,7 +151,7 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
 def test_the_report_holds_the_trained_model_and_the_memory_too(tmp_path: Path) -> None:
     assert answer(job(tmp_path))["failed"] is None
     content = report(tmp_path)
-    held = load_memory(tmp_path / "memory")[HELD]
+    held = load_memory(tmp_path / "memory")[LAST_MODEL]
     assert np.array_equal(decode(content.vectors["model"], length=10), held)
 
 

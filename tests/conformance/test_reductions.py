@@ -28,7 +28,7 @@ from covey.shared.numerics.matching import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import HELD, ClientId, Memory, Rows, Setup, TrainingResult
+from covey.shared.strategies.base import LAST_MODEL, ClientId, Memory, Rows, Setup, TrainingResult
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
@@ -129,7 +129,9 @@ class Ended:
 
 
 def _held(memories: Mapping[ClientId, Memory]) -> dict[ClientId, Vector]:
-    return {client: memory[HELD] for client, memory in memories.items() if HELD in memory}
+    return {
+        client: memory[LAST_MODEL] for client, memory in memories.items() if LAST_MODEL in memory
+    }
 
 
 def in_process(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:

@@ -13,7 +13,7 @@ from covey.coordinator.run import records
 from covey.coordinator.run.result import result_of
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import HELD, ClientId, Local, TrainingResult
+from covey.shared.strategies.base import LAST_MODEL, ClientId, Local, TrainingResult
 from covey.shared.wire.messages import OrderMessage
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
@@ -72,7 +72,11 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
     tmp_path: Path, method: str
 ) -> None:
     driver, latest = played(tmp_path, method)
-    held = {client: memory[HELD] for client, memory in driver._memories.items() if HELD in memory}
+    held = {
+        client: memory[LAST_MODEL]
+        for client, memory in driver._memories.items()
+        if LAST_MODEL in memory
+    }
     if method == "perfedavg":  # it steps by hand
         assert set(held) == set(driver.run.facts.trained)
         return

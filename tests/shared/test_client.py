@@ -13,7 +13,7 @@ from covey.shared.client import ERROR_FEEDBACK, decode_model, encode_model, exec
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import HELD, Job, Local, Memory, Report, Training
+from covey.shared.strategies.base import LAST_MODEL, Job, Local, Memory, Report, Training
 from covey.shared.strategies.ditto import OWN, Ditto
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
@@ -84,7 +84,7 @@ def test_a_report_says_whose_it_is_and_carries_the_trained_model() -> None:
     assert (content.steps, content.seconds, content.failure) == (4, 2.5, None)
     trained = decode(content.vectors["model"], length=2)
     assert np.array_equal(trained, local.train(START).end)
-    assert same(memory, {HELD: trained})
+    assert same(memory, {LAST_MODEL: trained})
 
 
 def test_the_same_order_makes_the_same_bytes() -> None:
@@ -124,7 +124,7 @@ def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
 
 
 def test_another_phase_leaves_what_topk_owes_alone() -> None:
-    owed = {ERROR_FEEDBACK + "model": flat(1, 1), HELD: START}
+    owed = {ERROR_FEEDBACK + "model": flat(1, 1), LAST_MODEL: START}
     content, memory = done(bowl(), order(phase="evaluate"), owed)
     assert content.vectors == {}
     assert memory is owed
@@ -141,7 +141,7 @@ def test_a_strategy_never_sees_what_a_codec_owes(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(FedAvg, "work", spy)
     _, kept = done(bowl(), memory={ERROR_FEEDBACK + "other": flat(1, 1), "mine": START})
     assert seen == [{"mine"}]
-    assert set(kept) == {ERROR_FEEDBACK + "other", "mine", HELD}
+    assert set(kept) == {ERROR_FEEDBACK + "other", "mine", LAST_MODEL}
 
 
 def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
@@ -149,14 +149,14 @@ def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
     wanted = order(strategy=local_only, numbers={"epochs": 1}, evaluation={"track": True})
     content, memory = done(bowl(), wanted)
     assert content.vectors == {}
-    assert np.array_equal(memory[HELD], bowl().train(START, epochs=1).end)
+    assert np.array_equal(memory[LAST_MODEL], bowl().train(START, epochs=1).end)
     assert content.numbers["track"]["n"] == 10
 
 
 def test_a_phase_that_does_not_train_holds_nothing_new() -> None:
     signature = order(phase="signature", strategy=Pacfl().model_dump(mode="json"))
     assert done(bowl(), signature)[1] == {}
-    held = {HELD: flat(7, 7)}
+    held = {LAST_MODEL: flat(7, 7)}
     assert done(bowl(), signature, held)[1] is held
 
 
@@ -166,18 +166,18 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
     wanted = order(
         phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
     )
-    content, memory = done(bowl(), wanted, {HELD: flat(7, 7)})
+    content, memory = done(bowl(), wanted, {LAST_MODEL: flat(7, 7)})
     trained = bowl().train(START, epochs=1).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
-    assert same(memory, {HELD: trained})
+    assert same(memory, {LAST_MODEL: trained})
 
 
 def test_who_trains_several_models_in_a_phase_holds_the_one_that_it_sends() -> None:
     content, memory = done(
         bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json", by_alias=True))
     )
-    assert np.array_equal(memory[HELD], decode(content.vectors["model"], length=2))
-    assert not np.array_equal(memory[HELD], memory[OWN])
+    assert np.array_equal(memory[LAST_MODEL], decode(content.vectors["model"], length=2))
+    assert not np.array_equal(memory[LAST_MODEL], memory[OWN])
 
 
 def test_what_a_phase_holds_changes_no_byte_of_its_report() -> None:
@@ -216,7 +216,7 @@ def test_an_evaluation_has_three_modes_the_last_only_after_training() -> None:
     }
     assert content.numbers["tuned"]["accuracy"] > content.numbers["server"]["accuracy"]
     tuned = local.train(start, epochs=1).end
-    content, _ = done(local, wanted, {HELD: tuned}, start)
+    content, _ = done(local, wanted, {LAST_MODEL: tuned}, start)
     assert content.numbers["last"] == content.numbers["tuned"]
 
 
@@ -243,7 +243,7 @@ def test_tracking_measures_the_model_right_after_training() -> None:
     local = replace(softmax_client((0, 1), seed=1), training=TRAINING)
     wanted = order(local, evaluation={"track": True})
     content, memory = done(local, wanted, start=np.zeros(local.layout.size, np.float32))
-    logits = local.predict(memory[HELD], "test")
+    logits = local.predict(memory[LAST_MODEL], "test")
     assert content.numbers["track"]["accuracy"] == pytest.approx(
         np.mean(logits.argmax(1) == local.y)
     )
