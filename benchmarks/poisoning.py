@@ -166,9 +166,9 @@ class Poisoned(InProcess):
         assert work is not None
         layout = self.run.setup.layout
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in work.models]
-        memory = self._memories.get(client, {})
+        client_state = self._client_states.get(client, {})
         report, kept = execute_order(
-            order, models, self._local(client, order), memory, client=client
+            order, models, self._local(client, order), client_state, client=client
         )
         if (
             client in self.liars
@@ -178,7 +178,7 @@ class Poisoned(InProcess):
             report = self._lie(report, models)
         effects = self.run.receive(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
-            self._memories[client] = kept
+            self._client_states[client] = kept
         return effects
 
     def _lie(self, report: ReportContent, models: Sequence[Vector]) -> ReportContent:

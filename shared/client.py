@@ -1,9 +1,9 @@
-"""The client half around a strategy: an order and its models in, a report and the new memory out.
+"""The client half around a strategy: an order and its models in, a report and the new client state out.
 
 The worker of a device and the in-process driver call the same function, so that both make the same bytes.
 Besides the phases of the strategy it knows those of the run: "moments" (federated standardisation) and "evaluate".
 
-Memory keys of its own: "held", the model after the latest local training of any phase (mode E-last), which a strategy
+Keys of its own in a client's state: "held", the model after the latest local training of any phase (mode E-last), which a strategy
 may read and may set itself; and "codec/<vector>", what topk still owes, which it never sees.
 "held" costs an agent 4 bytes per value of the model, from the first phase in which it trains.
 """
@@ -29,9 +29,9 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     LAST_MODEL,
     MODEL,
+    ClientState,
     Job,
     Local,
-    Memory,
     Mixture,
     Report,
     Strategy,
@@ -43,7 +43,7 @@ from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
 ERROR_FEEDBACK = "codec/"
-PRIVACY_LEDGER = "privacy/ledger"  # memory: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)
+PRIVACY_LEDGER = "privacy/ledger"  # client state: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)
 
 _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
@@ -93,16 +93,16 @@ def execute_order(
     order: OrderMessage,
     models: Sequence[Vector],
     local: Local,
-    memory: Memory,
+    client_state: ClientState,
     *,
     client: str,
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
-) -> tuple[ReportContent, Memory]:
+) -> tuple[ReportContent, ClientState]:
     """Do what the order says. `models` (d,) are those of `order.work.models`, in its order.
 
     `noise` hides signatures where the order asks for it; None: noise that nobody can repeat.
-    The returned memory replaces the old one once the report is accepted; it is `memory` itself where nothing is
+    The returned state replaces the old one once the report is accepted; it is `client_state` itself where nothing is
     new. Raises PublicError where the training
     diverged, ValueError for an order without work.
     """
@@ -124,15 +124,18 @@ def execute_order(
     began = clock()
     match work.phase:
         case "moments":
-            report, kept = _moments(local), memory
+            report, kept = _moments(local), client_state
         case "evaluate":
-            report, kept = _evaluate(strategy, job, local, memory, work.evaluation), memory
+            report, kept = (
+                _evaluate(strategy, job, local, client_state, work.evaluation),
+                client_state,
+            )
         case _:
-            report, kept = _train(strategy, job, local, memory, work.evaluation)
+            report, kept = _train(strategy, job, local, client_state, work.evaluation)
             report = _hidden(strategy, job, report, work, noise or Noise.secret())
             report, kept = _accounted(local, report, kept)
     seconds = clock() - began
-    vectors, owed = _encode(report, job, work, memory)
+    vectors, owed = _encode(report, job, work, client_state)
     loss = _finite(report.loss, client)
     content = ReportContent(
         run=order.run,
@@ -195,8 +198,8 @@ def _hidden(strategy: Strategy[Any], job: Job, report: Report, work: Work, noise
     )  # a loss is a figure of the data too
 
 
-def _accounted(local: Local, report: Report, kept: Memory) -> tuple[Report, Memory]:
-    """After DP-SGD: the report says what it has cost, and nothing of the data but the model; memory keeps the account."""
+def _accounted(local: Local, report: Report, kept: ClientState) -> tuple[Report, ClientState]:
+    """After DP-SGD: the report says what it has cost, and nothing of the data but the model; the client state keeps the account."""
     if not isinstance(local, Private) or local.ledger is None:
         return report, kept
     numbers = {LOCAL: local.spent()}
@@ -223,21 +226,25 @@ class _TrainingRecorder:
 
 
 def _train(
-    strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
-) -> tuple[Report, Memory]:
-    own = {key: value for key, value in memory.items() if not key.startswith(ERROR_FEEDBACK)}
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    evaluation: Mapping[str, Any],
+) -> tuple[Report, ClientState]:
+    own = {key: value for key, value in client_state.items() if not key.startswith(ERROR_FEEDBACK)}
     recorder = _TrainingRecorder(local)
     report, kept = strategy.work(job, cast(Local, recorder), own)
     if kept is own:
-        kept = memory
-    set_by_strategy = kept.get(LAST_MODEL) is not memory.get(LAST_MODEL)
+        kept = client_state
+    set_by_strategy = kept.get(LAST_MODEL) is not client_state.get(LAST_MODEL)
     trained = _trained_model(job, report, recorder)
     if trained is not None and not set_by_strategy:
         kept = {**kept, LAST_MODEL: trained}
-    if evaluation.get("track") and kept.get(LAST_MODEL) is not memory.get(LAST_MODEL):
+    if evaluation.get("track") and kept.get(LAST_MODEL) is not client_state.get(LAST_MODEL):
         track = _measure(((1.0, kept[LAST_MODEL]),), local)
         report = replace(report, numbers={**report.numbers, "track": track})
-    return report, _with_owed(kept, memory)
+    return report, _with_owed(kept, client_state)
 
 
 def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vector | None:
@@ -252,7 +259,7 @@ def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vec
     return recorder.trained
 
 
-def _with_owed(kept: Memory, before: Memory) -> Memory:
+def _with_owed(kept: ClientState, before: ClientState) -> ClientState:
     """What a codec owes for a vector that this phase does not send stays owed."""
     owed = {
         key: value
@@ -272,18 +279,22 @@ def _moments(local: Local) -> Report:
 
 
 def _evaluate(
-    strategy: Strategy[Any], job: Job, local: Local, memory: Memory, evaluation: Mapping[str, Any]
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    evaluation: Mapping[str, Any],
 ) -> Report:
     """Modes E-server, E-tuned and E-last."""
-    own = {key: value for key, value in memory.items() if not key.startswith(ERROR_FEEDBACK)}
+    own = {key: value for key, value in client_state.items() if not key.startswith(ERROR_FEEDBACK)}
     mixture = strategy.personal(job, local, own)
     numbers = {"server": _measure(mixture, local)}
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         tuned = tuple((weight, local.train(model, epochs=epochs).end) for weight, model in mixture)
         numbers["tuned"] = _measure(tuned, local)
-    if LAST_MODEL in memory:
-        numbers["last"] = _measure(((1.0, memory[LAST_MODEL]),), local)
+    if LAST_MODEL in client_state:
+        numbers["last"] = _measure(((1.0, client_state[LAST_MODEL]),), local)
     return Report({}, local.examples, numbers)
 
 
@@ -322,7 +333,7 @@ def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
 
 
 def _encode(
-    report: Report, job: Job, work: Work, memory: Memory
+    report: Report, job: Job, work: Work, client_state: ClientState
 ) -> tuple[dict[str, Encoded], dict[str, Vector]]:
     codec = Codec.from_wire(work.codec)
     vectors: dict[str, Encoded] = {}
@@ -333,7 +344,7 @@ def _encode(
             (None, b"") if index is None else (job.models[index], work.models[index].digest)
         )
         rng = generator(work.seed, "codec", job.client, work.round, work.phase, name)
-        error = memory.get(ERROR_FEEDBACK + name)
+        error = client_state.get(ERROR_FEEDBACK + name)
         if not np.isfinite(vector).all():
             raise PublicError(
                 f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr"

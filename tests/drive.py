@@ -16,8 +16,8 @@ import numpy as np
 from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Job,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -76,7 +76,7 @@ class Run:
     joins: Mapping[ClientId, int] = field(default_factory=dict)
     drop: Drop = lambda phase, round_, client: False
     shuffle: int = 0  # in which order clients do their work
-    memory: dict[ClientId, Memory] = field(default_factory=dict)
+    client_state: dict[ClientId, ClientState] = field(default_factory=dict)
     phases: list[tuple[Phase, tuple[ClientId, ...]]] = field(
         default_factory=list
     )  # folded, with their reporters
@@ -101,24 +101,26 @@ class Run:
 
     def personal(self, client: ClientId) -> Mixture:
         job = self._job("evaluate", client, self.strategy.serve(self.state, client))
-        return self.strategy.personal(job, self._local(job), self.memory.get(client, {}))
+        return self.strategy.personal(job, self._local(job), self.client_state.get(client, {}))
 
     def _phase(self, attempt: int) -> bool:
         phase = self.strategy.plan(
             self.state, View(self.round, self.setup.rounds, attempt, self.present())
         )
         phase = replace(phase, cohort=self._cohort(phase, attempt))
-        done: dict[ClientId, tuple[Report, Memory]] = {}
+        done: dict[ClientId, tuple[Report, ClientState]] = {}
         for client in generator(self.shuffle, "arrival").permutation(list(phase.cohort)).tolist():
             if not self.drop(phase.name, self.round, client):
                 job = self._job(phase.name, client, self.strategy.order(self.state, phase, client))
                 done[client] = self.strategy.work(
-                    job, self._local(job), self.memory.get(client, {})
+                    job, self._local(job), self.client_state.get(client, {})
                 )
                 _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
             return False
-        self.memory.update({client: memory for client, (_, memory) in done.items()})
+        self.client_state.update(
+            {client: client_state for client, (_, client_state) in done.items()}
+        )
         reports = frozen(tuple((client, done[client][0]) for client in sorted(done)))
         self.state = frozen(self.strategy.fold(self.state, phase, reports))
         self.phases.append((phase, tuple(sorted(done))))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from covey.agent.worker.sources import Source
-    from covey.shared.strategies.base import Memory
+    from covey.shared.strategies.base import ClientState
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 
 
@@ -299,7 +299,7 @@ def _quiet_torch() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> bytes:
+def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:
     """Named arrays as .npz. Returns the digest of the file."""
     import io
 
@@ -314,7 +314,7 @@ def save_memory(path: Path, memory: Memory, *, durable: bool = True) -> bytes:
     return digest(content)
 
 
-def load_memory(path: Path, digest: str = "") -> Memory:
+def load_memory(path: Path, digest: str = "") -> ClientState:
     """What `save_memory` wrote, with this digest in hex where it is known. Raises MemoryDamaged."""
     import hashlib
 

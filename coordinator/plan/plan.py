@@ -23,10 +23,10 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.wire import Wire
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Contrast,
     GradientCorrection,
     Job,
-    Memory,
     Order,
     Phase,
     Report,
@@ -178,7 +178,7 @@ class _DryRun:
         self.strategy = scenario.strategy
         self.clients = tuple(f"agent-{index:04d}" for index in range(min(known, DRY_AGENTS)))
         self.sample = min(known, math.ceil(self._cohort() * scenario.rounds.over_select))
-        self.memories: dict[ClientId, Memory] = {client: {} for client in self.clients}
+        self.client_states: dict[ClientId, ClientState] = {client: {} for client in self.clients}
         self.state: Any = self.strategy.init(setup)
         self.prices = _Prices(scenario.wire, scenario.federation, setup)
 
@@ -285,7 +285,9 @@ class _DryRun:
             self.scenario.task.outputs,
             math.prod(self.scenario.task.features),
         )
-        report, self.memories[client] = self.strategy.work(job, local, self.memories[client])
+        report, self.client_states[client] = self.strategy.work(
+            job, local, self.client_states[client]
+        )
         return report
 
     def _cost(

@@ -18,7 +18,7 @@ from covey.coordinator.run.run import Announce, Done, Effect, Run, SendOrder
 from covey.shared.client import decode_model, execute_order, simulated_noise
 from covey.shared.errors import CoveyError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Local, Memory, Setup
+from covey.shared.strategies.base import ClientId, ClientState, Local, Setup
 from covey.shared.wire.messages import OrderMessage
 
 LocalFor = Callable[[ClientId, OrderMessage], Local]
@@ -103,7 +103,7 @@ class InProcess(Driver):
     ) -> None:
         super().__init__(Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0), watch)
         self.local_for = local_for
-        self._memories: dict[ClientId, Memory] = {}
+        self._client_states: dict[ClientId, ClientState] = {}
 
     def answers(self, work: Work) -> list[Effect]:
         return [new for client, order in work for new in self._answer(client, order)]
@@ -112,12 +112,12 @@ class InProcess(Driver):
         assert order.work is not None  # noqa: S101 - the caller has looked
         layout = self.run.setup.layout
         models = [decode_model(self.run.content_of(ref.key), layout) for ref in order.work.models]
-        memory = self._memories.get(client, {})
+        client_state = self._client_states.get(client, {})
         noise = simulated_noise(order.work, client)
         report, kept = execute_order(
-            order, models, self.local_for(client, order), memory, client=client, noise=noise
+            order, models, self.local_for(client, order), client_state, client=client, noise=noise
         )
         effects = self.run.accept(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
-            self._memories[client] = kept
+            self._client_states[client] = kept
         return effects

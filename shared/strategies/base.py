@@ -8,7 +8,7 @@ there; `fold` takes what came back. The life of a run:
     while rounds remain:
         phase  = strategy.plan(state, view)                     # server
         order  = strategy.order(state, phase, client)           # server, per invited client
-        report, memory = strategy.work(job, local, memory)      # client
+        report, client_state = strategy.work(job, local, client_state)  # client
         state  = strategy.fold(state, phase, reports, average)           # server, reports in client-id order
 
 A state is a frozen dataclass of arrays, numbers, strings, None, tuples of these, and str-keyed dicts of
@@ -34,10 +34,12 @@ from covey.shared.wire.messages import DeviceWish
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
 Rows = npt.NDArray[np.int64]  # which training samples, in data order
-Memory = Mapping[str, npt.NDArray[Any]]  # what a client keeps between jobs, committed on acceptance
+ClientState = Mapping[
+    str, npt.NDArray[Any]
+]  # what a client keeps between jobs, committed on acceptance
 MODEL, GRADIENT = "model", "gradient"  # usual names of a report's vectors
 LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
-LAST_MODEL = "held"  # memory: the client's whole model (d,) after its latest local training in any phase, for mode E-last
+LAST_MODEL = "held"  # client state: the whole model (d,) after its latest local training in any phase, for mode E-last
 Mixture = tuple[
     tuple[float, Vector], ...
 ]  # (weight, model): predictions are weighted softmax means
@@ -365,8 +367,8 @@ class Strategy(BaseModel, Generic[S]):
         """The model (d,) behind a key that an order names, or the part of one that `work` knows how to take."""
         raise NotImplementedError
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        """The client half. The returned memory replaces the old one once the report is accepted."""
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        """The client half. The returned state replaces the old one once the report is accepted."""
         raise NotImplementedError
 
     def fold(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
@@ -402,7 +404,7 @@ class Strategy(BaseModel, Generic[S]):
         """What a client needs in order to be evaluated on the current state (mode E-server)."""
         raise NotImplementedError
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         """The model that this client would use now, from the order that `serve` made."""
         return ((1.0, job.models[0]),)
 

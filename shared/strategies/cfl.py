@@ -36,9 +36,9 @@ from covey.shared.numerics.clustering import (
 from covey.shared.numerics.vectors import Vector, combine, cosine, mean
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -207,11 +207,11 @@ class Cfl(ManyModels[CflState]):
             else super().model(state, key)
         )
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         done = local.train(job.models[0])
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), memory
+        ), client_state
 
     def fold(
         self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN

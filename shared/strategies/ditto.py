@@ -11,10 +11,17 @@ from typing import ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from covey.shared.strategies.base import GradientCorrection, Job, Local, Memory, Mixture, Report
+from covey.shared.strategies.base import (
+    ClientState,
+    GradientCorrection,
+    Job,
+    Local,
+    Mixture,
+    Report,
+)
 from covey.shared.strategies.bases.single import AveragedOnly
 
-OWN = "own"  # the personal model (d,) in the client's memory
+OWN = "own"  # the personal model (d,) in the client's state
 
 
 class Ditto(AveragedOnly):
@@ -32,11 +39,11 @@ class Ditto(AveragedOnly):
         0.1, ge=0, alias="lambda", description="strength of the pull towards the round's model"
     )
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        report, memory = super().work(job, local, memory)
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        report, client_state = super().work(job, local, client_state)
         anchor = job.models[0]
-        own = local.train(memory.get(OWN, anchor), GradientCorrection(anchor, self.lam)).end
-        return report, {**memory, OWN: own}
+        own = local.train(client_state.get(OWN, anchor), GradientCorrection(anchor, self.lam)).end
+        return report, {**client_state, OWN: own}
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        return ((1.0, memory.get(OWN, job.models[0])),)
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        return ((1.0, client_state.get(OWN, job.models[0])),)

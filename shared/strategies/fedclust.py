@@ -31,9 +31,9 @@ from covey.shared.numerics.clustering import (
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Proximity,
@@ -169,16 +169,18 @@ class FedClust(HardClustered[FedClustState]):
         length = {"epochs": state.epochs} if state.steps is None else {"steps": state.steps}
         return Order(models=("start",), numbers=length)
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         done = local.train(
             job.models[0], epochs=job.numbers.get("epochs"), steps=job.numbers.get("steps")
         )
         if job.phase == "train":
             return Report(
                 {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-            ), memory
+            ), client_state
         signature = done.end[job.layout.final_layer].copy()
-        return Report({"signature": signature}, local.examples, {}, done.steps, done.loss), memory
+        return Report(
+            {"signature": signature}, local.examples, {}, done.steps, done.loss
+        ), client_state
 
     def found(
         self, state: FedClustState, reports: Reports, average: Average = MEAN

@@ -22,10 +22,10 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine, dot
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     GradientCorrection,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -91,17 +91,19 @@ class FedDane(SingleModel[DaneState]):
             return state.gradient
         return state.model
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == GRADIENT:
             anchor, slope = job.models[0], local.gradient(job.models[0])
             # kept after training as well: a void second phase is repeated, and the server counts on it
-            kept = {**memory, ANCHOR: anchor, SLOPE: slope, ROUND: np.array([job.round])}
+            kept = {**client_state, ANCHOR: anchor, SLOPE: slope, ROUND: np.array([job.round])}
             return Report({GRADIENT: slope}, local.examples), kept
-        anchor, slope = _known(job, local, memory)
+        anchor, slope = _known(job, local, client_state)
         tilt = combine([(job.models[0], 1.0), (slope, -1.0)])
         done = local.train(anchor, GradientCorrection(anchor, self.mu, tilt))
         bases = {"model": 1} if len(job.models) > 1 else {}
-        return Report({"model": done.end}, local.examples, {}, done.steps, done.loss, bases), memory
+        return Report(
+            {"model": done.end}, local.examples, {}, done.steps, done.loss, bases
+        ), client_state
 
     def fold(
         self, state: DaneState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -127,12 +129,12 @@ class FedDane(SingleModel[DaneState]):
         )
 
 
-def _known(job: Job, local: Local, memory: Memory) -> tuple[Vector, Vector]:
+def _known(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:
     """w_t and h_i: sent and computed now, or as kept since the round's first phase."""
     if len(job.models) > 1:
         return job.models[1], local.gradient(job.models[1])
-    if ROUND not in memory or int(memory[ROUND][0]) != job.round:
+    if ROUND not in client_state or int(client_state[ROUND][0]) != job.round:
         raise DataError(
             f"agent {job.client} sent its gradient in round {job.round} but has it no more: was its folder deleted?"
         )
-    return memory[ANCHOR], memory[SLOPE]
+    return client_state[ANCHOR], client_state[SLOPE]

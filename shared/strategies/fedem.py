@@ -22,10 +22,10 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
+    ClientState,
     Expected,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -40,7 +40,7 @@ from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import averaged
 from covey.shared.strategies.bases.soft import merged
 
-PI = "pi"  # in a client's memory: its mixture weights (K,); HELD is its heaviest component after training
+PI = "pi"  # in a client's state: its mixture weights (K,); LAST_MODEL is its heaviest component after training
 SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost
 
 Shares = npt.NDArray[np.float64]
@@ -98,10 +98,10 @@ class FedEm(Strategy[FedEmState]):
     def model(self, state: FedEmState, key: str) -> Vector:
         return state.components[int(key)]
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == "count":
-            return Report({}, local.examples), memory
-        pi = self._own(memory, len(job.models))
+            return Report({}, local.examples), client_state
+        pi = self._own(client_state, len(job.models))
         losses = [local.losses(model) for model in job.models]
         shares = _expected(pi, losses)
         pi = shares.mean(axis=0)
@@ -119,7 +119,7 @@ class FedEm(Strategy[FedEmState]):
             ),  # a sample's losses are weighted by its shares, which sum to 1
             {f"component-{k}": k for k in range(len(done))},
         )
-        return report, {**memory, PI: pi, LAST_MODEL: done[int(np.argmax(pi))].end}
+        return report, {**client_state, PI: pi, LAST_MODEL: done[int(np.argmax(pi))].end}
 
     def fold(
         self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -144,9 +144,9 @@ class FedEm(Strategy[FedEmState]):
     def serve(self, state: FedEmState, client: ClientId) -> Order:
         return Order(models=tuple(str(k) for k in range(self.n_clusters)))
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        pi = self._own(memory, len(job.models))
-        if PI not in memory:
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        pi = self._own(client_state, len(job.models))
+        if PI not in client_state:
             losses = [local.losses(model) for model in job.models]
             for _ in range(self.entry_steps):
                 pi = _expected(pi, losses).mean(axis=0)
@@ -174,9 +174,10 @@ class FedEm(Strategy[FedEmState]):
             return TrainingResult(model, steps=0, loss=0.0)
         return local.train(model, weights=shares)
 
-    def _own(self, memory: Memory, components: int) -> Shares:
+    def _own(self, client_state: ClientState, components: int) -> Shares:
         return np.asarray(
-            memory[PI] if PI in memory else np.full(components, 1 / components), np.float64
+            client_state[PI] if PI in client_state else np.full(components, 1 / components),
+            np.float64,
         )
 
     def _improved(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:

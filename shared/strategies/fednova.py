@@ -20,11 +20,11 @@ from covey.shared.numerics.averages import MEAN, Average, lower_median
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     LARGEST,
+    ClientState,
     Expected,
     GradientCorrection,
     Job,
     Local,
-    Memory,
     Phase,
     Report,
     Reports,
@@ -94,12 +94,12 @@ class FedNova(SingleModel[NovaState]):
     def plan(self, state: NovaState, view: View) -> Phase:
         return replace(super().plan(state, view), numbers={WORK: Expected(most=LARGEST)})
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         done = local.train(job.models[0], GradientCorrection(job.models[0], self.mu))
         numbers = {WORK: accumulated(done.steps, job.training, self.mu)}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}
-        ), memory
+        ), client_state
 
     def fold(
         self, state: NovaState, phase: Phase, reports: Reports, average: Average = MEAN

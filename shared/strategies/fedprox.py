@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import GradientCorrection, Job, Local, Memory, Report
+from covey.shared.strategies.base import ClientState, GradientCorrection, Job, Local, Report
 from covey.shared.strategies.bases.single import AveragedOnly
 
 
@@ -33,13 +33,13 @@ class FedProx(AveragedOnly):
         description="chance that a client stops after 1 to E - 1 epochs, drawn per client and round",
     )
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         anchor, epochs = job.models[0], self._epochs(job)
         done = local.train(anchor, GradientCorrection(anchor, self.mu), epochs=epochs)
         numbers = {"epochs": epochs}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}
-        ), memory
+        ), client_state
 
     def _epochs(self, job: Job) -> int:
         """E, or fewer where the run's seed makes this client a straggler in this round: uniform in [1, E)."""

@@ -17,9 +17,9 @@ from pydantic import Field
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
+    ClientState,
     Job,
     Local,
-    Memory,
     Phase,
     Report,
     Reports,
@@ -57,11 +57,13 @@ class FedSgd(SingleModel[SgdState]):
     def plan(self, state: SgdState, view: View) -> Phase:
         return Phase(sizes={"gradient": state.model.size})
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         model = job.models[0]
         gradient = local.gradient(model, batch=None if self.batch == "full" else self.batch)
         gradient = decayed(gradient, model, job)
-        return Report({"gradient": gradient}, local.examples, {}, 1, local.loss(model)), memory
+        return Report(
+            {"gradient": gradient}, local.examples, {}, 1, local.loss(model)
+        ), client_state
 
     def fold(
         self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN

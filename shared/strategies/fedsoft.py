@@ -24,11 +24,11 @@ from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
+    ClientState,
     Expected,
     GradientCorrection,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -41,7 +41,7 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
-VELOCITY = "velocity"  # in a client's memory: its optimiser's (P,)
+VELOCITY = "velocity"  # in a client's state: its optimiser's (P,)
 
 
 @dataclass(frozen=True)
@@ -132,17 +132,17 @@ class FedSoft(Strategy[FedSoftState]):
             return mean(list(zip(state.models, self._importance(state, key[1:]), strict=True)))
         return state.models[int(key)]
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == "estimate":
             return Report(
                 {}, local.examples, {"importance": self._estimate(job.models, local)}
-            ), memory
+            ), client_state
         anchor, strength = job.models[0], float(job.numbers["pull"])
-        start = memory[LAST_MODEL] if LAST_MODEL in memory else job.models[-1]
+        start = client_state[LAST_MODEL] if LAST_MODEL in client_state else job.models[-1]
         done = local.train(
-            start, GradientCorrection(anchor, strength), velocity=memory.get(VELOCITY)
+            start, GradientCorrection(anchor, strength), velocity=client_state.get(VELOCITY)
         )
-        kept = {**memory, LAST_MODEL: done.end}
+        kept = {**client_state, LAST_MODEL: done.end}
         if self.persistent_optimizer and done.velocity is not None:
             kept[VELOCITY] = done.velocity
         return Report(
@@ -172,9 +172,9 @@ class FedSoft(Strategy[FedSoftState]):
             models=(f"@{client}",) if client in state.importance else ("start",), cluster=cluster
         )
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        if LAST_MODEL in memory:
-            return ((1.0, memory[LAST_MODEL]),)
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        if LAST_MODEL in client_state:
+            return ((1.0, client_state[LAST_MODEL]),)
         if not job.models:
             raise DataError(
                 f"agent {job.client} has trained in this run but its model is gone: was its folder deleted?"

@@ -24,10 +24,10 @@ from covey.shared.numerics.clustering import Distance, distances, kmeans, neares
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     GradientCorrection,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -157,7 +157,7 @@ class Fesem(HardClustered[FesemState]):
             return mean([(centre, 1.0) for centre in state.models])
         return super().model(state, key)
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         pull = (
             GradientCorrection(job.models[0], job.numbers["mu"])
             if job.numbers.get("mu")
@@ -166,7 +166,7 @@ class Fesem(HardClustered[FesemState]):
         done = local.train(job.models[0], pull, epochs=job.numbers.get("epochs"))
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), memory
+        ), client_state
 
     def found(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         state = self._keep(state, reports)

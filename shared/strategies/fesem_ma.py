@@ -37,11 +37,11 @@ from covey.shared.numerics.vectors import Layout, Vector, mean, release, squared
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Expected,
     GradientCorrection,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -204,7 +204,7 @@ class FesemMa(HardClustered[FesemMaState]):
             return mean([(centre, 1.0) for centre in state.models])
         return super().model(state, key)
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         """What comes has the right order of units: clients need to know nothing of matching."""
         start = (
             job.models[0]
@@ -223,7 +223,7 @@ class FesemMa(HardClustered[FesemMaState]):
         bases = {"model": 0} if job.models else {}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, bases
-        ), memory
+        ), client_state
 
     def found(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
         state = _kept(state, reports)

@@ -23,11 +23,11 @@ from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Contrast,
     Expected,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -145,18 +145,18 @@ class Fuzzy(Strategy[FuzzyState]):
             return mean(list(zip(state.models, state.counts[key[1:]], strict=True)))
         return state.models[int(key)]
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == "entry":
             return Report(
                 {}, local.examples, {"counts": self._count(job, job.models[0], local)}
-            ), memory
+            ), client_state
         received = job.models[0]
         done = local.train(received, contrast=self._contrast())
         counted = received if self.counts == "received" else done.end
         numbers = {"counts": self._count(job, counted, local)}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, {"model": 0}
-        ), memory
+        ), client_state
 
     def fold(
         self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN

@@ -26,10 +26,10 @@ from covey.shared.strategies.base import (
     GRADIENT,
     LARGEST,
     ClientId,
+    ClientState,
     Expected,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -211,28 +211,30 @@ class Ifca(ManyModels[IfcaState]):
 
     # -- the client ------------------------------------------------------------------------------------
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == "seed":
             done = local.train(job.models[0])
             return Report(
                 {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-            ), memory
+            ), client_state
         models = self._hypotheses(job)
         losses = comparable([local.loss(model) for model in models]).tolist()
         if job.phase in ("score", "rate"):
-            return Report({}, local.examples, {"losses": losses}), memory
+            return Report({}, local.examples, {"losses": losses}), client_state
         at = self._best(models, losses, local)
         numbers = {"choice": job.numbers.get("choice", at), "losses": losses}
         if self.averaging == "gradient":
             gradient = decayed(local.gradient(models[at]), models[at], job)
-            return Report({"gradient": gradient}, local.examples, numbers, 1, losses[at]), memory
+            return Report(
+                {"gradient": gradient}, local.examples, numbers, 1, losses[at]
+            ), client_state
         done = local.train(models[at])
         bases = {} if self.shared_trunk else {"model": at}
         return Report(
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, bases
-        ), memory
+        ), client_state
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         models = self._hypotheses(job)
         losses = [local.loss(model) for model in models] if len(models) > 1 else [0.0]
         return ((1.0, models[self._best(models, losses, local)]),)

@@ -5,7 +5,7 @@ next takes part, as a public suite does; the authors' code averages uniformly an
 Everyone starts from the common initial model; the authors start from a model that FedAvg has trained.
 Another widely used library shares the first layers under the same name; the paper shares the last.
 
-Only shared values travel, in both directions. A client's own layers lie in its memory, inside the model that it held
+Only shared values travel, in both directions. A client's own layers lie in its client state, inside the model that it held
 after its last training. Who is new gets the own layers' initial values once, beside the shared part.
 """
 
@@ -24,9 +24,9 @@ from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
+    ClientState,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -80,13 +80,13 @@ class LgFedAvg(Strategy[LgState]):
     def model(self, state: LgState, key: str) -> Vector:
         return state.start if key == START else state.shared
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         spans = _shared_spans(job.layout, self.shared_layers)
-        done = local.train(_composed(job, memory, spans))
+        done = local.train(_composed(job, client_state, spans))
         shared = _split(done.end, spans)[1]
         vectors, bases = ({"shared": shared}, {"shared": 0}) if shared.size else ({}, {})
         return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {
-            **memory,
+            **client_state,
             LAST_MODEL: done.end,
         }
 
@@ -111,8 +111,8 @@ class LgFedAvg(Strategy[LgState]):
         new = client not in state.trained and state.start.size
         return Order(models=(*[SHARED] * bool(state.shared.size), *[START] * bool(new)))
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        return ((1.0, _composed(job, memory, _shared_spans(job.layout, self.shared_layers))),)
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        return ((1.0, _composed(job, client_state, _shared_spans(job.layout, self.shared_layers))),)
 
     def clusters(self, state: LgState) -> tuple[Vector, ...]:
         """What a newcomer starts from: the shared values on initial own layers; none where nothing is shared."""
@@ -139,12 +139,12 @@ def _shared_spans(layout: Layout, count: int) -> Spans:
     )
 
 
-def _composed(job: Job, memory: Memory, spans: Spans) -> Vector:
+def _composed(job: Job, client_state: ClientState, spans: Spans) -> Vector:
     """The shared values on the client's own layers, or on the initial ones if it has none yet."""
     parts = list(job.models)
     shared = parts.pop(0) if spans else np.empty(0, np.float32)
-    if LAST_MODEL in memory:
-        return _joined(_split(memory[LAST_MODEL], spans)[0], shared, spans)
+    if LAST_MODEL in client_state:
+        return _joined(_split(client_state[LAST_MODEL], spans)[0], shared, spans)
     if not parts and shared.size < job.layout.size:
         raise DataError(
             f"agent {job.client} has trained in this run but its own layers are gone: was its folder deleted?"

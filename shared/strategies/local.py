@@ -19,9 +19,9 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
+    ClientState,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -76,10 +76,10 @@ class LocalOnly(Strategy[LocalState]):
     def model(self, state: LocalState, key: str) -> Vector:
         return state.start
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         done = local.train(job.models[0], epochs=int(job.numbers["epochs"]))
         return Report({}, local.examples, {}, done.steps, done.loss), {
-            **memory,
+            **client_state,
             LAST_MODEL: done.end,
         }
 
@@ -95,9 +95,9 @@ class LocalOnly(Strategy[LocalState]):
     def serve(self, state: LocalState, client: ClientId) -> Order:
         return Order() if client in state.trained else Order(models=("start",))
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
-        if LAST_MODEL in memory:
-            return ((1.0, memory[LAST_MODEL]),)
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        if LAST_MODEL in client_state:
+            return ((1.0, client_state[LAST_MODEL]),)
         if not job.models:
             raise DataError(
                 f"agent {job.client} has trained in this run but its model is gone: was its folder deleted?"

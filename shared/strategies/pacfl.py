@@ -36,10 +36,10 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     LARGEST,
     ClientId,
+    ClientState,
     Expected,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Proximity,
@@ -168,14 +168,16 @@ class Pacfl(HardClustered[PacflState]):
             )  # its signature is still wanted: this training helps nobody but itself
         return super().order(state, phase, client)
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == "train":
             done = local.train(job.models[0])
             return Report(
                 {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-            ), memory
+            ), client_state
         vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
-        return Report({"signature": vectors.ravel()}, local.examples, {"labels": labels}), memory
+        return Report(
+            {"signature": vectors.ravel()}, local.examples, {"labels": labels}
+        ), client_state
 
     def found(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
         state, clients = self._keep(state, reports)

@@ -23,9 +23,9 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -82,7 +82,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         factor = factor_in(state.schedule, state.round)
         return Order(models=("0",), numbers={} if factor == 1 else {"beta": self.beta * factor})
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         model, steps = job.models[0], 0
         beta = float(job.numbers.get("beta", self.beta))
         for batches in local.batches():
@@ -90,7 +90,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
                 model, steps = self._step(local, model, group, beta), steps + 1
         return Report(
             {"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}
-        ), memory
+        ), client_state
 
     def fold(
         self, state: PerFedAvgState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -99,7 +99,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         model = averaged(reports, otherwise=state.model, uniform=uniform, average=average)
         return replace(state, model=model, round=state.round + 1)
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]
         if self.adapt_epochs is None:
             return (

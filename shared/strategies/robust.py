@@ -23,9 +23,9 @@ from covey.shared.numerics.clustering import nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, mean
 from covey.shared.strategies.base import (
+    ClientState,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -149,7 +149,7 @@ class Robust(HardClustered[RobustState]):
             else phase
         )
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == "train" and self.averaging == "gradient":
             model = job.models[0]
             return Report(
@@ -158,7 +158,7 @@ class Robust(HardClustered[RobustState]):
                 {},
                 1,
                 local.loss(model),
-            ), memory
+            ), client_state
         epochs = job.numbers.get("epochs")
         done = (
             local.train(job.models[0])
@@ -168,7 +168,9 @@ class Robust(HardClustered[RobustState]):
         vectors = {"model": done.end}
         if job.phase != "train" and self.features == "logreg":
             vectors["logreg"] = logistic(local, job.models[0])
-        return Report(vectors, local.examples, {}, done.steps, done.loss, {"model": 0}), memory
+        return Report(
+            vectors, local.examples, {}, done.steps, done.loss, {"model": 0}
+        ), client_state
 
     def found(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
         reports = self._comparable(state, reports)

@@ -28,7 +28,14 @@ from covey.shared.numerics.matching import permute
 from covey.shared.numerics.vectors import Layout, Tensor, Vector, combine, mean
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import LAST_MODEL, ClientId, Memory, Rows, Setup, TrainingResult
+from covey.shared.strategies.base import (
+    LAST_MODEL,
+    ClientId,
+    ClientState,
+    Rows,
+    Setup,
+    TrainingResult,
+)
 from covey.shared.strategies.perfedavg import groups
 from tests import clock
 from tests.bowl import NO_CORRECTION, Bowl, Softmax, softmax_client
@@ -128,9 +135,11 @@ class Ended:
         return [row["reported"] for row in rows if row.get("phase") == "train"]
 
 
-def _held(memories: Mapping[ClientId, Memory]) -> dict[ClientId, Vector]:
+def _held(client_states: Mapping[ClientId, ClientState]) -> dict[ClientId, Vector]:
     return {
-        client: memory[LAST_MODEL] for client, memory in memories.items() if LAST_MODEL in memory
+        client: client_state[LAST_MODEL]
+        for client, client_state in client_states.items()
+        if LAST_MODEL in client_state
     }
 
 
@@ -139,7 +148,7 @@ def in_process(folder: Path, scene: Scenario, setup: Setup, people: People) -> E
     run = driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )
-    return Ended(run, _held(driver._memories))
+    return Ended(run, _held(driver._client_states))
 
 
 def wire(folder: Path, scene: Scenario, setup: Setup, people: People) -> Ended:

@@ -73,9 +73,9 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
 ) -> None:
     driver, latest = played(tmp_path, method)
     held = {
-        client: memory[LAST_MODEL]
-        for client, memory in driver._memories.items()
-        if LAST_MODEL in memory
+        client: client_state[LAST_MODEL]
+        for client, client_state in driver._client_states.items()
+        if LAST_MODEL in client_state
     }
     if method == "perfedavg":  # it steps by hand
         assert set(held) == set(driver.run.facts.trained)

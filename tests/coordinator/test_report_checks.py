@@ -17,7 +17,7 @@ from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import ClientId, Expected, Memory, Phase
+from covey.shared.strategies.base import ClientId, ClientState, Expected, Phase
 from covey.shared.wire.messages import ReportContent
 from tests.small_run import METHODS, clients, local_for, rules, scenario, setup
 
@@ -85,7 +85,7 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
         rounds={"count": 2},
     )
     people, draw, refused = clients(scene=scene), generator(3, "junk", method), 0
-    memories: dict[ClientId, Memory] = {}
+    client_states: dict[ClientId, ClientState] = {}
     run = Run.start(tmp_path, scene, setup(scene), rules(scene), "r", 0.0)
     run.samples |= dict.fromkeys(people, (24, 24))
     for client in people:
@@ -106,9 +106,9 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
                 decode_model(run.content_of(ref.key), run.setup.layout) for ref in work.models
             ]
             honest, kept = execute_order(
-                first.order, models, local, memories.get(first.client, {}), client=first.client
+                first.order, models, local, client_states.get(first.client, {}), client=first.client
             )
-            memories[first.client] = kept
+            client_states[first.client] = kept
         for _ in range(3):
             poisoned = honest.model_copy(update={"numbers": spoiled(dict(honest.numbers), draw)})
             try:

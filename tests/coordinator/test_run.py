@@ -17,7 +17,7 @@ from covey.coordinator.run.run import Effect, Run, SendOrder
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
-from covey.shared.strategies.base import ClientId, Memory, Report, Training
+from covey.shared.strategies.base import ClientId, ClientState, Report, Training
 from covey.shared.wire.messages import ReportContent
 from tests.small_run import (
     METHODS,
@@ -88,7 +88,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     people = clients(scene=scene)
     newcomers = frozenset(late)
     undisturbed = in_process(tmp_path / "whole", scene, newcomers=newcomers)
-    memories: dict[ClientId, Memory] = {}
+    client_states: dict[ClientId, ClientState] = {}
     folder = tmp_path / "killed"
     run = Run.start(
         folder, scene, setup(scene), rules(scene, newcomers=newcomers), "in-process", 0.0
@@ -109,10 +109,10 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
         ]
         local = local_for(people)(first.client, first.order)
         report, kept = execute_order(
-            first.order, models, local, memories.get(first.client, {}), client=first.client
+            first.order, models, local, client_states.get(first.client, {}), client=first.client
         )
         run.accept(first.client, report.to_bytes(), 0.0)
-        memories[first.client] = kept
+        client_states[first.client] = kept
         settings = rules(scene, newcomers=newcomers)
         run, _ = Run.resume(
             folder, scene, setup(scene), settings, 0.0

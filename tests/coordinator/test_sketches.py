@@ -107,7 +107,7 @@ def killed_everywhere(folder: Path, scene: Any) -> None:
     """The run, begun again from its checkpoint whenever a step was closed."""
     people = clients(8, scene)
     known = {client: (local.examples, local.examples) for client, local in people.items()}
-    memories: dict[ClientId, Any] = {}
+    client_states: dict[ClientId, Any] = {}
     run = Run.start(folder, scene, setup(scene), rules(scene), IN_PROCESS, 0.0)
     first: list[Effect] = []
     while True:
@@ -115,12 +115,14 @@ def killed_everywhere(folder: Path, scene: Any) -> None:
         effects = [*first, *run.desired()]
         for client in known:
             effects += run.handle(Joined(client), 0.0)
-        if not answered(run, effects, memories, local_for(people)):
+        if not answered(run, effects, client_states, local_for(people)):
             return
         run, first = Run.resume(folder, scene, setup(scene), rules(scene), 0.0)
 
 
-def answered(run: Run, effects: list[Effect], memories: dict[ClientId, Any], local: Any) -> bool:
+def answered(
+    run: Run, effects: list[Effect], client_states: dict[ClientId, Any], local: Any
+) -> bool:
     """Report what the open step wants; False where the run wants nothing more."""
     newest: dict[ClientId, OrderMessage] = {
         one.client: one.order for one in effects if isinstance(one, SendOrder)
@@ -131,8 +133,8 @@ def answered(run: Run, effects: list[Effect], memories: dict[ClientId, Any], loc
         models = [
             decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models
         ]
-        report, memories[client] = execute_order(
-            order, models, local(client, order), memories.get(client, {}), client=client
+        report, client_states[client] = execute_order(
+            order, models, local(client, order), client_states.get(client, {}), client=client
         )
         run.accept(client, report.to_bytes(), 0.0)
     return bool(work)

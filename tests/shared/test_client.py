@@ -13,7 +13,7 @@ from covey.shared.client import ERROR_FEEDBACK, decode_model, encode_model, exec
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.numerics.vectors import Vector
 from covey.shared.seeds import generator
-from covey.shared.strategies.base import LAST_MODEL, Job, Local, Memory, Report, Training
+from covey.shared.strategies.base import LAST_MODEL, ClientState, Job, Local, Report, Training
 from covey.shared.strategies.ditto import OWN, Ditto
 from covey.shared.strategies.fedavg import FedAvg
 from covey.shared.strategies.fedclust import FedClust
@@ -60,31 +60,31 @@ def bowl(*minimum: float) -> Bowl:
 def done(
     local: Any,
     wanted: OrderMessage | None = None,
-    memory: Memory | None = None,
+    client_state: ClientState | None = None,
     start: Vector = START,
-) -> tuple[ReportContent, Memory]:
+) -> tuple[ReportContent, ClientState]:
     return execute_order(
         wanted or order(),
         [start],
         local,
-        memory or {},
+        client_state or {},
         client="pi",
         clock=iter((1.0, 3.5)).__next__,
     )
 
 
-def same(a: Memory, b: Memory) -> bool:
+def same(a: ClientState, b: ClientState) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
 def test_a_report_says_whose_it_is_and_carries_the_trained_model() -> None:
     local = bowl()
-    content, memory = done(local)
+    content, client_state = done(local)
     assert (content.run, content.step, content.client, content.examples) == ("r", 9, "pi", 10)
     assert (content.steps, content.seconds, content.failure) == (4, 2.5, None)
     trained = decode(content.vectors["model"], length=2)
     assert np.array_equal(trained, local.train(START).end)
-    assert same(memory, {LAST_MODEL: trained})
+    assert same(client_state, {LAST_MODEL: trained})
 
 
 def test_the_same_order_makes_the_same_bytes() -> None:
@@ -112,34 +112,36 @@ def test_a_difference_names_the_model_of_the_order_as_its_base() -> None:
 
 def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
     wanted = order(codec=Codec("topk", delta=True, keep=0.5))
-    content, memory = done(bowl(), wanted)
+    content, client_state = done(bowl(), wanted)
     trained = bowl().train(START).end
     assert np.allclose(
         decode(content.vectors["model"], length=2, bases=lambda _: START), [0, trained[1]]
     )
-    assert np.allclose(memory[ERROR_FEEDBACK + "model"], [trained[0], 0])
-    again, _ = done(bowl(), wanted, memory)
+    assert np.allclose(client_state[ERROR_FEEDBACK + "model"], [trained[0], 0])
+    again, _ = done(bowl(), wanted, client_state)
     late = decode(again.vectors["model"], length=2, bases=lambda _: START)
     assert np.allclose(late, [2 * trained[0], 0])
 
 
 def test_another_phase_leaves_what_topk_owes_alone() -> None:
     owed = {ERROR_FEEDBACK + "model": flat(1, 1), LAST_MODEL: START}
-    content, memory = done(bowl(), order(phase="evaluate"), owed)
+    content, client_state = done(bowl(), order(phase="evaluate"), owed)
     assert content.vectors == {}
-    assert memory is owed
+    assert client_state is owed
 
 
 def test_a_strategy_never_sees_what_a_codec_owes(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[set[str]] = []
     original = FedAvg.work
 
-    def spy(self: FedAvg, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
-        seen.append(set(memory))
-        return original(self, job, local, memory)
+    def spy(
+        self: FedAvg, job: Job, local: Local, client_state: ClientState
+    ) -> tuple[Report, ClientState]:
+        seen.append(set(client_state))
+        return original(self, job, local, client_state)
 
     monkeypatch.setattr(FedAvg, "work", spy)
-    _, kept = done(bowl(), memory={ERROR_FEEDBACK + "other": flat(1, 1), "mine": START})
+    _, kept = done(bowl(), client_state={ERROR_FEEDBACK + "other": flat(1, 1), "mine": START})
     assert seen == [{"mine"}]
     assert set(kept) == {ERROR_FEEDBACK + "other", "mine", LAST_MODEL}
 
@@ -147,9 +149,9 @@ def test_a_strategy_never_sees_what_a_codec_owes(monkeypatch: pytest.MonkeyPatch
 def test_a_strategy_that_sends_no_model_may_set_the_held_one_itself() -> None:
     local_only = LocalOnly(epochs=1).model_dump(mode="json")
     wanted = order(strategy=local_only, numbers={"epochs": 1}, evaluation={"track": True})
-    content, memory = done(bowl(), wanted)
+    content, client_state = done(bowl(), wanted)
     assert content.vectors == {}
-    assert np.array_equal(memory[LAST_MODEL], bowl().train(START, epochs=1).end)
+    assert np.array_equal(client_state[LAST_MODEL], bowl().train(START, epochs=1).end)
     assert content.numbers["track"]["n"] == 10
 
 
@@ -166,26 +168,26 @@ def test_a_phase_before_the_rounds_that_trains_holds_the_whole_model_though_it_s
     wanted = order(
         phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
     )
-    content, memory = done(bowl(), wanted, {LAST_MODEL: flat(7, 7)})
+    content, client_state = done(bowl(), wanted, {LAST_MODEL: flat(7, 7)})
     trained = bowl().train(START, epochs=1).end
     assert np.array_equal(decode(content.vectors["signature"], length=1), trained[1:])
-    assert same(memory, {LAST_MODEL: trained})
+    assert same(client_state, {LAST_MODEL: trained})
 
 
 def test_who_trains_several_models_in_a_phase_holds_the_one_that_it_sends() -> None:
-    content, memory = done(
+    content, client_state = done(
         bowl(), order(strategy=Ditto(**{"lambda": 1.0}).model_dump(mode="json", by_alias=True))
     )
-    assert np.array_equal(memory[LAST_MODEL], decode(content.vectors["model"], length=2))
-    assert not np.array_equal(memory[LAST_MODEL], memory[OWN])
+    assert np.array_equal(client_state[LAST_MODEL], decode(content.vectors["model"], length=2))
+    assert not np.array_equal(client_state[LAST_MODEL], client_state[OWN])
 
 
 def test_what_a_phase_holds_changes_no_byte_of_its_report() -> None:
     wanted = order(
         phase="signature", strategy=FedClust().model_dump(mode="json"), numbers={"epochs": 1}
     )
-    content, memory = done(bowl(), wanted)
-    assert done(bowl(), wanted, memory)[0].to_bytes() == content.to_bytes()
+    content, client_state = done(bowl(), wanted)
+    assert done(bowl(), wanted, client_state)[0].to_bytes() == content.to_bytes()
     assert (set(content.vectors), content.numbers) == ({"signature"}, {})
 
 
@@ -242,8 +244,8 @@ def test_a_mixture_of_models_mixes_what_they_predict_by_weight(
 def test_tracking_measures_the_model_right_after_training() -> None:
     local = replace(softmax_client((0, 1), seed=1), training=TRAINING)
     wanted = order(local, evaluation={"track": True})
-    content, memory = done(local, wanted, start=np.zeros(local.layout.size, np.float32))
-    logits = local.predict(memory[LAST_MODEL], "test")
+    content, client_state = done(local, wanted, start=np.zeros(local.layout.size, np.float32))
+    logits = local.predict(client_state[LAST_MODEL], "test")
     assert content.numbers["track"]["accuracy"] == pytest.approx(
         np.mean(logits.argmax(1) == local.y)
     )

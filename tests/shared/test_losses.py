@@ -74,14 +74,14 @@ def test_fedsoft_gives_all_samples_to_the_cluster_that_did_not_diverge() -> None
 
 
 def test_fedem_leaves_a_component_that_diverged_alone_and_trains_the_others() -> None:
-    report, memory = FedEm(n_clusters=2, share_memberships=True).work(
+    report, client_state = FedEm(n_clusters=2, share_memberships=True).work(
         job(DIVERGED, GOOD), CLIENT, {}
     )
     assert report.numbers["pi"] == [0.0, 1.0]
     assert report.vectors["component-0"] == pytest.approx(DIVERGED)
     assert GOOD[0] < report.vectors["component-1"][0] <= 4.0
     assert math.isfinite(report.loss)
-    assert memory["pi"].tolist() == [0.0, 1.0]
+    assert client_state["pi"].tolist() == [0.0, 1.0]
 
 
 def _travels(numbers: Any) -> Any:

@@ -93,8 +93,8 @@ def test_feddane_draws_anew_when_those_of_the_first_phase_are_gone_or_the_phase_
 def test_feddane_clients_new_in_the_second_phase_compute_their_gradient_first() -> None:
     strategy, local = FedDane(), Bowl(flat(8.0), training=ONE)
     layout = bowl_layout(1)
-    _, memory = strategy.work(job(flat(0.0), phase="gradient", layout=layout), local, {})
-    kept, _ = strategy.work(job(flat(-2.0), layout=layout), local, memory)
+    _, client_state = strategy.work(job(flat(0.0), phase="gradient", layout=layout), local, {})
+    kept, _ = strategy.work(job(flat(-2.0), layout=layout), local, client_state)
     fresh, _ = strategy.work(job(flat(-2.0), flat(0.0), layout=layout), local, {})
     assert kept.vectors["model"] == pytest.approx(
         [1.0]
@@ -105,9 +105,9 @@ def test_feddane_clients_new_in_the_second_phase_compute_their_gradient_first() 
 
 def test_feddane_refuses_to_train_on_a_gradient_of_another_round() -> None:
     strategy, local, layout = FedDane(), Bowl(flat(8.0), training=ONE), bowl_layout(1)
-    _, memory = strategy.work(job(flat(0.0), phase="gradient", layout=layout), local, {})
+    _, client_state = strategy.work(job(flat(0.0), phase="gradient", layout=layout), local, {})
     with pytest.raises(DataError, match="round 1"):
-        strategy.work(job(flat(-2.0), round_=1, layout=layout), local, memory)
+        strategy.work(job(flat(-2.0), round_=1, layout=layout), local, client_state)
     with pytest.raises(DataError, match="folder"):
         strategy.work(job(flat(-2.0), layout=layout), local, {})
 

@@ -16,11 +16,15 @@ def test_fedem_shares_are_weights_times_likelihoods() -> None:
     draw = np.random.default_rng(0)
     models = [draw.normal(size=client.layout.size).astype(np.float32) for _ in range(2)]
     pi = np.array([0.7, 0.3])
-    _, memory = FedEm(n_clusters=2).work(job(*models), replace(client, training=ONE), {"pi": pi})
+    _, client_state = FedEm(n_clusters=2).work(
+        job(*models), replace(client, training=ONE), {"pi": pi}
+    )
     likely = pi * np.exp(
         -np.stack([client.losses(model).astype(np.float64) for model in models], axis=1)
     )
-    assert memory["pi"] == pytest.approx((likely / likely.sum(axis=1, keepdims=True)).mean(axis=0))
+    assert client_state["pi"] == pytest.approx(
+        (likely / likely.sum(axis=1, keepdims=True)).mean(axis=0)
+    )
 
 
 def test_fedem_trains_each_component_on_its_share_of_every_sample() -> None:
@@ -28,21 +32,21 @@ def test_fedem_trains_each_component_on_its_share_of_every_sample() -> None:
     models = flat(1, 0), flat(0, 0)
     losses = np.array([0.5, 1.0])
     share = np.exp(-losses) / np.exp(-losses).sum()
-    report, memory = FedEm(n_clusters=2).work(job(*models), local, {})
+    report, client_state = FedEm(n_clusters=2).work(job(*models), local, {})
     for k, model in enumerate(models):  # divided by the batch size, not by the sum of shares
         assert close(
             report.vectors[f"component-{k}"], model + 0.5 * share[k] * (flat(1, 1) - model)
         )
     assert report.loss == pytest.approx(float(share @ losses))
-    assert memory["held"] is report.vectors["component-0"]
+    assert client_state["held"] is report.vectors["component-0"]
     assert "pi" not in report.numbers
 
 
 def test_fedem_revives_a_component_whose_weight_was_zero() -> None:
-    _, memory = FedEm(n_clusters=2).work(
+    _, client_state = FedEm(n_clusters=2).work(
         job(flat(90, 0), flat(0, 0)), Bowl(flat(0, 0)), {"pi": np.array([1.0, 0.0])}
     )
-    assert memory["pi"] == pytest.approx([0, 1], abs=1e-6)
+    assert client_state["pi"] == pytest.approx([0, 1], abs=1e-6)
 
 
 def test_fedem_components_are_means_by_samples() -> None:
@@ -74,8 +78,8 @@ def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> Non
         two_groups(2, spread=0),
         drop=lambda phase, round_, client: client == "c00",
     )
-    assert "c00" not in end.memory
-    assert set(end.memory["c01"]) == {"pi", "held"}
+    assert "c00" not in end.client_state
+    assert set(end.client_state["c01"]) == {"pi", "held"}
     assert end.strategy.memberships(end.state) == {}
 
 

@@ -43,7 +43,7 @@ def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
     state = FedSoftState(flat(0, 0), centres, 7, 1.0, {"c": importance}, {"c": 10}, trained=("c",))
     order = strategy.order(state, Phase(), "c")
     assert order.models == ("@c",)  # one vector, whatever K
-    report, memory = strategy.work(
+    report, client_state = strategy.work(
         job(strategy.model(state, "@c"), **order.numbers), local, {"held": own}
     )
     gradient = (
@@ -52,7 +52,7 @@ def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
         + 0.2 * sum(u * (own - c) for u, c in zip(importance, centres, strict=True))
     )
     assert close(report.vectors["model"], own - 0.5 * gradient)
-    assert memory["held"] is report.vectors["model"]
+    assert client_state["held"] is report.vectors["model"]
 
 
 @pytest.mark.parametrize(("persistent", "second"), [(True, 4 + 1.5 + 2), (False, 4 + 2)])
@@ -65,8 +65,8 @@ def test_fedsoft_keeps_the_optimisers_velocity_between_rounds_unless_told_otherw
     )
     local = Bowl(flat(8), training=ONE.model_copy(update={"momentum": 0.375}))
     asked = job(flat(0), flat(0), pull=0.0)
-    first, memory = strategy.work(asked, local, {})
-    report, _ = strategy.work(asked, local, memory)
+    first, client_state = strategy.work(asked, local, {})
+    report, _ = strategy.work(asked, local, client_state)
     assert first.vectors["model"] == pytest.approx([4])
     assert report.vectors["model"] == pytest.approx([second])
 
@@ -174,7 +174,7 @@ def test_fedsoft_newcomers_are_estimated_and_start_from_the_clusters() -> None:
         FedSoft(pull=0.0), locals_, ONE, flat(1, 1), flat(-1, -1), rounds=2, joins={"c04": 2}
     ).state.models
     start = (before[0] + np.float32(1e-4) * before[1]) / np.float32(1 + 1e-4)
-    assert close(end.memory["c04"]["held"], (start + flat(5, 5)) / 2)
+    assert close(end.client_state["c04"]["held"], (start + flat(5, 5)) / 2)
 
 
 def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None:
@@ -189,7 +189,7 @@ def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None
 
 def test_fedsoft_says_when_a_trained_clients_model_is_gone() -> None:
     end = run(FedSoft(), two_groups(1, spread=0))
-    end.memory.clear()
+    end.client_state.clear()
     with pytest.raises(DataError, match="agent c00 has trained in this run but its model is gone"):
         end.personal("c00")
 

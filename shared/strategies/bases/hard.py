@@ -19,10 +19,10 @@ from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Expected,
     Job,
     Local,
-    Memory,
     Mixture,
     Order,
     Phase,
@@ -143,7 +143,7 @@ class ManyModels(Strategy[H], Generic[H]):
             return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
         return Order(models=tuple(str(k) for k in range(len(state.models))) or ("start",))
 
-    def personal(self, job: Job, local: Local, memory: Memory) -> Mixture:
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         best = lowest_loss(job.models, local) if len(job.models) > 1 else 0
         return ((1.0, job.models[best]),)
 

@@ -9,9 +9,9 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
     ClientId,
+    ClientState,
     Job,
     Local,
-    Memory,
     Order,
     Phase,
     Report,
@@ -65,11 +65,11 @@ class SingleModel(Strategy[M], Generic[M]):
     def model(self, state: M, key: str) -> Vector:
         return state.model
 
-    def work(self, job: Job, local: Local, memory: Memory) -> tuple[Report, Memory]:
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         done = local.train(job.models[0])
         return Report(
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), memory
+        ), client_state
 
     def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
         return replace(state, model=averaged(reports, otherwise=state.model, average=average))
