@@ -217,7 +217,7 @@ def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
                 (client, _signed(strategy, client, data, scene, setup, scaling))
                 for client, data in owned.items()
             ]
-        state: Any = strategy.found(strategy.init(setup), reports[strategy.name])  # type: ignore[arg-type]
+        state: Any = strategy.form_clusters(strategy.init(setup), reports[strategy.name])  # type: ignore[arg-type]
         labels = list(state.assign.values())
         counts = sorted(np.unique(labels, return_counts=True)[1].tolist(), reverse=True)
         found[label] = {

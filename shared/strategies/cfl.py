@@ -54,7 +54,7 @@ from covey.shared.strategies.bases.hard import (
     invited,
     joined,
     sizes,
-    strangers,
+    unassigned,
 )
 from covey.shared.strategies.bases.single import averaged
 
@@ -185,7 +185,7 @@ class Cfl(ManyModels[CflState]):
 
     def plan(self, state: CflState, view: View) -> Phase:
         carried = {"model": state.start.size}
-        newcomers = strangers(state, view)
+        newcomers = unassigned(state, view)
         if state.divided and newcomers:
             return Phase("entry", newcomers, carried, ends_round=False, may_be_empty=True)
         members = {client for client in view.present if state.assign.get(client) in state.due}

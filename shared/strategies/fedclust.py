@@ -157,7 +157,7 @@ class FedClust(HardClustered[FedClustState]):
             setup.starts[0], final=(span.start, span.stop), epochs=epochs, steps=self.first_steps
         )
 
-    def first(self, state: FedClustState) -> Phase:
+    def clustering_phase(self, state: FedClustState) -> Phase:
         return Phase(
             "signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
         )
@@ -182,7 +182,7 @@ class FedClust(HardClustered[FedClustState]):
             {"signature": signature}, local.examples, {}, done.steps, done.loss
         ), client_state
 
-    def found(
+    def form_clusters(
         self, state: FedClustState, reports: Reports, average: Average = MEAN
     ) -> FedClustState:
         signatures = {client: _signature(state, report) for client, report in reports}
@@ -209,7 +209,7 @@ class FedClust(HardClustered[FedClustState]):
             evidence=(choice.score, choice.chance) if choice else (),
         )
 
-    def admit(self, state: FedClustState, reports: Reports) -> FedClustState:
+    def assign_newcomers(self, state: FedClustState, reports: Reports) -> FedClustState:
         """Algorithm 2: a newcomer joins the cluster whose reference lies nearest to its final layer."""
         if not reports:
             return state
@@ -227,7 +227,7 @@ class FedClust(HardClustered[FedClustState]):
             signatures=dict(sorted({**state.signatures, **signatures}.items())),
         )
 
-    def improve(
+    def aggregate(
         self, state: FedClustState, reports: Reports, average: Average = MEAN
     ) -> FedClustState:
         return replace(state, models=folded(state, reports, average))

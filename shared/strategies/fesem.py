@@ -134,7 +134,7 @@ class Fesem(HardClustered[FesemState]):
         span = feature_span("full" if self.features == "sketch" else self.features, setup.layout)
         return FesemState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed)
 
-    def first(self, state: FesemState) -> Phase:
+    def clustering_phase(self, state: FesemState) -> Phase:
         return Phase(
             "warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
         )
@@ -168,7 +168,9 @@ class Fesem(HardClustered[FesemState]):
             {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
         ), client_state
 
-    def found(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
+    def form_clusters(
+        self, state: FesemState, reports: Reports, average: Average = MEAN
+    ) -> FesemState:
         state = self._keep(state, reports)
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
@@ -189,7 +191,7 @@ class Fesem(HardClustered[FesemState]):
         )
         return self._measured(self._maximise(state, clients, average))
 
-    def admit(self, state: FesemState, reports: Reports) -> FesemState:
+    def assign_newcomers(self, state: FesemState, reports: Reports) -> FesemState:
         """A newcomer joins the centre nearest to its first model; the model counts in the next M-step."""
         if not reports:
             return state
@@ -198,7 +200,7 @@ class Fesem(HardClustered[FesemState]):
         labels, _ = self._nearest(state, clients)
         return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
 
-    def improve(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
+    def aggregate(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         before = state
         state = self._keep(replace(state, round=state.round + 1), reports)
         moved: tuple[ClientId, ...] = ()

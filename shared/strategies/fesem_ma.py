@@ -138,7 +138,7 @@ class FesemMa(HardClustered[FesemMaState]):
         tensors = tuple((tensor.name, tensor.shape) for tensor in setup.layout.tensors)
         return FesemMaState(setup.starts[0], tensors=tensors, seed=setup.seed)
 
-    def first(self, state: FesemMaState) -> Phase:
+    def clustering_phase(self, state: FesemMaState) -> Phase:
         return Phase(
             "warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
         )
@@ -225,7 +225,9 @@ class FesemMa(HardClustered[FesemMaState]):
             {"model": done.end}, local.examples, numbers, done.steps, done.loss, bases
         ), client_state
 
-    def found(self, state: FesemMaState, reports: Reports, average: Average = MEAN) -> FesemMaState:
+    def form_clusters(
+        self, state: FesemMaState, reports: Reports, average: Average = MEAN
+    ) -> FesemMaState:
         state = _kept(state, reports)
         anchor = state.start if self.warmup_start == "common" else _largest(reports)
         rows = [align(model, anchor, state.layout) for model in state.stored.values()]
@@ -243,7 +245,7 @@ class FesemMa(HardClustered[FesemMaState]):
             average,
         )
 
-    def admit(self, state: FesemMaState, reports: Reports) -> FesemMaState:
+    def assign_newcomers(self, state: FesemMaState, reports: Reports) -> FesemMaState:
         """A newcomer joins the centre nearest to its first model, once matched to it."""
         if not reports:
             return state
@@ -252,7 +254,7 @@ class FesemMa(HardClustered[FesemMaState]):
         joined = {client: int(label) for (client, _), label in zip(reports, labels, strict=True)}
         return replace(state, assign=merged(state.assign, joined))
 
-    def improve(
+    def aggregate(
         self, state: FesemMaState, reports: Reports, average: Average = MEAN
     ) -> FesemMaState:
         state = _kept(state, reports)

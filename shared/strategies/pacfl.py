@@ -141,7 +141,7 @@ class Pacfl(HardClustered[PacflState]):
     def init(self, setup: Setup) -> PacflState:
         return PacflState(setup.starts[0])
 
-    def first(self, state: PacflState) -> Phase:
+    def clustering_phase(self, state: PacflState) -> Phase:
         return Phase(
             "signature",
             "all",
@@ -179,7 +179,9 @@ class Pacfl(HardClustered[PacflState]):
             {"signature": vectors.ravel()}, local.examples, {"labels": labels}
         ), client_state
 
-    def found(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
+    def form_clusters(
+        self, state: PacflState, reports: Reports, average: Average = MEAN
+    ) -> PacflState:
         state, clients = self._keep(state, reports)
         if not clients:
             return state
@@ -194,13 +196,13 @@ class Pacfl(HardClustered[PacflState]):
             evidence=evidence,
         )
 
-    def admit(self, state: PacflState, reports: Reports) -> PacflState:
+    def assign_newcomers(self, state: PacflState, reports: Reports) -> PacflState:
         state, clients = self._keep(state, reports)
         if not clients:
             return state
         return self._again(state) if self.newcomers == "recluster" else self._placed(state, clients)
 
-    def improve(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
+    def aggregate(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
         return replace(state, models=folded(state, reports, average))
 
     def private_routes(self) -> Routes:

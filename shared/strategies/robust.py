@@ -129,7 +129,7 @@ class Robust(HardClustered[RobustState]):
             schedule=setup.training.schedule(setup.rounds),
         )
 
-    def first(self, state: RobustState) -> Phase:
+    def clustering_phase(self, state: RobustState) -> Phase:
         return Phase(
             "solve", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
         )
@@ -172,7 +172,9 @@ class Robust(HardClustered[RobustState]):
             vectors, local.examples, {}, done.steps, done.loss, {"model": 0}
         ), client_state
 
-    def found(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
+    def form_clusters(
+        self, state: RobustState, reports: Reports, average: Average = MEAN
+    ) -> RobustState:
         reports = self._comparable(state, reports)
         if not reports:
             return state
@@ -194,7 +196,7 @@ class Robust(HardClustered[RobustState]):
             inertia=best.inertia,
         )
 
-    def admit(self, state: RobustState, reports: Reports) -> RobustState:
+    def assign_newcomers(self, state: RobustState, reports: Reports) -> RobustState:
         """A newcomer's solution joins the nearest centre of stage 2."""
         reports = self._comparable(state, reports)
         if not reports:
@@ -206,7 +208,9 @@ class Robust(HardClustered[RobustState]):
             state, dict(zip((client for client, _ in reports), labels.tolist(), strict=True))
         )
 
-    def improve(self, state: RobustState, reports: Reports, average: Average = MEAN) -> RobustState:
+    def aggregate(
+        self, state: RobustState, reports: Reports, average: Average = MEAN
+    ) -> RobustState:
         models = list(state.models)
         lr = state.lr * factor_in(state.schedule, state.round)
         for k, model in enumerate(state.models):

@@ -204,7 +204,7 @@ def test_fesem_ma_newcomers_start_from_the_mean_of_the_centres_and_join_the_near
         strategy.model(state, "mean"), (state.models[0] + state.models[1]) / 2, atol=1e-6
     )
     own = Report({"model": models[1] + np.float32(0.001)}, 10)
-    assert strategy.admit(state, [("new", own)]).assign["new"] == state.assign["c1"]
+    assert strategy.assign_newcomers(state, [("new", own)]).assign["new"] == state.assign["c1"]
 
 
 def test_fesem_ma_gives_a_cluster_without_members_the_model_that_lies_farthest_out() -> None:

@@ -67,7 +67,7 @@ def test_pacfl_takes_no_notice_of_a_sign_unless_signed() -> None:
         reports = [
             (c, Report({"signature": s}, 5, {"labels": [0]})) for c, s in (("a", v), ("b", w))
         ]
-        heights.append(strategy.found(start, reports).heights[0])
+        heights.append(strategy.form_clusters(start, reports).heights[0])
     assert heights == pytest.approx([math.degrees(0.1), 180 - math.degrees(0.1)], abs=1e-3)
 
 
@@ -166,9 +166,11 @@ def test_pacfl_keeps_out_a_signature_that_cannot_be_compared() -> None:
             ("a", Report({"signature": v}, 5, good)),
             ("b", Report({"signature": v}, 5, good)),
         ]
-        state = strategy.found(start, [*reports, ("odd", Report(vectors, 5, numbers))])
+        state = strategy.form_clusters(start, [*reports, ("odd", Report(vectors, 5, numbers))])
         assert set(state.assign) == {"a", "b"}
-        assert set(strategy.admit(state, [("odd", Report(vectors, 5, numbers))]).assign) == {
+        assert set(
+            strategy.assign_newcomers(state, [("odd", Report(vectors, 5, numbers))]).assign
+        ) == {
             "a",
             "b",
         }

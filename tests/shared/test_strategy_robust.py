@@ -43,7 +43,7 @@ def test_robust_starts_a_cluster_at_its_centre_or_where_parts_were_clustered_at_
     strategy = Robust(n_clusters=1, features=features, beta=0.2)
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
     reports = [(f"c{i}", Report({"model": flat(v, 0)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
-    assert strategy.found(start, reports).models[0][0] == pytest.approx(expected)
+    assert strategy.form_clusters(start, reports).models[0][0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("beta", "centre"), [(0.0, 2.6), (0.2, 2.0)])
@@ -53,7 +53,7 @@ def test_robust_stage_2_drops_its_own_share_and_not_that_of_a_round(
     strategy = Robust(n_clusters=1, features="last_kernel", beta=beta, round_beta=0.4)
     start = strategy.init(run(strategy, bowls((0, 0)), rounds=1).setup)
     reports = [(f"c{i}", Report({"model": flat(0, v)}, 10)) for i, v in enumerate([0, 1, 2, 3, 7])]
-    assert strategy.found(start, reports).centres[0] == pytest.approx([centre])
+    assert strategy.form_clusters(start, reports).centres[0] == pytest.approx([centre])
 
 
 def test_robust_buffers_have_no_say_in_who_is_far() -> None:
@@ -61,7 +61,7 @@ def test_robust_buffers_have_no_say_in_who_is_far() -> None:
     strategy = Robust(n_clusters=1, trim="ball", beta=0.34)  # one of three
     start = strategy.init(Setup((flat(0, 0),), layout, 7, 10, 1.0, ONE))
     models = {"a": flat(0, 600), "b": flat(1, 0), "c": flat(9, 0)}
-    state = strategy.found(
+    state = strategy.form_clusters(
         start, [(name, Report({"model": model}, 10)) for name, model in models.items()]
     )
     assert state.models[0] == pytest.approx([0.5, 300])
@@ -74,7 +74,9 @@ def test_robust_takes_the_run_with_the_least_trimmed_cost() -> None:
     for restarts in (1, 20):
         strategy = Robust(n_clusters=3, beta=0.0, restarts=restarts)
         setups = [replace(setup(bowls((0, 0))), seed=seed) for seed in range(20)]
-        costs.append([strategy.found(strategy.init(one), reports).inertia for one in setups])
+        costs.append(
+            [strategy.form_clusters(strategy.init(one), reports).inertia for one in setups]
+        )
     assert set(costs[1]) == {min(costs[0])}
     assert max(costs[0]) > min(costs[0])
 
@@ -87,7 +89,7 @@ def test_robust_leaves_out_coefficients_of_another_length_than_most() -> None:
         (c, Report({"model": flat(1, 1), "logreg": np.ones(n, np.float32)}, 10))
         for c, n in lengths.items()
     ]
-    assert set(strategy.found(start, reports).assign) == {"a", "b"}
+    assert set(strategy.form_clusters(start, reports).assign) == {"a", "b"}
 
 
 def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> None:
@@ -99,13 +101,13 @@ def test_robust_trims_a_round_only_where_the_share_makes_a_whole_client() -> Non
     reports = [
         (f"c{i}", Report({"model": flat(v, -v)}, 10 + i)) for i, v in enumerate([0, 1, 2, 6, 100])
     ]
-    assert strategy.improve(state, reports).models[0] == pytest.approx(
+    assert strategy.aggregate(state, reports).models[0] == pytest.approx(
         [3, -3]
     )  # 0 and 100 are dropped, no weights
-    assert strategy.improve(state, reports[:4]).models[0] == pytest.approx(
+    assert strategy.aggregate(state, reports[:4]).models[0] == pytest.approx(
         [9 / 4, -9 / 4]
     )  # 0.2 * 4 is no client
-    assert strategy.improve(state, []).models[0].tolist() == [0, 0]
+    assert strategy.aggregate(state, []).models[0].tolist() == [0, 0]
 
 
 def test_robust_with_gradients_takes_one_step_against_their_trimmed_mean() -> None:

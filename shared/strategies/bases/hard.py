@@ -57,7 +57,7 @@ def lowest_loss(models: Sequence[Vector], local: Local) -> int:
     return lowest([local.loss(model) for model in models])
 
 
-def strangers(state: Clustered, view: View) -> tuple[ClientId, ...]:
+def unassigned(state: Clustered, view: View) -> tuple[ClientId, ...]:
     """Those present who have no cluster and were not asked in vain since the last folded round."""
     return tuple(sorted(set(view.present) - set(state.assign) - set(state.asked)))
 
@@ -161,7 +161,7 @@ class HardClustered(ManyModels[H], Generic[H]):
     """Plans the phases and routes the reports. A method says how clusters are found, improved and joined."""
 
     @abstractmethod
-    def first(self, state: H) -> Phase:
+    def clustering_phase(self, state: H) -> Phase:
         """The phase that finds the clusters."""
 
     @abstractmethod
@@ -178,21 +178,21 @@ class HardClustered(ManyModels[H], Generic[H]):
         """What somebody without a cluster is told, in whichever phase."""
 
     @abstractmethod
-    def found(self, state: H, reports: Reports, average: Average = MEAN) -> H:
+    def form_clusters(self, state: H, reports: Reports, average: Average = MEAN) -> H:
         """Clusters from the first phase's reports, of which there is at least one."""
 
     @abstractmethod
-    def admit(self, state: H, reports: Reports) -> H:
+    def assign_newcomers(self, state: H, reports: Reports) -> H:
         """Give newcomers their clusters. A report is an entry's, or a "train" report of the entry's order."""
 
     @abstractmethod
-    def improve(self, state: H, reports: Reports, average: Average = MEAN) -> H:
+    def aggregate(self, state: H, reports: Reports, average: Average = MEAN) -> H:
         """The state after a round, from the reports of members."""
 
     def plan(self, state: H, view: View) -> Phase:
         if not state.models:
-            return self.first(state)
-        if newcomers := strangers(state, view):
+            return self.clustering_phase(state)
+        if newcomers := unassigned(state, view):
             return Phase(
                 "entry",
                 newcomers,
@@ -210,14 +210,16 @@ class HardClustered(ManyModels[H], Generic[H]):
 
     def fold(self, state: H, phase: Phase, reports: Reports, average: Average = MEAN) -> H:
         if not state.models:
-            return self.found(state, reports, average) if reports else state
+            return self.form_clusters(state, reports, average) if reports else state
         newcomers = [(client, report) for client, report in reports if client not in state.assign]
         if phase.name == "entry":
-            admitted = self.admit(state, newcomers)
+            admitted = self.assign_newcomers(state, newcomers)
             in_vain = {*state.asked, *invited(phase)} - set(admitted.assign)
             return replace(admitted, asked=tuple(sorted(in_vain)))
         members = [(client, report) for client, report in reports if client in state.assign]
-        return replace(self.admit(self.improve(state, members, average), newcomers), asked=())
+        return replace(
+            self.assign_newcomers(self.aggregate(state, members, average), newcomers), asked=()
+        )
 
 
 def invited(phase: Phase) -> tuple[ClientId, ...]:
