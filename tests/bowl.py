@@ -19,10 +19,10 @@ from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
     Contrast,
+    DataSplit,
     GradientCorrection,
     Local,
-    Rows,
-    Split,
+    SampleIndices,
     Training,
     TrainingResult,
 )
@@ -55,7 +55,7 @@ class Trainer(Local, ABC):
         return float(np.mean(self.losses(model)))
 
     def gradient(
-        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         if rows is None:
             rows = np.arange(self.examples)
@@ -63,7 +63,7 @@ class Trainer(Local, ABC):
                 rows = generator(self.seed, "gradient").choice(self.examples, batch, replace=False)
         return self._batch(model.astype(np.float64), rows, np.ones(len(rows)))[1].astype(np.float32)
 
-    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         for epoch in range(epochs or self.training.epochs):
             order = generator(self.seed, "shuffle", epoch).permutation(self.examples)
             yield np.array_split(
@@ -132,10 +132,10 @@ class Bowl(Trainer):
     def inputs(self) -> npt.NDArray[np.float32]:
         return np.tile(self.minimum, (self.examples, 1))
 
-    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+    def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         return np.full((self.examples, 1), model[0], np.float32)
 
-    def targets(self, split: Split) -> Array:
+    def targets(self, split: DataSplit) -> Array:
         return np.full(self.examples, self.minimum[0], np.float32)
 
 
@@ -167,11 +167,11 @@ class Softmax(Trainer):
     def inputs(self) -> npt.NDArray[np.float32]:
         return np.asarray(self.x, np.float32)
 
-    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+    def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         weight, bias = self.layout.named(model).values()
         return np.asarray(self.x @ weight.T + bias, np.float32)
 
-    def targets(self, split: Split) -> Array:
+    def targets(self, split: DataSplit) -> Array:
         return self.y
 
     def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
@@ -209,7 +209,7 @@ class Perceptron(Softmax):
         chances = _softmax(self._forward(model.astype(np.float64), self.x)[-1])
         return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
 
-    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+    def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         return np.asarray(self._forward(model, self.x)[-1], np.float32)
 
     def _forward(self, model: Array, x: Array) -> list[Array]:

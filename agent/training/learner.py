@@ -32,9 +32,9 @@ from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.scenario.task import Standardise, Task
 from covey.shared.strategies.base import (
     Contrast,
+    DataSplit,
     GradientCorrection,
-    Rows,
-    Split,
+    SampleIndices,
     Training,
     TrainingResult,
 )
@@ -151,7 +151,7 @@ class TorchLocal:
         """Training samples (n_i, values of one) as their file has them."""
         return self._inputs["train"].flatten(1).to(torch.float32).numpy()
 
-    def targets(self, split: Split) -> npt.NDArray[Any]:
+    def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
         return self._numbers[split]
 
@@ -169,7 +169,7 @@ class TorchLocal:
             ]
         return torch.cat(parts).cpu().numpy()
 
-    def predict(self, model: Vector, split: Split) -> Float32:
+    def predict(self, model: Vector, split: DataSplit) -> Float32:
         """Logits (n, classes), or predicted values (n, 1) for a regression task."""
         with torch.inference_mode():
             parts = list(self._outputs(model, split))
@@ -180,7 +180,7 @@ class TorchLocal:
         )
 
     def gradient(
-        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         """Gradient of F_i at the model (d,), over all samples, `batch` drawn ones or those at `rows`; 0 in the buffers."""
         net = self._net
@@ -199,7 +199,7 @@ class TorchLocal:
         result[: self._layout.parameters] = net.gradient.cpu().numpy()
         return result
 
-    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
         size = self._training.batch
         for _ in range(self._training.epochs if epochs is None else epochs):
@@ -346,10 +346,10 @@ class TorchLocal:
         x, y = (split["train"].index_select(0, rows) for split in (self._inputs, self._wanted))
         return self._scaled(x), y.to(self._device)
 
-    def _chunks(self, split: Split) -> Iterator[Tensor]:
+    def _chunks(self, split: DataSplit) -> Iterator[Tensor]:
         return map(self._scaled, _cut(self._inputs[split], CHUNK))
 
-    def _outputs(self, model: Vector, split: Split) -> Iterator[Tensor]:
+    def _outputs(self, model: Vector, split: DataSplit) -> Iterator[Tensor]:
         self._net.load(model)
         self._net.module.eval()
         if len(self._numbers[split]):

@@ -21,7 +21,7 @@ from covey.agent.training.models import BATCH_NORMS
 from covey.shared.errors import PublicError
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
-from covey.shared.strategies.base import Rows, Training
+from covey.shared.strategies.base import SampleIndices, Training
 
 INSTALL = (
     "privacy.local trains with Opacus, which is not installed here: pip install 'covey[privacy]'"
@@ -95,7 +95,7 @@ class PrivateSgd:
         """Epsilon of the ledger at the section's delta."""
         return _epsilon(self.ledger, self._privacy.delta)
 
-    def sample(self) -> Rows:
+    def sample(self) -> SampleIndices:
         """A Poisson sample: every example with the sampling rate, on its own. May be empty."""
         chosen = self._noise.uniform(self._examples) < self.rate
         return np.flatnonzero(chosen)

@@ -25,14 +25,14 @@ from covey.shared.strategies.base import (
     ClientId,
     ClientState,
     Contrast,
+    DataSplit,
     GradientCorrection,
     Job,
     Order,
     Phase,
     Report,
-    Rows,
+    SampleIndices,
     Setup,
-    Split,
     TrainingResult,
     View,
 )
@@ -349,11 +349,11 @@ class _Constant:
         return np.full(EXAMPLES, self.loss(model), np.float32)
 
     def gradient(
-        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         return np.broadcast_to(np.float32(self._value), (self._size,))
 
-    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         yield [np.arange(EXAMPLES)]
 
     def train(
@@ -373,13 +373,13 @@ class _Constant:
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         return np.bincount([self._value % clusters] * EXAMPLES, minlength=clusters)
 
-    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+    def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         return np.zeros((EXAMPLES, self._outputs), np.float32)
 
     def inputs(self) -> npt.NDArray[np.float32]:
         return np.eye(EXAMPLES, self._features, dtype=np.float32) * self._value
 
-    def targets(self, split: Split) -> npt.NDArray[Any]:
+    def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         return np.zeros(EXAMPLES, np.int64)
 
 

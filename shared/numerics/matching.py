@@ -18,7 +18,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 
 Permutation = npt.NDArray[np.int64]  # (units,): entry g is the unit that comes to place g
-Rows = npt.NDArray[np.float32]  # one unit per row
+UnitRows = npt.NDArray[np.float32]  # one unit per row
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ _WANTED = (
 )
 
 
-def match_units(rows: Rows, anchor: Rows) -> Permutation:
+def match_units(rows: UnitRows, anchor: UnitRows) -> Permutation:
     """The order of `rows` (units, D) with the least sum of squared distances to those of `anchor` (units, D).
 
     Squared norms are the same in any order, so the inner products decide; in float64.
@@ -118,7 +118,7 @@ def random_start(layout: Layout, draw: np.random.Generator) -> Vector:
     return model
 
 
-def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> Rows:
+def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> UnitRows:
     """One row per unit: incoming weights, then the bias."""
     weights = tensors[f"{layer.name}.weight"].reshape(layer.units, -1)
     return np.column_stack([weights, tensors[f"{layer.name}.bias"]]) if layer.bias else weights

@@ -33,7 +33,7 @@ from covey.shared.wire.messages import DeviceWish
 
 ClientId = str
 Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
-Rows = npt.NDArray[np.int64]  # which training samples, in data order
+SampleIndices = npt.NDArray[np.int64]  # which training samples, in data order
 ClientState = Mapping[
     str, npt.NDArray[Any]
 ]  # what a client keeps between jobs, committed on acceptance
@@ -43,7 +43,7 @@ LAST_MODEL = "held"  # client state: the whole model (d,) after its latest local
 Mixture = tuple[
     tuple[float, Vector], ...
 ]  # (weight, model): predictions are weighted softmax means
-Split = Literal["train", "test"]
+DataSplit = Literal["train", "test"]
 Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
 
@@ -284,12 +284,12 @@ class Local(Protocol):
         """Loss of each training sample (n_i,), in data order."""
 
     def gradient(
-        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         """Gradient of F_i at the model (d,), over all samples, over `batch` of them drawn without
         replacement on the job's seed, or over those at `rows`; evaluation mode, zero in the buffers."""
 
-    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order on the job's seed; sizes as in
         LocalTrain. `epochs` overrides the training settings."""
 
@@ -313,13 +313,13 @@ class Local(Protocol):
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,), by the largest output of the model's projection head."""
 
-    def predict(self, model: Vector, split: Split) -> npt.NDArray[np.float32]:
+    def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         """Logits (n, classes), or predicted values (n, 1) for a regression task."""
 
     def inputs(self) -> npt.NDArray[np.float32]:
         """Training samples (n_i, values of one) as they were read: before scaling and standardisation."""
 
-    def targets(self, split: Split) -> npt.NDArray[Any]:
+    def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
 
 

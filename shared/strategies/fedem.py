@@ -43,7 +43,7 @@ from covey.shared.strategies.bases.soft import merged
 PI = "pi"  # in a client's state: its mixture weights (K,); LAST_MODEL is its heaviest component after training
 SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost
 
-Shares = npt.NDArray[np.float64]
+MixtureWeights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class FedEm(Strategy[FedEmState]):
             return TrainingResult(model, steps=0, loss=0.0)
         return local.train(model, weights=shares)
 
-    def _own(self, client_state: ClientState, components: int) -> Shares:
+    def _own(self, client_state: ClientState, components: int) -> MixtureWeights:
         return np.asarray(
             client_state[PI] if PI in client_state else np.full(components, 1 / components),
             np.float64,
@@ -193,7 +193,7 @@ class FedEm(Strategy[FedEmState]):
         return average.combine([(before, left)], moved)
 
 
-def _expected(pi: Shares, losses: Sequence[npt.NDArray[np.float32]]) -> Shares:
+def _expected(pi: MixtureWeights, losses: Sequence[npt.NDArray[np.float32]]) -> MixtureWeights:
     """E-step: the share (n, K) of each component in each sample, from weights (K,) and K losses (n,)."""
     scores = np.log(np.maximum(pi, SMALLEST)) - comparable(np.stack(losses, axis=1))
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))

@@ -31,7 +31,7 @@ from covey.shared.strategies.base import (
     Phase,
     Report,
     Reports,
-    Rows,
+    SampleIndices,
     Schedule,
     Setup,
     factor_in,
@@ -115,7 +115,9 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
                 model = _moved(model, local.gradient(model, rows=rows), -self.alpha)
         return ((1.0, model),)
 
-    def _step(self, local: Local, model: Vector, group: Sequence[Rows], beta: float) -> Vector:
+    def _step(
+        self, local: Local, model: Vector, group: Sequence[SampleIndices], beta: float
+    ) -> Vector:
         """One outer step of rate `beta`. It starts from `model`, not from where the inner step led."""
         inner = _moved(model, local.gradient(model, rows=group[0]), -self.alpha)
         slope = local.gradient(inner, rows=group[1])
@@ -130,7 +132,7 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
         return _moved(model, outer, -beta)
 
 
-def groups(batches: Sequence[Rows], size: int) -> list[list[Rows]]:
+def groups(batches: Sequence[SampleIndices], size: int) -> list[list[SampleIndices]]:
     """An epoch's batches in groups of independent ones, what is left over dropped; at least one group.
 
     Too few batches are put together and split evenly; who has fewer samples than that uses them all each time.

@@ -32,7 +32,7 @@ from covey.shared.strategies.base import (
     LAST_MODEL,
     ClientId,
     ClientState,
-    Rows,
+    SampleIndices,
     Setup,
     TrainingResult,
 )
@@ -64,7 +64,7 @@ def one() -> dict[ClientId, Softmax]:
 class Second(Softmax):
     """Trains on every second batch alone: the b2 of Per-FedAvg's pairs."""
 
-    def batches(self, epochs: int | None = None) -> Iterator[list[Rows]]:
+    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         for batches in super().batches(epochs):
             yield [pair[1] for pair in groups(batches, 2)]
 

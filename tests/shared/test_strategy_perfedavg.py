@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from covey.shared.numerics.vectors import Vector
-from covey.shared.strategies.base import Rows, Training
+from covey.shared.strategies.base import SampleIndices, Training
 from covey.shared.strategies.perfedavg import PerFedAvg, groups
 from tests.bowl import Bowl, bowl_layout, flat
 from tests.shared.planted import (
@@ -101,7 +101,7 @@ class Watched(Bowl):
     asked: list[list[int]] = field(default_factory=list)
 
     def gradient(
-        self, model: Vector, *, batch: int | None = None, rows: Rows | None = None
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
         assert rows is not None
         self.asked.append(sorted(rows.tolist()))
