@@ -76,7 +76,7 @@ class Run:
     joins: Mapping[ClientId, int] = field(default_factory=dict)
     drop: Drop = lambda phase, round_, client: False
     shuffle: int = 0  # in which order clients do their work
-    client_state: dict[ClientId, ClientState] = field(default_factory=dict)
+    client_states: dict[ClientId, ClientState] = field(default_factory=dict)
     phases: list[tuple[Phase, tuple[ClientId, ...]]] = field(
         default_factory=list
     )  # folded, with their reporters
@@ -101,7 +101,7 @@ class Run:
 
     def personal(self, client: ClientId) -> Mixture:
         job = self._job("evaluate", client, self.strategy.serve(self.state, client))
-        return self.strategy.personal(job, self._local(job), self.client_state.get(client, {}))
+        return self.strategy.personal(job, self._local(job), self.client_states.get(client, {}))
 
     def _phase(self, attempt: int) -> bool:
         phase = self.strategy.plan(
@@ -113,12 +113,12 @@ class Run:
             if not self.drop(phase.name, self.round, client):
                 job = self._job(phase.name, client, self.strategy.order(self.state, phase, client))
                 done[client] = self.strategy.work(
-                    job, self._local(job), self.client_state.get(client, {})
+                    job, self._local(job), self.client_states.get(client, {})
                 )
                 _promised(done[client][0], phase)
         if len(done) < max(phase.quorum * len(phase.cohort), 1) and not phase.may_be_empty:
             return False
-        self.client_state.update(
+        self.client_states.update(
             {client: client_state for client, (_, client_state) in done.items()}
         )
         reports = frozen(tuple((client, done[client][0]) for client in sorted(done)))

@@ -61,7 +61,7 @@ from covey.coordinator.engine.events import (
     Unreadable,
     Void,
 )
-from covey.coordinator.engine.sampling import cohort_size, walk
+from covey.coordinator.engine.sampling import cohort_size, invitation_order
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import ClientId, Expected, Phase, View
 
@@ -344,7 +344,9 @@ class RoundEngine:
         spare: list[ClientId] = []
         if phase.cohort == "sample" and self.rules.participants is None:
             known = self._admitted(self.known)
-            order = walk(known, self.rules.seed, self.round, self.attempt, phase.draw or phase.name)
+            order = invitation_order(
+                known, self.rules.seed, self.round, self.attempt, phase.draw or phase.name
+            )
             there = [client for client in order if client in self.present]
             most = cohort_size(len(known), self.rules.participation, self.rules.agents)
             invited = math.ceil(most * self.rules.over_select - 1e-9)

@@ -22,7 +22,7 @@ def cohort_size(known: int, participation: float, agents: int | None) -> int:
     return agents if agents is not None else max(math.floor(participation * known + 1e-9), 1)
 
 
-def walk(
+def invitation_order(
     known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str
 ) -> tuple[ClientId, ...]:
     """Everybody known in the order in which this attempt at this round would invite them."""

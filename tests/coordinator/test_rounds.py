@@ -23,7 +23,7 @@ from covey.coordinator.engine.events import (
     Tick,
 )
 from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
-from covey.coordinator.engine.sampling import walk
+from covey.coordinator.engine.sampling import invitation_order
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import EVERYBODY, TRAIN, cohort, feed, gathered, opened
@@ -75,7 +75,7 @@ def test_only_the_first_phase_waits_for_the_full_start() -> None:
 
 def test_a_phase_opens_for_the_drawn_cohort_in_client_order() -> None:
     engine = gathered("a", "b", "c", "d", agents=2, seed=7)
-    drawn = sorted(walk("abcd", 7, 0, 0, "train")[:2])
+    drawn = sorted(invitation_order("abcd", 7, 0, 0, "train")[:2])
     assert engine.handle(Planned(TRAIN), 5.0) == [Open(1, 0, 0, TRAIN, tuple(drawn))]
     assert engine.wake_at == 35.0
 
@@ -87,7 +87,7 @@ def test_the_cohort_counts_all_known_agents_and_invites_those_present() -> None:
 
 
 def test_an_absence_changes_the_draw_for_the_absent_agent_alone() -> None:
-    order = walk("abcdef", 0, 0, 0, "train")
+    order = invitation_order("abcdef", 0, 0, 0, "train")
     engine = gathered(*"abcdef", agents=3)
     engine.handle(Left(order[1]), 0.0)
     engine.handle(Planned(TRAIN), 0.0)
@@ -266,7 +266,7 @@ def test_over_selection_of_a_fraction_is_not_rounded_up_by_float_dust() -> None:
 
 
 def test_the_slot_of_an_agent_that_vanished_is_refilled() -> None:
-    order = walk("abcd", 0, 0, 0, "train")
+    order = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     assert engine.handle(Left(order[0]), 1.0) == [Invite(1, order[2])]
     assert feed(engine, 2.0, Reported(order[1], 1)) == []
@@ -275,19 +275,19 @@ def test_the_slot_of_an_agent_that_vanished_is_refilled() -> None:
 
 
 def test_the_slot_of_an_agent_that_failed_is_refilled() -> None:
-    order = walk("abcd", 0, 0, 0, "train")
+    order = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     assert engine.handle(Failed(order[1], 1, "no space left"), 1.0) == [Invite(1, order[2])]
 
 
 def test_a_refill_keeps_up_the_over_selection() -> None:
-    order = walk("abcdef", 0, 0, 0, "train")
+    order = invitation_order("abcdef", 0, 0, 0, "train")
     engine = opened(*"abcdef", agents=2, over_select=2.0)
     assert engine.handle(Left(order[0]), 1.0) == [Invite(1, order[4])]
 
 
 def test_an_agent_that_failed_and_reported_after_all_fills_its_slot_again() -> None:
-    first, second, third, fourth = walk("abcd", 0, 0, 0, "train")
+    first, second, third, fourth = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     assert feed(engine, 1.0, Failed(first, 1, "busy")) == [Invite(1, third)]
     assert feed(engine, 2.0, Reported(first, 1), Left(third)) == []
@@ -295,25 +295,25 @@ def test_an_agent_that_failed_and_reported_after_all_fills_its_slot_again() -> N
 
 
 def test_no_slot_is_refilled_in_the_second_half_of_the_deadline() -> None:
-    first, second, *_ = walk("abcd", 0, 0, 0, "train")
+    first, second, *_ = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     assert feed(engine, 15.0, Left(first), Reported(second, 1)) == [Close(1, (second,), (first,))]
 
 
 def test_no_slot_is_refilled_where_the_scenario_forbids_it() -> None:
-    first, second, *_ = walk("abcd", 0, 0, 0, "train")
+    first, second, *_ = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2, refill=False)
     assert feed(engine, 1.0, Left(first), Reported(second, 1)) == [Close(1, (second,), (first,))]
 
 
 def test_an_agent_whose_report_is_there_needs_no_refill_when_it_leaves() -> None:
-    first, *_ = walk("abcd", 0, 0, 0, "train")
+    first, *_ = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     assert feed(engine, 1.0, Reported(first, 1), Left(first)) == []
 
 
 def test_a_vacant_slot_is_refilled_as_soon_as_a_spare_agent_is_back() -> None:
-    first, second, spare = walk("abc", 0, 0, 0, "train")
+    first, second, spare = invitation_order("abc", 0, 0, 0, "train")
     engine = opened(*"abc", agents=2)
     assert feed(engine, 1.0, Left(spare), Left(first)) == []
     assert engine.handle(Joined(spare), 2.0) == [Invite(1, spare)]
@@ -321,7 +321,7 @@ def test_a_vacant_slot_is_refilled_as_soon_as_a_spare_agent_is_back() -> None:
 
 
 def test_an_agent_that_returns_to_its_refilled_slot_helps_to_reach_the_target() -> None:
-    first, second, _ = walk("abc", 0, 0, 0, "train")
+    first, second, _ = invitation_order("abc", 0, 0, 0, "train")
     engine = opened(*"abc", agents=2)
     assert len(feed(engine, 1.0, Left(first), Joined(first))) == 1
     assert feed(engine, 2.0, Reported(first, 1), Reported(second, 1))[0] == Close(

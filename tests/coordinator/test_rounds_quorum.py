@@ -21,7 +21,7 @@ from covey.coordinator.engine.events import (
     Void,
 )
 from covey.coordinator.engine.rounds import RoundEngine
-from covey.coordinator.engine.sampling import walk
+from covey.coordinator.engine.sampling import invitation_order
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
 
@@ -42,10 +42,10 @@ def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_anew() -> 
 
 def test_a_void_attempt_draws_another_cohort() -> None:
     engine = opened(*"abcdefgh", agents=2, refill=False, seed=3)
-    assert cohort(engine) == list(walk("abcdefgh", 3, 0, 0, "train")[:2])
+    assert cohort(engine) == list(invitation_order("abcdefgh", 3, 0, 0, "train")[:2])
     feed(engine, 30.0, Tick())
     feed(engine, 30.5, Tick(), Planned(TRAIN))
-    assert cohort(engine) == list(walk("abcdefgh", 3, 0, 1, "train")[:2])
+    assert cohort(engine) == list(invitation_order("abcdefgh", 3, 0, 1, "train")[:2])
 
 
 def test_a_phase_whose_agents_all_left_is_void_at_once() -> None:

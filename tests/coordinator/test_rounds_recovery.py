@@ -23,7 +23,7 @@ from covey.coordinator.engine.events import (
     Void,
 )
 from covey.coordinator.engine.rounds import RoundEngine, Rules
-from covey.coordinator.engine.sampling import walk
+from covey.coordinator.engine.sampling import invitation_order
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted
 
@@ -212,7 +212,7 @@ def test_step_numbers_grow_across_restarts() -> None:
 
 
 def test_invited_substitutes_are_still_invited_after_a_restart() -> None:
-    order = walk("abcd", 0, 0, 0, "train")
+    order = invitation_order("abcd", 0, 0, 0, "train")
     engine = opened(*"abcd", agents=2)
     engine.handle(Left(order[0]), 1.0)
     engine, _ = restarted(engine, now=2.0)

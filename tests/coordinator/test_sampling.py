@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from covey.coordinator.engine.sampling import cohort_size, expected_share, walk
+from covey.coordinator.engine.sampling import cohort_size, expected_share, invitation_order
 from covey.coordinator.run.rules import listed_participants
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario
@@ -33,11 +33,13 @@ def test_m_is_the_floor_of_c_times_n_and_at_least_one(
 
 
 def test_the_walk_visits_everybody_once() -> None:
-    assert sorted(walk(FLEET, 1, 0, 0, "train")) == FLEET
+    assert sorted(invitation_order(FLEET, 1, 0, 0, "train")) == FLEET
 
 
 def test_the_walk_does_not_depend_on_the_order_in_which_agents_came() -> None:
-    assert walk(FLEET, 1, 0, 0, "train") == walk(FLEET[::-1], 1, 0, 0, "train")
+    assert invitation_order(FLEET, 1, 0, 0, "train") == invitation_order(
+        FLEET[::-1], 1, 0, 0, "train"
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,16 +48,18 @@ def test_the_walk_does_not_depend_on_the_order_in_which_agents_came() -> None:
 def test_seed_round_attempt_and_phase_each_give_another_walk(
     other: tuple[int, int, int, str],
 ) -> None:
-    assert walk(FLEET, *other) != walk(FLEET, 1, 0, 0, "train")
+    assert invitation_order(FLEET, *other) != invitation_order(FLEET, 1, 0, 0, "train")
 
 
 def test_the_walk_is_the_same_on_every_machine() -> None:
-    assert walk("abcdef", 7, 3, 1, "train") == ("a", "c", "e", "f", "d", "b")
+    assert invitation_order("abcdef", 7, 3, 1, "train") == ("a", "c", "e", "f", "d", "b")
 
 
 def test_over_many_rounds_everybody_is_invited_about_equally_often() -> None:
     invited = [
-        client for round_ in range(1000) for client in walk(FLEET, 1, round_, 0, "train")[:5]
+        client
+        for round_ in range(1000)
+        for client in invitation_order(FLEET, 1, round_, 0, "train")[:5]
     ]
     counts = [invited.count(client) for client in FLEET]
     assert min(counts) > 190  # of 250 expected, deviation 13.7: below 1 in 10 000 for one of twenty

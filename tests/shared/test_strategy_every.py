@@ -166,8 +166,8 @@ def test_the_order_of_arrival_does_not_change_a_byte(case: dict[str, Any]) -> No
     first, *others = (a_run(case, shuffle=shuffle).rounds(5) for shuffle in (0, 1, 2))
     for other in others:
         assert fingerprint(other.state) == fingerprint(first.state)
-        assert fingerprint(sorted(other.client_state.items())) == fingerprint(
-            sorted(first.client_state.items())
+        assert fingerprint(sorted(other.client_states.items())) == fingerprint(
+            sorted(first.client_states.items())
         )
 
 

@@ -78,8 +78,8 @@ def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> Non
         two_groups(2, spread=0),
         drop=lambda phase, round_, client: client == "c00",
     )
-    assert "c00" not in end.client_state
-    assert set(end.client_state["c01"]) == {"pi", "held"}
+    assert "c00" not in end.client_states
+    assert set(end.client_states["c01"]) == {"pi", "held"}
     assert end.strategy.memberships(end.state) == {}
 
 

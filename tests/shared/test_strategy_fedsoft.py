@@ -174,7 +174,7 @@ def test_fedsoft_newcomers_are_estimated_and_start_from_the_clusters() -> None:
         FedSoft(pull=0.0), locals_, ONE, flat(1, 1), flat(-1, -1), rounds=2, joins={"c04": 2}
     ).state.models
     start = (before[0] + np.float32(1e-4) * before[1]) / np.float32(1 + 1e-4)
-    assert close(end.client_state["c04"]["held"], (start + flat(5, 5)) / 2)
+    assert close(end.client_states["c04"]["held"], (start + flat(5, 5)) / 2)
 
 
 def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None:
@@ -189,7 +189,7 @@ def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None
 
 def test_fedsoft_says_when_a_trained_clients_model_is_gone() -> None:
     end = run(FedSoft(), two_groups(1, spread=0))
-    end.client_state.clear()
+    end.client_states.clear()
     with pytest.raises(DataError, match="agent c00 has trained in this run but its model is gone"):
         end.personal("c00")
 

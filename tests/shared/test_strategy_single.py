@@ -109,7 +109,7 @@ def test_local_trains_once_for_the_whole_budget_and_sends_no_model() -> None:
         ((weight, model),) = end.personal(client)
         assert weight == 1.0
         assert model == pytest.approx((1 - 0.9**steps) * local.minimum, rel=1e-5)
-        assert model is end.client_state[client]["held"]
+        assert model is end.client_states[client]["held"]
     assert end.strategy.clusters(end.state) == ()
 
 
@@ -132,7 +132,7 @@ def test_local_serves_the_start_before_training_and_says_when_a_model_is_gone() 
     end = Run(LocalOnly(), setup(locals_), locals_)
     assert end.personal("c00")[0][1].tolist() == [0, 0]
     end.rounds(1)
-    end.client_state.clear()
+    end.client_states.clear()
     with pytest.raises(DataError, match="c00 has trained in this run but its model is gone"):
         end.personal("c00")
 
