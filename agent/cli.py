@@ -17,17 +17,14 @@ import typer
 from typer.main import get_command
 
 from covey.shared import json_text
-from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key
-from covey.shared.errors import UserError, os_errors_as_user_errors
-from covey.shared.logs import log_to_stderr
-from covey.shared.printable import printable, printable_lines
+from covey.shared.cli import Allow, Connection, DataRoot, Json, program, with_connection
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER
+from covey.shared.printable import printable
 
-app = typer.Typer(
-    help="Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+app = program(
+    "agent",
+    "Learn on this machine's data, as part of a fleet. The data never leaves the machine.",
 )
 
 Data = Annotated[
@@ -39,7 +36,6 @@ Data = Annotated[
 Label = Annotated[
     str | None, typer.Option(help="the target column of a table", envvar="COVEY_LABEL")
 ]
-Broker = Annotated[str, typer.Option(help=ADDRESS, envvar="COVEY_BROKER")]
 PolicyFile = Annotated[
     Path | None,
     typer.Option(
@@ -63,24 +59,19 @@ Device = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="one JSON object per line instead of text")]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 
 
 def main() -> None:
-    """The console script: a mistake of the user's is one message and exit code 2."""
-    try:
-        with os_errors_as_user_errors():
-            app()
-    except UserError as error:
-        sys.stderr.write(printable_lines(f"agent: {error}\n"))
-        sys.exit(2)
+    """The entry point of the `agent` command."""
+    app()
 
 
 @app.command()
+@with_connection()
 def start(
     data: Data,
-    broker: Broker = "mqtt://127.0.0.1:1883",
+    *,
     name: Annotated[
         str | None, typer.Option("--id", help="[default: the host's name]", envvar="COVEY_ID")
     ] = None,
@@ -97,11 +88,7 @@ def start(
             help="seconds that the training process lives on after work", envvar="COVEY_KEEP_WARM"
         ),
     ] = 60.0,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
+    connection: Connection,
     allow: Allow = None,
     policy: PolicyFile = None,
     limit: Limits = None,
@@ -112,16 +99,15 @@ def start(
     from covey.agent.device.service import Identity
     from covey.agent.policy import Rules
     from covey.shared.consent import AllowedCode
-    from covey.shared.mqtt.broker_url import BrokerUrl, Tls
     from covey.shared.wire.topics import is_name
 
-    name = _named(name, credentials, broker)
+    name = _named(name, connection.credentials, connection.broker)
     for what, text in (("--id", name), ("--federation", federation)):
         if not is_name(text):
             raise UserError(
                 f"{what} {text!r}: letters, digits, '.', '_' and '-', at most 64, are wanted"
             )
-    url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
+    url = connection.url()
     source = {"data": _existing(data), "label": label}
     folder = state or Path("~/.local/state/covey").expanduser() / name
     identity = Identity(name, federation, source, folder)
@@ -238,29 +224,23 @@ def check(
 
 
 @app.command()
+@with_connection()
 def fleet(
     scenario: ScenarioFile,
-    broker: Broker = "mqtt://127.0.0.1:1883",
+    *,
     run_dir: Annotated[
         Path, typer.Option(help="where the agents' state and partition.npz go")
     ] = Path(),
-    data_root: Annotated[
-        Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")
-    ] = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
+    data_root: DataRoot = None,
+    connection: Connection,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Host the simulated fleet of a scenario. Ends on SIGTERM and with the process that started it."""
     from covey.agent.fleet.fleet import host
     from covey.shared.consent import AllowedCode
-    from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 
-    url = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
+    url = connection.url()
     allowed = AllowedCode.parse(allow)
     _quiet_links()
     asyncio.run(
@@ -309,9 +289,7 @@ def export(
 def superclasses(
     scenario: ScenarioFile,
     models: Annotated[Path, typer.Option(help="a folder with cluster-0.safetensors and so on")],
-    data_root: Annotated[
-        Path | None, typer.Option(help="folder with data sets", envvar="COVEY_DATA_ROOT")
-    ] = None,
+    data_root: DataRoot = None,
     scaling: Annotated[
         str | None,
         typer.Option(help="JSON: the run's mean and std per channel, where they are federated"),
@@ -361,13 +339,13 @@ async def _start(identity: Any, url: Any, keep_warm_s: float, tell: Any, rules: 
         await agent.run(link)
 
 
-def _named(name: str | None, credentials: Path | None, broker: str) -> str:
+def _named(name: str | None, credentials: Path | None, broker: str | None) -> str:
     """Who we are. Raises UserError where it is with somebody else's credentials that we would connect."""
     name = name or default_name()
     if credentials is not None:
         from covey.shared.mqtt.credentials import check_agent
 
-        check_agent(credentials, name, broker)
+        check_agent(credentials, name, broker or DEFAULT_BROKER)
     return name
 
 
@@ -389,7 +367,6 @@ def _existing(data: str) -> str:
 
 
 def _quiet_links() -> None:
-    log_to_stderr()
     logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 

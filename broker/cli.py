@@ -29,9 +29,9 @@ from covey.broker.programs.mosquitto import Mosquitto
 from covey.broker.programs.options import Options
 from covey.broker.programs.start import installed
 from covey.shared import json_text
-from covey.shared.cli import ADDRESS, Ca, Cert, Credentials, Insecure, Key
-from covey.shared.errors import UserError, os_errors_as_user_errors
-from covey.shared.mqtt.broker_url import PORTS, BrokerUrl, Tls
+from covey.shared.cli import Connection, Json, program, with_connection
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import ADDRESS, PORTS, BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR, FLEET
 from covey.shared.mqtt.credentials import read as read_credentials
 from covey.shared.printable import printable_lines
@@ -39,12 +39,7 @@ from covey.shared.terminal import Terminal
 from covey.shared.wire.messages import EXPELLED, ROTATED
 from covey.shared.wire.topics import is_name
 
-app = typer.Typer(
-    help="The broker in the middle of a Covey federation.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,  # a bracket in a help text is a bracket
-)
+app = program("broker", "The broker in the middle of a Covey federation.")
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
 Names = Annotated[list[str], typer.Argument(help="the users' names; an agent's id")]
@@ -136,7 +131,7 @@ def up(
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
-    with _told(), _single_user(user, password, password_file, fleet_password) as (users, members):
+    with _single_user(user, password, password_file, fleet_password) as (users, members):
         kind = EmbeddedBroker if embedded else installed(_say)
         options = Options(
             host=host or "127.0.0.1",
@@ -251,8 +246,7 @@ def init(
     ] = AUTHORITY_DAYS,
 ) -> None:
     """Make a folder for a broker with TLS, passwords and access rules: certificates, and the coordinator's credentials."""
-    with _told():
-        made = Home.create(home, host, port, days, ca_days)
+    made = Home.create(home, host, port, days, ca_days)
     print(
         f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in"
     )
@@ -272,29 +266,26 @@ def enroll(
     ] = DEFAULT_FEDERATION,
 ) -> None:
     """Let users in: one file each, with all that `--credentials` needs. A broker that runs takes them in."""
-    with _told():
-        for file in Home(home).enroll_all(names, role, federation):
-            print(file)
+    for file in Home(home).enroll_all(names, role, federation):
+        print(file)
 
 
 @app.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Revoke credentials. A broker that runs ends their connections, and the coordinator hears that they are gone."""
-    with _told():
-        own = Home(home)
-        gone = own.expel_all(names)
-        _say_gone(own, gone, EXPELLED)
+    own = Home(home)
+    gone = own.expel_all(names)
+    _say_gone(own, gone, EXPELLED)
 
 
 @app.command()
 def rotate(names: Names, home: HomeFolder = HOME) -> None:
     """Replace credentials, also the coordinator's: a new password in a new file; the old file is void at once."""
-    with _told():
-        own = Home(home)
-        known = own.entries()
-        for name in names:
-            print(own.rotate(name))
-        _say_gone(own, {name: known[name] for name in names}, ROTATED)
+    own = Home(home)
+    known = own.entries()
+    for name in names:
+        print(own.rotate(name))
+    _say_gone(own, {name: known[name] for name in names}, ROTATED)
 
 
 @app.command()
@@ -311,8 +302,7 @@ def renew(
     ] = None,
 ) -> None:
     """A new certificate for the broker from the same authority: every device's credentials stay good."""
-    with _told():
-        until = Home(home).renew(days, host or [])
+    until = Home(home).renew(days, host or [])
     print(
         f"{home / 'server.pem'} is good until {until:%Y-%m-%d}; a broker that runs shows it to new connections"
     )
@@ -321,12 +311,11 @@ def renew(
 @app.command("list")
 def list_users(
     home: HomeFolder = HOME,
-    as_json: Annotated[bool, typer.Option("--json", help="users as JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the users with role, federation and the age of their credentials, and when the certificates expire."""
-    with _told():
-        own = Home(home)
-        entries, certificates = own.entries(), own.certificates()
+    own = Home(home)
+    entries, certificates = own.entries(), own.certificates()
     if as_json:
         users = {name: entry.model_dump() for name, entry in sorted(entries.items())}
         print(json_text.dumps({"users": users, "certificates": certificates}, indent=1))
@@ -355,32 +344,28 @@ def _say_gone(home: Home, users: Mapping[str, Entry], why: str) -> None:
 
 
 @app.command()
+@with_connection(Annotated[str | None, typer.Argument(metavar="url", help=ADDRESS)])
 def doctor(
-    broker: Annotated[str | None, typer.Argument(metavar="url", help=ADDRESS)] = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
+    *,
+    connection: Connection,
     patience_s: Annotated[
         float, typer.Option(min=0.1, help="how long to wait for each answer")
     ] = 5.0,
-    as_json: Annotated[bool, typer.Option("--json", help="findings as JSON")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
-    with _told():
-        if broker is None:
-            raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
-        address = BrokerUrl.parse(broker, Tls(ca, cert, key, insecure))
-        told = (
-            read_credentials(credentials)
-            if credentials is not None
-            else {"role": "", "federation": ""}
-        )
-        doctor = Doctor(
-            address, patience_s=patience_s, role=told["role"], federation=told["federation"]
-        )
-        findings = asyncio.run(doctor.examine())
+    if connection.broker is None:
+        raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
+    address = connection.url()
+    told = (
+        read_credentials(connection.credentials)
+        if connection.credentials is not None
+        else {"role": "", "federation": ""}
+    )
+    doctor = Doctor(
+        address, patience_s=patience_s, role=told["role"], federation=told["federation"]
+    )
+    findings = asyncio.run(doctor.examine())
     if as_json:
         print(json_text.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
@@ -444,17 +429,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False  # a name may lead anywhere
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """One message and exit code 2 for what the user can mend."""
-    try:
-        with os_errors_as_user_errors():
-            yield
-    except UserError as error:
-        _say(str(error))
-        raise typer.Exit(2) from None
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""The command `coordinator`."""
+"""The command `coordinator`. Each command imports what it needs when it runs, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -6,35 +6,50 @@ import asyncio
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
-from functools import wraps
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from covey.coordinator.serve.signals import sigterm_as_ctrl_c
 from covey.shared import json_text
-from covey.shared.cli import ADDRESS, Allow, Ca, Cert, Credentials, Insecure, Key, ProgramFormat
+from covey.shared.cli import (
+    LOCAL_BROKER,
+    Allow,
+    Commands,
+    Connection,
+    DataRoot,
+    Json,
+    ProgramFormat,
+    broker_option,
+    program,
+    stopped,
+    with_connection,
+)
 from covey.shared.consent import AllowedCode
-from covey.shared.errors import UserError, os_errors_as_user_errors
-from covey.shared.logs import log_to_stderr
-from covey.shared.mqtt.broker_url import Tls
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 from covey.shared.terminal import Terminal
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-main = typer.Typer(
-    name="coordinator",
-    help="Owns a run: who takes part, when a round closes, clustering, aggregation, checkpoints, records.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # a bracket in a help text is a bracket
+class CoordinatorCommands(Commands):
+    """The commands of this program. SIGTERM stops each of them as Ctrl-C does."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was typed."""
+        with sigterm_as_ctrl_c():
+            return super().invoke(ctx)
+
+
+app = program(
+    "coordinator",
+    "Run federated training: invite agents, cluster and aggregate their models, keep checkpoints "
+    "and records.",
+    CoordinatorCommands,
 )
-out, err = Terminal(), Terminal(stderr=True)
+out = Terminal()
 if not out.is_terminal:
     out.width = 120  # a pipe or a file has no width of its own
 
@@ -45,22 +60,19 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable"),
 ]
-Json = Annotated[bool, typer.Option("--json", help="print JSON for programs")]
-Broker = Annotated[
-    str | None, typer.Option(help=ADDRESS, envvar="COVEY_BROKER", show_default=False)
-]
+BROKER_OF_A_RUN = broker_option(
+    f"the scenario's; else one started for a simulated fleet, {DEFAULT_BROKER} for real agents"
+)
 Embedded = Annotated[
     bool,
-    typer.Option("--embedded", help="start the embedded broker, whatever else is here or named"),
-]
-DataRoot = Annotated[
-    Path | None,
-    typer.Option(help="where named data sets lie", envvar="COVEY_DATA_ROOT", show_default=False),
+    typer.Option(
+        "--embedded", help="start the embedded broker, even if another is installed or named"
+    ),
 ]
 AuditKey = Annotated[
     Path | None,
     typer.Option(
-        help="file with a secret key: the audit log is signed with it (HMAC-SHA256)",
+        help="file with a secret key; signs the audit log with it (HMAC-SHA256)",
         envvar="COVEY_AUDIT_KEY",
         show_default=False,
     ),
@@ -68,167 +80,148 @@ AuditKey = Annotated[
 InProcess = Annotated[
     bool,
     typer.Option(
-        "--in-process", help="without a broker: the same bytes, sooner (no faults, no timeline)"
+        "--in-process",
+        help="run without a broker: identical results, faster (no faults, no timeline)",
     ),
 ]
 
 
-def mended(function: Callable[P, R]) -> Callable[P, R]:
-    """Print a user's mistake as one message and end with exit code 2, without a traceback; with 130 when stopped."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        log_to_stderr()
-        try:
-            with os_errors_as_user_errors(), sigterm_as_ctrl_c():
-                return function(*args, **kwargs)
-        except UserError as error:
-            _fail(str(error))
-        except KeyboardInterrupt:
-            _stopped()
-
-    return call
-
-
-def _stopped(text: str = "") -> NoReturn:
-    err.print(
-        "; ".join(filter(None, ["stopped", text])), highlight=False, markup=False, soft_wrap=True
-    )
-    raise typer.Exit(130)
-
-
-def _fail(text: str) -> NoReturn:
-    err.print(f"error: {text}", style="red", highlight=False, markup=False, soft_wrap=True)
-    raise typer.Exit(2)
-
-
-def going_on(arguments: Sequence[str]) -> str:
-    """The line that goes on where a run was stopped: as it was typed, with --resume, and stars for a password."""
+def resume_command(arguments: Sequence[str]) -> str:
+    """The command that continues a stopped run: as typed, plus --resume, with stars for a password."""
     shown = [re.sub(r"(mqtts?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments]
-    return shlex.join(["coordinator", *shown, *([] if "--resume" in shown else ["--resume"])])
+    if "--resume" not in shown:
+        shown.append("--resume")
+    return shlex.join(["coordinator", *shown])
 
 
-TLS = ("ca", "cert", "key", "insecure")
+# An option that was typed leaves these others without effect, and why.
+BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
+CONTRADICTIONS = (
+    ("in_process", "needs no broker", (*BROKER_OPTIONS, "embedded", "metrics")),
+    ("embedded", "starts its own broker", BROKER_OPTIONS),
+)
 
 
 def _refuse_contradictions(context: typer.Context) -> None:
-    """UserError where an option was typed that another one leaves without effect. The environment's are mere defaults."""
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    typed = {
-        name
-        for name, source in sources.items()
-        if source is not None and source.name == "COMMANDLINE"
-    }
-    for chosen, does, idle in (
-        ("in_process", "needs no broker", ("broker", *TLS, "credentials", "embedded", "metrics")),
-        ("embedded", "starts a broker of its own", ("broker", *TLS, "credentials")),
-    ):
-        both = [f"--{name}" for name in idle if name in typed]
-        if chosen in typed and both:
+    """Raise a UserError if one typed option leaves another without effect. Environment variables are mere defaults."""
+    typed = set()
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            typed.add(name)
+    for chosen, reason, idle in CONTRADICTIONS:
+        useless = [f"--{name}" for name in idle if name in typed]
+        if chosen in typed and useless:
             option = "--" + chosen.replace("_", "-")
-            raise UserError(f"{option} {does}: leave out {' and '.join(both)}, or {option}")
+            others = " and ".join(useless)
+            raise UserError(f"{option} {reason}: omit {others}, or omit {option}")
 
 
-@main.command()
-@mended
+def _print(text: str) -> None:
+    """One line of the result, however long: a program may read it."""
+    out.print(text, highlight=False, soft_wrap=True)
+
+
+@app.command()
+@with_connection(BROKER_OF_A_RUN)
 def run(
     context: typer.Context,
     scenario: ScenarioFile,
+    *,
     folder: Annotated[
         Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
     ] = None,
-    broker: Broker = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
+    connection: Connection,
     embedded: Embedded = False,
     overrides: Set = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on from the folder's checkpoint")
+        bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
     ] = False,
     in_process: InProcess = False,
     data_root: DataRoot = None,
     metrics: Annotated[
         str | None,
-        typer.Option(help="answer Prometheus at [HOST:]PORT, /metrics", show_default=False),
+        typer.Option(
+            help="serve Prometheus metrics at [HOST:]PORT, path /metrics", show_default=False
+        ),
     ] = None,
     audit_key: AuditKey = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Run a scenario to its end and leave models, records and results in a folder.
+    """Run a scenario to its end; models, records and results are written to a folder.
 
-    With a fleet section the simulated agents are started here; without one it waits for `agent start`.
-    Ctrl-C stops cleanly: the run goes on with --resume.
+    A scenario with a fleet section starts its simulated agents. Without one, the run waits for
+    agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
     """
     from covey.coordinator.commands import run as command
     from covey.coordinator.report import display
-    from covey.coordinator.run.options import Options
+    from covey.coordinator.run.options import Options, Watch
     from covey.coordinator.simulate import driver
     from covey.shared.scenario.load import load
 
     _refuse_contradictions(context)
-    scraped = None
+    metrics_address = None
     if metrics is not None:
         from covey.coordinator.serve.prometheus import address
 
-        scraped = address(metrics)
+        metrics_address = address(metrics)
     loaded = load(scenario, overrides or [])
     options = Options(
         folder or Path("runs") / loaded.name,
         resume,
-        broker,
+        connection.broker,
         embedded,
         data_root,
-        Tls(ca, cert, key, insecure),
-        scraped,
+        connection.tls,
+        metrics_address,
         audit_key,
         AllowedCode.parse(allow),
     )
+    observing: AbstractContextManager[Watch]
+    if as_json:
+        observing = nullcontext(display.json_line)
+    else:
+        observing = display.Progressing(out, loaded.rounds.count)
     result = None
-    with (
-        suppress(KeyboardInterrupt),
-        nullcontext(display.json_line)
-        if as_json
-        else display.Progressing(out, loaded.rounds.count) as watch,
-    ):
+    with suppress(KeyboardInterrupt), observing as observer:
         if in_process:
-            result = driver.alone(loaded, options, watch)
+            result = driver.alone(loaded, options, observer)
         else:
-            result = asyncio.run(command.run(loaded, options, watch))
+            result = asyncio.run(command.run(loaded, options, observer))
     if result is None:
         if not options.folder.exists():
-            _stopped("nothing was begun")
-        _stopped(f"go on with: {going_on(sys.argv[1:])}")
+            raise stopped("nothing was started yet")
+        raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
     if as_json:
         display.json_line({"event": "result", **result})
         return
     display.show(out, display.results_table([result]))
-    for remark in filter(None, (display.participation(result), display.newcomers(result))):
-        out.print(remark, highlight=False, soft_wrap=True)
-    out.print(
-        f"models, records and the result are in {options.folder}", highlight=False, soft_wrap=True
-    )
+    for remark in (display.participation(result), display.newcomers(result)):
+        if remark:
+            _print(remark)
+    _print(f"models, records and the result are in {options.folder}")
 
 
-@main.command()
-@mended
+@app.command()
+@with_connection(BROKER_OF_A_RUN)
 def compare(
     context: typer.Context,
     scenario: ScenarioFile,
+    *,
     folder: Annotated[
         Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
     ] = None,
     cells: Annotated[
         list[str] | None,
-        typer.Option(help="run only these, e.g. fedavg/1,fedclust; repeatable", show_default=False),
+        typer.Option(
+            help="run these cells only, e.g. fedavg/1,fedclust; repeatable", show_default=False
+        ),
     ] = None,
     known: Annotated[
         list[Path] | None,
         typer.Option(
-            help="compare.json of an earlier comparison: its cells are finished; repeatable",
+            help="compare.json of an earlier comparison, whose cells count as finished; repeatable",
             show_default=False,
         ),
     ] = None,
@@ -236,29 +229,25 @@ def compare(
         bool,
         typer.Option(
             "--run/--no-run",
-            help="run what is missing, or only print what is there (and write it where --out says)",
+            help="run the missing cells, or only print the finished ones (written if --out is given)",
         ),
     ] = True,
     in_process: InProcess = False,
-    broker: Broker = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
+    connection: Connection,
     embedded: Embedded = False,
     overrides: Set = None,
     data_root: DataRoot = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Run every method of the scenario's compare section on every partition and seed, and print tables of means.
+    """Run every method of a scenario's compare section, and print tables of mean results.
 
-    Finished cells are kept and interrupted ones resumed: the same command goes on where it was stopped. With --known
-    also those count that were run elsewhere. The tables are also written to the comparison's folder; with --no-run only
-    where --out names one.
+    A cell is one run: one method, one partition, one seed. Finished cells are kept, interrupted
+    cells resume: type the same command to continue. --known adds cells that were run elsewhere.
+    The tables are also written to the comparison's folder; with --no-run, only to one that --out
+    names.
     """
-    from covey.coordinator.commands import compare as compare_command
+    from covey.coordinator.commands import compare as command
     from covey.coordinator.run.options import Options
     from covey.shared.scenario.load import load
 
@@ -267,43 +256,40 @@ def compare(
     options = Options(
         folder or Path("runs") / loaded.name,
         False,
-        broker,
+        connection.broker,
         embedded,
         data_root,
-        Tls(ca, cert, key, insecure),
+        connection.tls,
         allowed=AllowedCode.parse(allow),
     )
-
-    wanted = compare_command.Wanted(
+    request = command.Wanted(
         cells or [], known or [], run=run, in_process=in_process, write=run or folder is not None
     )
     done = False
     with suppress(KeyboardInterrupt):
-        done = compare_command.compare(loaded, options, wanted, None if as_json else out)
+        done = command.compare(loaded, options, request, None if as_json else out)
     if not done:
-        _stopped("the same command goes on from here")
+        raise stopped("the same command continues")
 
 
-@main.command()
-@mended
+@app.command()
 def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -> None:
-    """Check a scenario and print it with every default spelled out; a wrong key is named with its line."""
+    """Check a scenario and print it with all defaults; unknown keys are reported with their lines."""
     from covey.shared.scenario.describe import dump
     from covey.shared.scenario.load import load
 
     loaded = load(scenario, overrides or [])
-    print(
-        json_text.dumps(loaded.model_dump(mode="json")) if as_json else dump(loaded),
-        end="\n" if as_json else "",
-    )
+    if as_json:
+        print(json_text.dumps(loaded.model_dump(mode="json")))
+    else:
+        print(dump(loaded), end="")
 
 
-@main.command()
-@mended
+@app.command()
 def plan(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
-    """What a run will cost, before anything starts: traffic per agent and in all, memory, disk, rounds."""
+    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
     import tempfile
 
     from covey.coordinator.plan.plan import plan as planned
@@ -313,7 +299,8 @@ def plan(
     from covey.shared.scenario.describe import dump
     from covey.shared.scenario.load import load
 
-    loaded, allowed = load(scenario, overrides or []), AllowedCode.parse(allow)
+    loaded = load(scenario, overrides or [])
+    allowed = AllowedCode.parse(allow)
     check_code(loaded, allowed)
     with tempfile.TemporaryDirectory() as folder:
         write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
@@ -322,46 +309,46 @@ def plan(
     if as_json:
         print(json_text.dumps(figures.to_json()))
         return
-    _print_rows(f"{loaded.name}: {loaded.strategy.name}", figures.rows())
+    from rich.table import Table
+
+    table = Table(title=f"{loaded.name}: {loaded.strategy.name}", show_header=False)
+    for label, text in figures.rows():
+        table.add_row(label, text)
+    out.print(table)
 
 
-@main.command()
-@mended
+@app.command()
+@with_connection()
 def status(
     folder: Annotated[
-        Path | None, typer.Argument(help="a run's folder; without it a running fleet is asked")
+        Path | None,
+        typer.Argument(help="a run's folder  [default: ask the broker about a running fleet]"),
     ] = None,
-    broker: Broker = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
-    federation: Annotated[str, typer.Option(help="the federation to ask for")] = "default",
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
     as_json: Json = False,
 ) -> None:
-    """Who is there: cluster, last seen, samples, refused messages by reason, and why an agent stays out."""
-    from covey.coordinator.commands import status as watch
+    """List a run's agents: cluster, last seen, samples, and the reason why one is excluded."""
+    from covey.coordinator.commands import status as command
     from covey.coordinator.report import display
 
     if folder is not None:
-        seen = watch.from_folder(folder)
+        seen = command.from_folder(folder)
     else:
-        seen = asyncio.run(watch.from_broker(broker, federation, Tls(ca, cert, key, insecure)))
+        seen = asyncio.run(command.from_broker(connection.url(), federation))
     if as_json:
         display.json_line(seen)
         return
     for line in display.standing(seen):
-        out.print(line, highlight=False, soft_wrap=True)
-    display.show(out, display.roster_table(seen["roster"]))
-    refusals = ", ".join(
-        f"{reason}: {count}" for reason, count in seen["roster"]["refusals"].items()
-    )
-    out.print(f"refused messages: {refusals or 'none'}", highlight=False, soft_wrap=True)
+        _print(line)
+    roster = seen["roster"]
+    display.show(out, display.roster_table(roster))
+    counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
+    _print(f"refused messages: {', '.join(counts) or 'none'}")
 
 
-@main.command()
-@mended
+@app.command()
 def audit(
     folder: Annotated[Path, typer.Argument(help="a run's folder")],
     key: Annotated[
@@ -375,12 +362,12 @@ def audit(
     head: Annotated[
         str | None,
         typer.Option(
-            help="NUMBER:HASH of a line that an earlier check printed: it must still be there"
+            help="NUMBER:HASH that an earlier audit printed; the log must still contain that line"
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a run's audit log line by line. Exit code 1 where it was changed, with the first line that is wrong."""
+    """Check a run's audit log line by line. If it was changed, print the first wrong line and exit with code 1."""
     from covey.coordinator.report import display
     from covey.coordinator.run import audit_trail
     from covey.shared.audit import read_key
@@ -392,33 +379,28 @@ def audit(
         display.json_line(found)
     else:
         for line in display.audit_lines(found):
-            out.print(line, highlight=False, soft_wrap=True)
+            _print(line)
         display.show(out, display.audit_table(found))
     if not found["whole"]:
         raise typer.Exit(1)
 
 
-@main.command()
-@mended
+@app.command()
+@with_connection(LOCAL_BROKER)
 def release(
     agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],
-    broker: Broker = None,
-    ca: Ca = None,
-    cert: Cert = None,
-    key: Key = None,
-    insecure: Insecure = False,
-    credentials: Credentials = None,
-    federation: Annotated[str, typer.Option(help="the federation of the agent")] = "default",
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the agent's federation")] = "default",
 ) -> None:
-    """Invite an agent again that is in quarantine because its reports were refused."""
-    from covey.coordinator.commands.release import release as released
+    """Release an agent from quarantine, where refused reports had put it: it is invited again."""
+    from covey.coordinator.commands.release import release as command
 
-    asyncio.run(released(broker, federation, Tls(ca, cert, key, insecure), agent))
-    out.print(f"{agent} is out of quarantine; it is invited again", highlight=False, soft_wrap=True)
+    asyncio.run(command(connection.url(), federation, agent))
+    _print(f"{agent} is out of quarantine; it is invited again")
 
 
-@main.command()
-@mended
+@app.command()
 def report(
     folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")],
     html: Annotated[
@@ -430,13 +412,13 @@ def report(
     svg: Annotated[
         list[str] | None,
         typer.Option(
-            help="also write one picture of that page to a file: NAME=FILE, e.g. accuracy=a.svg; repeatable",
+            help="also write one picture of that page: NAME=FILE, e.g. accuracy=a.svg; repeatable",
             show_default=False,
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the results of finished runs side by side."""
+    """Print the results of finished runs in one table."""
     from covey.coordinator.report import display
     from covey.coordinator.run.records import finished
 
@@ -457,15 +439,12 @@ def report(
     display.show(out, display.results_table(results, display.labels(folders, results)))
 
 
-@main.command()
-@mended
+@app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="the folder of a finished run")],
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="where to write  [default: <folder>/export]", show_default=False
-        ),
+        typer.Option("--out", help="output folder  [default: <folder>/export]", show_default=False),
     ] = None,
     kind: Annotated[
         ProgramFormat, typer.Option("--format", help="pt2 for PyTorch, or onnx")
@@ -473,7 +452,10 @@ def export(
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Write each cluster's model as a program that needs no Covey: features as they are in the data in, logits or values out."""
+    """Write each cluster's model as a program that runs without Covey.
+
+    Its input is a batch of features as they are in the data; its output is logits, or values.
+    """
     from covey.coordinator.processes import launch
     from covey.coordinator.report import display
     from covey.coordinator.run.records import finished
@@ -483,55 +465,50 @@ def export(
     finished(folder)
     models = model_files(folder / "models")
     if not models:
-        raise UserError(f"{folder}: no models are in it; its method leaves none on the server")
+        raise UserError(
+            f"{folder}: this run has no models to export; its method keeps none on the server"
+        )
     for model in models:
         written = (to or folder / "export") / f"{model.stem}.{kind}"
         with nullcontext() if as_json else out.status(f"{model.name}: loading torch"):
             asyncio.run(launch.exported(model, written, folder / "export.log", allowed))
         if as_json:
-            display.json_line(
-                {"cluster": model.stem.removeprefix("cluster-"), "file": str(written)}
-            )
+            cluster = model.stem.removeprefix("cluster-")
+            display.json_line({"cluster": cluster, "file": str(written)})
         else:
-            out.print(str(written), highlight=False, soft_wrap=True)
+            _print(str(written))
 
 
-@main.command()
+@app.command()
 def methods(as_json: Json = False) -> None:
-    """List every training method with its hyper-parameters and defaults."""
-    from covey.shared.scenario.describe import methods as listed
+    """List the training methods with their hyper-parameters and defaults."""
+    from covey.shared.scenario.describe import methods as described
 
-    rows = listed()
+    rows = described()
     if as_json:
         print(json_text.dumps(rows))
         return
     for row in rows:
-        out.print(
-            row["name"], f" {row['summary']} ({row['source']})", highlight=False, soft_wrap=True
-        )
+        _print(f"{row['name']}  {row['summary']} ({row['source']})")
         for parameter in row["parameters"]:
-            text = f"    {parameter['name']}: {parameter['type']} = {json_text.dumps(parameter['default'])}"
-            out.print(
-                text + (f"   {parameter['description']}" if parameter["description"] else ""),
-                highlight=False,
-            )
+            default = json_text.dumps(parameter["default"])
+            text = f"    {parameter['name']}: {parameter['type']} = {default}"
+            if parameter["description"]:
+                text += f"   {parameter['description']}"
+            out.print(text, highlight=False)
 
 
-@main.command()
+@app.command()
 def schema() -> None:
-    """Print the JSON schema of a scenario, for editors."""
-    from covey.shared.scenario.describe import schema as made
+    """Print the JSON schema of a scenario, for editors and other tools."""
+    from covey.shared.scenario.describe import schema as described
 
-    print(json_text.dumps(made(), indent=1))
+    print(json_text.dumps(described(), indent=1))
 
 
-def _print_rows(title: str, rows: Any) -> None:
-    from rich.table import Table
-
-    table = Table(title=title, show_header=False)
-    for row in rows:
-        table.add_row(*map(str, row))
-    out.print(table)
+def main() -> None:
+    """The entry point of the `coordinator` command."""
+    app()
 
 
 if __name__ == "__main__":

@@ -1,37 +1,94 @@
-"""Command-line options that commands of more than one program take: where the broker is, and how it is trusted."""
+"""One shell for the commands of all three programs.
+
+It turns user errors into a message and an exit code, and it defines the options that several commands take:
+how to reach the broker, which code may run, where data sets lie.
+"""
 
 from __future__ import annotations
 
+import inspect
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
 from covey.shared.consent import AllowedCode, consented
-from covey.shared.errors import UserError
+from covey.shared.errors import UserError, os_errors_as_user_errors
+from covey.shared.logs import log_to_stderr
+from covey.shared.mqtt.broker_url import ADDRESS, DEFAULT_BROKER, SYSTEM_TLS, BrokerUrl, Tls
+from covey.shared.printable import printable_lines
 
-ProgramFormat = Literal["pt2", "onnx"]  # what a model can be exported as
-ADDRESS = "mqtt[s]://[user:password@]host[:port]"
+R = TypeVar("R")
+ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be exported to
 
-Ca = Annotated[
-    Path | None,
-    typer.Option(
-        help="mqtts: certificates to trust instead of the system's",
-        envvar="COVEY_CA",
-        show_default=False,
-    ),
-]
+USER_ERROR = 2  # exit codes
+INTERRUPTED = 130
 
 
-def _consent(context: typer.Context, words: list[str] | None) -> list[str] | None:
-    """What the owner allows is in effect until the command ends, from before its scenario is read."""
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def user_errors() -> Iterator[None]:
+    """Print a user error as one message on stderr and exit with code 2, without a traceback.
+
+    OSErrors that name a file are user errors too. Ctrl-C prints "stopped" and exits with code 130.
+    """
     try:
-        allowed = AllowedCode.parse(words)
+        with os_errors_as_user_errors():
+            yield
     except UserError as error:
-        raise typer.BadParameter(str(error)) from None
-    context.with_resource(consented(allowed))
-    return words
+        typer.secho(printable_lines(f"error: {error}"), err=True, fg=typer.colors.RED)
+        raise typer.Exit(USER_ERROR) from None
+    except KeyboardInterrupt:
+        raise stopped() from None
+
+
+def stopped(hint: str = "") -> typer.Exit:
+    """Print that the user stopped the command, with a hint how to continue; returns the exit to raise."""
+    text = f"stopped; {hint}" if hint else "stopped"
+    typer.echo(printable_lines(text), err=True)
+    return typer.Exit(INTERRUPTED)
+
+
+class Commands(TyperGroup):
+    """The commands of one program. Each of them runs inside `user_errors`, with warnings logged to stderr."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was typed."""
+        log_to_stderr()
+        with user_errors():
+            return super().invoke(ctx)
+
+
+def program(name: str, about: str, commands: type[Commands] = Commands) -> typer.Typer:
+    """An empty program to add commands to; `about` is the first line of its help."""
+    return typer.Typer(
+        name=name,
+        cls=commands,
+        help=about,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # a bracket in a help text is a bracket
+    )
+
+
+# -- options of several commands ---------------------------------------------------------------------------------------
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead of text")]
+
+
+def _consent(context: typer.Context, names: list[str] | None) -> list[str] | None:
+    """Let the user's consent take effect before the scenario is read, until the command ends."""
+    context.with_resource(consented(AllowedCode.parse(names)))
+    return names
 
 
 Allow = Annotated[
@@ -39,59 +96,148 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         callback=_consent,
-        help="code of your own that may run here: the exact name of a module (not a prefix), one function as "
-        "my_pkg.models:net, or an installed entry point; repeatable",
+        help="allow code of your own to run: the exact name of a module (not a prefix), one "
+        "function such as my_pkg.models:net, or an installed entry point; repeatable",
         show_default=False,
     ),
 ]
-Cert = Annotated[
+DataRoot = Annotated[
     Path | None,
     typer.Option(
-        help="mqtts: our certificate, for a broker that wants one",
-        envvar="COVEY_CERT",
-        show_default=False,
-    ),
-]
-Key = Annotated[
-    Path | None,
-    typer.Option(help="mqtts: our certificate's key", envvar="COVEY_KEY", show_default=False),
-]
-Insecure = Annotated[
-    bool,
-    typer.Option(
-        "--insecure", help="mqtts: do not check who the broker is", envvar="COVEY_INSECURE"
+        help="folder that holds the named data sets", envvar="COVEY_DATA_ROOT", show_default=False
     ),
 ]
 
 
-def _known_by(context: typer.Context, file: Path | None) -> Path | None:
-    """Defaults for the options `--broker`, `--ca` and `--id` of this command."""
+def _defaults_from_credentials(context: typer.Context, file: Path | None) -> Path | None:
+    """Let the credentials file supply the defaults of `--broker`, `--ca`, `--id` and `--federation`."""
     if file is None:
         return None
     from covey.shared.mqtt.credentials import read
 
     if "COVEY_BROKER" in os.environ:
         raise typer.BadParameter(
-            "COVEY_BROKER names a broker too: unset it, or leave --credentials out"
+            "COVEY_BROKER names a broker as well: unset it, or omit --credentials"
         )
     try:
-        told = read(file)
+        found = read(file)
     except (UserError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    defaults = {"broker": told["broker"], "ca": told["ca"], "name": told["id"]}
-    if told["federation"]:
-        defaults["federation"] = told["federation"]
+    defaults = {"broker": found["broker"], "ca": found["ca"], "name": found["id"]}
+    if found["federation"]:
+        defaults["federation"] = found["federation"]
     context.default_map = defaults
     return file
 
 
-Credentials = Annotated[
-    Path | None,
-    typer.Option(
-        help="what `broker enroll` wrote for us: the broker, our password, whom to trust",
-        envvar="COVEY_CREDENTIALS",
-        show_default=False,
-        is_eager=True,  # before the options that it has defaults for
-        callback=_known_by,
-    ),
-]
+def broker_option(default: str) -> Any:
+    """The option `--broker`; `default` describes which broker the command uses without it."""
+    option = typer.Option(
+        help=f"{ADDRESS}  [default: {default}]", envvar="COVEY_BROKER", show_default=False
+    )
+    return Annotated[str | None, option]
+
+
+LOCAL_BROKER = broker_option(DEFAULT_BROKER)
+
+_TLS_AND_CREDENTIALS: dict[str, Any] = {
+    "ca": Annotated[
+        Path | None,
+        typer.Option(
+            help="mqtts: trust these certificates instead of the system's (PEM)",
+            envvar="COVEY_CA",
+            show_default=False,
+        ),
+    ],
+    "cert": Annotated[
+        Path | None,
+        typer.Option(
+            help="mqtts: client certificate, for a broker that requires one (PEM)",
+            envvar="COVEY_CERT",
+            show_default=False,
+        ),
+    ],
+    "key": Annotated[
+        Path | None,
+        typer.Option(
+            help="mqtts: private key of the client certificate (PEM)",
+            envvar="COVEY_KEY",
+            show_default=False,
+        ),
+    ],
+    "insecure": Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="mqtts: do not verify the broker's certificate",
+            envvar="COVEY_INSECURE",
+        ),
+    ],
+    "credentials": Annotated[
+        Path | None,
+        typer.Option(
+            help="credentials file from `broker enroll` (address, password, CA)",
+            envvar="COVEY_CREDENTIALS",
+            show_default=False,
+            is_eager=True,  # parsed before the options that it supplies defaults for
+            callback=_defaults_from_credentials,
+        ),
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The broker that a command connects to, as the options or the environment name it."""
+
+    broker: str | None = None  # its address; None where none is named
+    tls: Tls = SYSTEM_TLS
+    credentials: Path | None = None  # already read: it supplied the defaults of the others
+
+    def url(self) -> BrokerUrl:
+        """The broker's address, by default one on this machine. Raises UserError if it is malformed."""
+        return BrokerUrl.parse(self.broker or DEFAULT_BROKER, self.tls)
+
+
+def with_connection(
+    broker: Any = LOCAL_BROKER,
+) -> Callable[[Callable[..., R]], Callable[..., R]]:
+    """Give a command the options `--broker`, `--ca`, `--cert`, `--key`, `--insecure` and `--credentials`.
+
+    The command receives them as one argument, `connection`; its help lists them in that place.
+
+    Args:
+        broker: the annotation of the address, for a command whose default differs or that takes an argument
+    """
+    options = {"broker": broker, **_TLS_AND_CREDENTIALS}
+
+    def decorate(command: Callable[..., R]) -> Callable[..., R]:
+        @wraps(command)
+        def call(**arguments: Any) -> R:
+            given = {name: arguments.pop(name) for name in options}
+            tls = Tls(given["ca"], given["cert"], given["key"], given["insecure"])
+            connection = Connection(given["broker"], tls, given["credentials"])
+            return command(connection=connection, **arguments)
+
+        signature = inspect.signature(command, eval_str=True)
+        call.__signature__ = _expanded(signature, options)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _expanded(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:
+    """The signature with these options in the place of its parameter `connection`."""
+    parameters = []
+    for parameter in signature.parameters.values():
+        if parameter.name == "connection":
+            parameters += [_keyword(name, option) for name, option in options.items()]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    return signature.replace(parameters=parameters)
+
+
+def _keyword(name: str, option: Any) -> inspect.Parameter:
+    default = False if name == "insecure" else None
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=option)

@@ -94,9 +94,9 @@ def public_text(error: BaseException) -> str:
 
 @contextmanager
 def os_errors_as_user_errors() -> Iterator[None]:
-    """Tell of a file that is not as it should be by a UserError: most often its path was mistyped.
+    """Raise a UserError for each OSError about a file, most often because its path was mistyped.
 
-    An OSError that names no file, such as a network's, passes through.
+    An OSError that names no file, such as one of the network, passes through.
     """
     try:
         yield

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 PASSES_ON = {"agent service": "start"}  # takes the options of that command too
-PROGRAMS = {"agent": "app", "broker": "app", "coordinator": "main"}
+PROGRAMS = ("agent", "broker", "coordinator")
 FENCE = re.compile(r"^( *)```(sh|console)( run)?[ ]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 LIMIT_S = 120.0  # for all commands of one block that is run
 
@@ -73,7 +73,7 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 def program(name: str) -> Any:
     """The command tree behind one of our programs."""
-    return get_command(getattr(importlib.import_module(f"{name}.cli"), PROGRAMS[name]))
+    return get_command(importlib.import_module(f"covey.{name}.cli").app)
 
 
 def mistake(line: str) -> str:
@@ -160,7 +160,7 @@ def test_a_help_text_is_shown_as_it_was_written(command: str) -> None:
     name, sub = command.split()
     shown = "".join(
         CliRunner()
-        .invoke(getattr(importlib.import_module(f"{name}.cli"), PROGRAMS[name]), [sub, "--help"])
+        .invoke(importlib.import_module(f"covey.{name}.cli").app, [sub, "--help"])
         .output.split()
     )
     for parameter in program(name).commands[sub].params:

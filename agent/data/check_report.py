@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,21 +10,22 @@ from rich.table import Table
 from covey.agent.data.check import Finding, inspect, load_local
 from covey.shared import json_text
 from covey.shared.errors import DataError
-from covey.shared.printable import printable_lines
 from covey.shared.scenario.load import load_without_files
 from covey.shared.terminal import Terminal
 
 
 def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) -> bool:
-    """Print what was found; False where something keeps the data out of a run."""
+    """Print what was found; False if something keeps the data out of a run.
+
+    Raises UserError for data that cannot be read; as JSON, that is a problem like others.
+    """
     task = load_without_files(scenario).task if scenario else None
     try:
         finding = inspect(load_local(data, label), task)
     except DataError as error:
-        if as_json:
-            print(json_text.dumps({"source": data, "problems": [str(error)]}))
-        else:
-            sys.stderr.write(printable_lines(f"agent: {error}\n"))
+        if not as_json:
+            raise
+        print(json_text.dumps({"source": data, "problems": [str(error)]}))
         return False
     if as_json:
         print(json_text.dumps(asdict(finding)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import uuid
 
-from covey.coordinator.run.options import DEFAULT_BROKER
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.messages import Control, RosterMessage
@@ -16,13 +15,12 @@ from covey.shared.wire.topics import Topics
 WITHIN_S = 5.0
 
 
-async def release(broker: str | None, federation: str, tls: Tls, agent: str) -> None:
+async def release(url: BrokerUrl, federation: str, agent: str) -> None:
     """Return once the coordinator's roster shows the agent out of quarantine.
 
     Raises UserError for an agent that is in none, for a broker that does not answer, and where no coordinator answers
     within `WITHIN_S` seconds. Who may publish on the control topic is the broker's rule: the coordinator's user alone.
     """
-    url = BrokerUrl.parse(broker or DEFAULT_BROKER, tls)
     topics = Topics(federation)
     asked = False
     try:

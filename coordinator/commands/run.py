@@ -11,7 +11,7 @@ from typing import Any
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.run.folder import prepared
-from covey.coordinator.run.options import DEFAULT_BROKER, Options, Watch
+from covey.coordinator.run.options import Options, Watch
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Effect, Run
 from covey.coordinator.serve.exclusive import make_sure_of_being_alone
@@ -19,7 +19,7 @@ from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.signals import StopSignals
 from covey.shared.audit import read_key
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario

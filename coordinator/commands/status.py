@@ -8,10 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from covey.coordinator.run.options import DEFAULT_BROKER
 from covey.coordinator.run.records import newest_privacy
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.link import Down, Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
@@ -48,9 +47,8 @@ def _instead(folder: Path) -> str:
     return "is it a run's folder?"
 
 
-async def from_broker(broker: str | None, federation: str, tls: Tls) -> dict[str, Any]:
+async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
     """Coordinator status and roster as the broker holds them. UserError where there are none."""
-    url = BrokerUrl.parse(broker or DEFAULT_BROKER, tls)
     topics = Topics(federation)
     found: dict[str, Any] = {}
     account: dict[str, Any] | None = None

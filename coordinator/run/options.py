@@ -10,7 +10,6 @@ from typing import Any
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.mqtt.broker_url import SYSTEM_TLS, Tls
 
-DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 Watch = Callable[[Mapping[str, Any]], None]
 
 

@@ -11,7 +11,9 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from covey.shared.errors import UserError
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
-WANTED = "wanted is mqtt[s]://[user:password@]host[:port], for example mqtt://localhost:1883"
+ADDRESS = "mqtt[s]://[user:password@]host[:port]"
+DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
+EXPECTED = f"expected {ADDRESS}, for example mqtt://localhost:1883"
 
 
 @dataclass(frozen=True)
@@ -120,17 +122,17 @@ def _split(text: str) -> SplitResult:
     try:
         parts = urlsplit(text)
     except ValueError as error:
-        raise UserError(f"broker address {text!r}: {error}; {WANTED}") from None
+        raise UserError(f"broker address {text!r}: {error}; {EXPECTED}") from None
     if parts.scheme not in PORTS:
         raise UserError(
-            f"broker address {_shown(parts)!r} begins with {parts.scheme or 'nothing'!r}; {WANTED}"
+            f"broker address {_shown(parts)!r} begins with {parts.scheme or 'nothing'!r}; {EXPECTED}"
         )
     if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
-        raise UserError(f"broker address {_shown(parts)!r} names no host; {WANTED}")
+        raise UserError(f"broker address {_shown(parts)!r} names no host; {EXPECTED}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise UserError(f"broker address {_shown(parts)!r} goes on after the host; {WANTED}")
+        raise UserError(f"broker address {_shown(parts)!r} goes on after the host; {EXPECTED}")
     if parts.password is not None and not parts.username:
-        raise UserError(f"broker address {_shown(parts)!r} has a password but no user; {WANTED}")
+        raise UserError(f"broker address {_shown(parts)!r} has a password but no user; {EXPECTED}")
     return parts
 
 
@@ -141,7 +143,7 @@ def _port(parts: SplitResult) -> int | None:
         port = 0
     if port == 0:
         raise UserError(
-            f"broker address {_shown(parts)!r}: the port is not a number from 1 to 65535; {WANTED}"
+            f"broker address {_shown(parts)!r}: the port is not a number from 1 to 65535; {EXPECTED}"
         )
     return port
 

@@ -89,7 +89,7 @@ def test_the_doctor_ends_with_1_where_nobody_listens() -> None:
 def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]) -> None:
     result = doctor(app, arguments)
     assert result.exit_code == 2
-    assert result.stderr.startswith("broker: ")
+    assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.output
 
 

@@ -23,7 +23,7 @@ from covey.broker.access.authority import expiry, hosts_of
 from covey.broker.cli import app
 from covey.broker.home import AUDIT_OWNER, Home
 from covey.broker.programs.options import Options
-from covey.coordinator.cli import main as coordinator
+from covey.coordinator.cli import app as coordinator
 from covey.shared.audit import verify
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
@@ -281,7 +281,7 @@ def test_two_brokers_at_once_are_refused(home: Home, monkeypatch: pytest.MonkeyP
         coordinator, ["status", "--credentials", str(home.file("coordinator"))]
     )
     assert done.exit_code == 2
-    assert "COVEY_BROKER names a broker too" in done.stderr
+    assert "COVEY_BROKER names a broker as well" in done.stderr
 
 
 @pytest.mark.parametrize("file", ["nowhere.pem", "."])

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from covey.coordinator.cli import going_on, main
+from covey.coordinator.cli import app, resume_command
 from covey.coordinator.commands import run as command
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import Options
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def typed(*arguments: object) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def refusal(*arguments: object) -> str:
@@ -81,13 +81,15 @@ def test_a_path_that_cannot_be_is_one_message(
     ],
 )
 def test_the_way_to_go_on_is_what_was_typed_and_resume(line: str, wanted: str) -> None:
-    assert shlex.split(going_on(shlex.split(line))) == shlex.split(f"coordinator {line}{wanted}")
+    assert shlex.split(resume_command(shlex.split(line))) == shlex.split(
+        f"coordinator {line}{wanted}"
+    )
 
 
 @pytest.mark.parametrize("option", ["--broker {}", "--broker={}", "--set broker={}"])
 @pytest.mark.parametrize("password", ["secret", "s:e/cr@et", "%40secret"])
 def test_the_way_to_go_on_shows_no_password(option: str, password: str) -> None:
-    line = going_on(["run", "s.yaml", *option.format(f"mqtts://me:{password}@host").split()])
+    line = resume_command(["run", "s.yaml", *option.format(f"mqtts://me:{password}@host").split()])
     assert "mqtts://me:***@host" in line
     assert password not in line
 
@@ -111,7 +113,7 @@ def test_a_run_that_was_stopped_says_how_to_go_on(
     monkeypatch.setattr("covey.coordinator.simulate.driver.alone", interrupted)
     result = typed(*line)
     assert result.exit_code == 130
-    assert result.stderr == f"stopped; go on with: {shlex.join(['coordinator', *line])} --resume\n"
+    assert result.stderr == f"stopped; to continue: {shlex.join(['coordinator', *line])} --resume\n"
 
 
 COMPARE = f"compare {ROOT}/scenarios/fuzzy_cifar10_73.yaml --known {ROOT}/benchmarks/results/fuzzy_cifar10_73.json"
@@ -152,16 +154,16 @@ def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
     [
         (
             "--in-process --broker mqtt://host",
-            "--in-process needs no broker: leave out --broker, or --in-process",
+            "--in-process needs no broker: omit --broker, or omit --in-process",
         ),
-        ("--in-process --embedded", "leave out --embedded, or --in-process"),
+        ("--in-process --embedded", "omit --embedded, or omit --in-process"),
         (
             "--embedded --broker mqtt://host --in-process",
-            "leave out --broker and --embedded, or --in-process",
+            "omit --broker and --embedded, or omit --in-process",
         ),
         (
             "--embedded --broker mqtt://host",
-            "--embedded starts a broker of its own: leave out --broker, or --embedded",
+            "--embedded starts its own broker: omit --broker, or omit --embedded",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import main
+from covey.coordinator.cli import app
 from covey.coordinator.run.audit_trail import FILE, Trail, check
 from covey.coordinator.run.run import Run
 from covey.shared.audit import verify
@@ -41,7 +41,7 @@ def copied(finished: Path, folder: Path) -> Path:
 
 
 def audited(folder: Path, *options: str) -> tuple[int, dict[str, Any]]:
-    answer = CliRunner().invoke(main, ["audit", str(folder), "--json", *options])
+    answer = CliRunner().invoke(app, ["audit", str(folder), "--json", *options])
     return answer.exit_code, json.loads(answer.stdout)
 
 
@@ -85,11 +85,11 @@ def test_the_command_names_the_first_wrong_line(
 
 
 def test_the_command_says_for_people_what_is_wrong(finished: Path, tmp_path: Path) -> None:
-    whole = CliRunner().invoke(main, ["audit", str(finished)])
+    whole = CliRunner().invoke(app, ["audit", str(finished)])
     assert "is whole" in whole.stdout
     folder = copied(finished, tmp_path / "run")
     (folder / FILE).write_bytes((folder / FILE).read_bytes()[:-1])
-    torn = CliRunner().invoke(main, ["audit", str(folder)])
+    torn = CliRunner().invoke(app, ["audit", str(folder)])
     assert torn.exit_code == 1
     assert "it is cut short" in torn.stdout
 
@@ -106,7 +106,7 @@ def test_a_head_that_was_noted_earlier_is_compared(finished: Path) -> None:
     _, found = audited(finished)
     assert audited(finished, "--head", found["head"])[0] == 0
     assert audited(finished, "--head", "3:" + 64 * "0")[0] == 1
-    refused = CliRunner().invoke(main, ["audit", str(finished), "--head", "three"])
+    refused = CliRunner().invoke(app, ["audit", str(finished), "--head", "three"])
     assert refused.exit_code == 2
 
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.datasets import load_digits
 from typer.testing import CliRunner
 
-from covey.coordinator.cli import main
+from covey.coordinator.cli import app
 from covey.shared.numerics.metrics import accuracy
 from tests.e2e.conftest import finish, scenario
 from tests.processes import Program, result
@@ -24,7 +24,7 @@ def test_an_exported_model_is_as_right_on_raw_data_as_its_run_says(tmp_path: Pat
     path = scenario(tmp_path, simulated=True, task=task, fleet={"faults": {}})
     line = ["covey.coordinator.cli", "run", str(path), "--out", str(run), "--in-process", "--json"]
     finish(Program([*line, "--set", "strategy.name=fedavg"], tmp_path / "run.log"))
-    done = CliRunner().invoke(main, ["export", str(run), "--json"])
+    done = CliRunner().invoke(app, ["export", str(run), "--json"])
     assert done.exit_code == 0, done.output
     program = torch.export.load(run / "export" / "cluster-0.pt2").module()
     digits = load_digits()
@@ -38,6 +38,6 @@ def test_an_exported_model_is_as_right_on_raw_data_as_its_run_says(tmp_path: Pat
 
 
 def test_a_run_that_is_not_finished_has_nothing_to_export(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["export", str(tmp_path)])
+    done = CliRunner().invoke(app, ["export", str(tmp_path)])
     assert done.exit_code == 2
     assert "has the run been finished?" in done.stderr
