@@ -22,10 +22,11 @@ test: $(READY) mosquitto ## everything: format, lint, types, then all tests
 docs: $(READY) ## the documentation site, built offline with warnings as errors: site/index.html
 	$(BIN)/python scripts/docs_site.py
 
-check: $(READY) ## format, lint, types
+check: $(READY) ## format, lint, types, density of the code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.density --quiet
 
 format: $(READY) ## put the code into its format, mend what the linter can mend
 	$(BIN)/ruff format .
