@@ -70,6 +70,7 @@ PURE = [
     "agent/device/presence.py",
     "agent/device/fetching.py",
     "agent/device/delivery.py",
+    "agent/device/story.py",
     "agent/device/events.py",
     "coordinator/engine/*.py",
     "shared/numerics/*.py",

@@ -163,6 +163,15 @@ class Agent:
             await self._link.abort()
         self._over.set()
 
+    def story(self) -> list[tuple[float, str]]:
+        """What happened to this agent, oldest first: seconds since 1970 and a sentence for a person."""
+        began = time.time() - _now()  # the session counts from the start of the event loop's clock
+        lines: list[tuple[float, str]] = []
+        for line in self.session.story():
+            times = f" ({line.times} times)" if line.times > 1 else ""
+            lines.append((began + line.at, line.text + times))
+        return lines
+
     # what comes in
 
     async def _listen(self, link: Link) -> None:

@@ -45,6 +45,7 @@ from covey.agent.device.events import (
 )
 from covey.agent.device.fetching import Fetching, WorkState
 from covey.agent.device.presence import Presence, Progress
+from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage
@@ -92,12 +93,11 @@ class Session:
         self._presence = Presence(agent, session, version, jitter)
         self._fetching = Fetching(topics, models)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
-        self._order: OrderMessage | None = (
-            None  # the newest that was not outdated; its work only if allowed
-        )
-        self._parked: OrderMessage | None = (
-            None  # of a run that no running coordinator has named yet
-        )
+        self._story = Story()
+        # the newest order that was not outdated, without its work where our rules refuse it
+        self._order: OrderMessage | None = None
+        # an order of a run that no running coordinator has named yet
+        self._parked: OrderMessage | None = None
 
     def __repr__(self) -> str:
         return f"<Session: {self._presence!r} {self._fetching!r} {self._delivery!r}>"
@@ -136,11 +136,23 @@ class Session:
             dropped=dict(self.dropped),
         )
 
+    @property
+    def _circumstances(self) -> Circumstances:
+        presence = self._presence
+        return Circumstances(presence.coordinator, self._fetching.order, self._delivery.accepted)
+
+    def story(self) -> tuple[StoryLine, ...]:
+        """What happened to this agent, oldest first; at most `MAX_LINES` of the newest sentences."""
+        return self._story.lines
+
     def handle(self, event: Event, now: float) -> Actions:
         """Take in one event that happened at `now`. Returns what the shell has to do, in order."""
+        before = self._circumstances
         actions = self._react(event, now)
         actions += self._settle_subscriptions()
         actions += self._presence.announce(self._progress)
+        for sentence in sentences(event, actions, before, self._circumstances):
+            self._story.add(sentence, now)
         return actions
 
     def _react(self, event: Event, now: float) -> Actions:
