@@ -156,7 +156,8 @@ def run(
     """
     from covey.coordinator.commands import run as command
     from covey.coordinator.report import display
-    from covey.coordinator.run.options import Options, Watch
+    from covey.coordinator.run.notices import Observer
+    from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
     from covey.shared.scenario.load import load
 
@@ -178,9 +179,9 @@ def run(
         audit_key,
         AllowedCode.parse(allow),
     )
-    observing: AbstractContextManager[Watch]
+    observing: AbstractContextManager[Observer]
     if as_json:
-        observing = nullcontext(display.json_line)
+        observing = nullcontext(display.json_notice)
     else:
         observing = display.Progressing(out, loaded.rounds.count)
     result = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from covey.agent.worker import frames
 from covey.agent.worker.worker import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will
 from covey.shared.client import decode_model, execute_order
@@ -118,9 +119,10 @@ class Fleet:
         await self.agents[client].vanish()
         await self._lives[client]
 
-    async def serve(
-        self, run: Run | None = None, watch: Callable[[Mapping[str, Any]], None] | None = None
-    ) -> Run:
+    def _keep(self, notice: Notice) -> None:
+        self.rows.append(notice.to_json())
+
+    async def serve(self, run: Run | None = None, observer: Observer | None = None) -> Run:
         """A coordinator's life: a new run, or the one given, until it is over or stopped."""
         now = asyncio.get_running_loop().time()
         this = run or Run.start(
@@ -129,7 +131,7 @@ class Fleet:
         async with self.broker.link(
             "coordinator", last_will(Topics(self.scene.federation))
         ) as link:
-            self.service = Service(this, link, watch=watch or self.rows.append)
+            self.service = Service(this, link, observer=observer or self._keep)
             why = await self.service.serve()
         assert not why, why
         return this

@@ -39,7 +39,8 @@ from covey.coordinator.processes.workers import Crew
 from covey.coordinator.report import display
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
-from covey.coordinator.run.options import Options, Watch
+from covey.coordinator.run.notices import Notice, Observer
+from covey.coordinator.run.options import Options
 from covey.coordinator.run.records import finished, lines, scenario_digest
 from covey.coordinator.simulate.driver import simulate
 from covey.shared import json_text
@@ -49,7 +50,7 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
-Watching = Callable[[Cell], AbstractContextManager[Watch]]
+Watching = Callable[[Cell], AbstractContextManager[Observer]]
 Known = Mapping[str, Row]  # rows of earlier comparisons, by the cell's name
 Identity = tuple[str, float | None]  # a cell's scenario, as a digest, and its target
 NONE_KNOWN: Known = MappingProxyType({})
@@ -93,9 +94,12 @@ def compare(scenario: Scenario, options: Options, wanted: Wanted, console: Conso
 
 
 def _watching(scenario: Scenario, out: Path, console: Console | None) -> Watching:
-    def watching(cell: Cell) -> AbstractContextManager[Watch]:
+    def watching(cell: Cell) -> AbstractContextManager[Observer]:
+        def print_notice(notice: Notice) -> None:
+            display.json_line({"cell": cell.name, **notice.to_json()})
+
         if console is None:
-            return nullcontext(lambda row: display.json_line({"cell": cell.name, **row}))
+            return nullcontext(print_notice)
         console.print(f"{cell.name}: {out / cell.folder}", highlight=False, soft_wrap=True)
         return display.Progressing(console, scenario.rounds.count)
 
@@ -183,13 +187,15 @@ def run_cells(
             size = scenario.fleet.workers if scenario.fleet is not None else 0
             crew = stack.enter_context(Crew(size, options.folder / "workers.log"))
         for cell in missing:
-            with watching(cell) as watch:
-                if _run(cell, options, crew, watch) is None:
+            with watching(cell) as observer:
+                if _run(cell, options, crew, observer) is None:
                     return False
     return True
 
 
-def _run(cell: Cell, options: Options, crew: Crew | None, watch: Watch) -> dict[str, Any] | None:
+def _run(
+    cell: Cell, options: Options, crew: Crew | None, observer: Observer
+) -> dict[str, Any] | None:
     folder = options.folder / cell.folder
     resume = Checkpoint(folder / "checkpoint").exists()
     if not resume and folder.exists():
@@ -198,8 +204,8 @@ def _run(cell: Cell, options: Options, crew: Crew | None, watch: Watch) -> dict[
         )  # ours, and stopped before its first checkpoint: nothing in it took any time
     own = replace(options, folder=folder, resume=resume)
     if crew is not None:
-        return simulate(cell.scenario, own, crew, watch)
-    return asyncio.run(command.run(cell.scenario, own, watch))
+        return simulate(cell.scenario, own, crew, observer)
+    return asyncio.run(command.run(cell.scenario, own, observer))
 
 
 def is_finished(cell: Cell, out: Path) -> bool:

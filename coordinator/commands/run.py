@@ -11,7 +11,8 @@ from typing import Any
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.run.folder import prepared
-from covey.coordinator.run.options import Options, Watch
+from covey.coordinator.run.notices import BrokerReady, ModelChosen, Observer
+from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Effect, Run
 from covey.coordinator.serve.exclusive import make_sure_of_being_alone
@@ -26,19 +27,19 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.wire.topics import Topics
 
 
-async def run(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any] | None:
+async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any] | None:
     """Run to the end and return the result; None where the operator stopped it. UserError where it was given up."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine
     with StopSignals(task.cancel) as signals:
         try:
-            return await _run(scenario, options, watch, signals)
+            return await _run(scenario, options, observer, signals)
         except asyncio.CancelledError:
             return None
 
 
 async def _run(
-    scenario: Scenario, options: Options, watch: Watch, signals: StopSignals
+    scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
     folder, url = options.folder, address(scenario, options)
@@ -51,23 +52,16 @@ async def _run(
             started = await stack.enter_async_context(
                 launch.broker(folder, scenario, embedded=options.embedded)
             )
-            watch(
-                {
-                    "event": "broker",
-                    "broker": started.name,
-                    "url": str(started.url),
-                    "note": started.note,
-                }
-            )
+            observer(BrokerReady(started.name, str(started.url), started.note))
             url, fleet_url = started.url, started.fleet_url
         else:
             fleet_url = url
-            watch({"event": "broker", "broker": "yours", "url": str(url), "note": ""})
+            observer(BrokerReady("yours", str(url), ""))
         fleet = None
         if scenario.fleet is not None:  # it gets ready while the model is built
             start = launch.fleet(folder, fleet_url, options.data_root, options.allowed)
             fleet = await stack.enter_async_context(start)
-        watch({"event": "model", "model": scenario.task.model.name})
+        observer(ModelChosen(scenario.task.model.name))
         setup, rules = await launch.initial(folder, scenario, options.allowed), rules_of(scenario)
         now, first = asyncio.get_running_loop().time(), list[Effect]()
         if resume:
@@ -87,7 +81,7 @@ async def _run(
                 will=last_will(topics),
             )
         )
-        service = Service(this, link, watch=watch)
+        service = Service(this, link, observer=observer)
         if options.metrics is not None:
             from covey.coordinator.serve.prometheus import serving
 

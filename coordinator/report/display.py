@@ -20,7 +20,23 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.coordinator.compare.tables import Table as Words
-from covey.coordinator.run.records import rounds_done
+from covey.coordinator.run.notices import (
+    AgentExcluded,
+    AgentQuarantined,
+    AgentReleased,
+    BrokerReady,
+    ControlReceived,
+    LinkDown,
+    Notice,
+    PhaseFolded,
+    ReportRefused,
+    ReportSetAside,
+    RoundsStopped,
+    RoundVoid,
+    RunWaits,
+    SubscriptionsRefused,
+    WorkFailed,
+)
 
 NONE = "–"
 PRIVACY = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
@@ -51,68 +67,72 @@ class Progressing:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def __call__(self, row: Mapping[str, Any]) -> None:
-        match row["event"]:
-            case "phase":
-                self._phase(row)
-            case "broker":
-                self._say(f"broker: {row['broker']} at {row['url']}")
-                if row["note"]:
-                    self._say(row["note"])
-            case "void":
-                self._warn(f"round {row['round'] + 1}: void, drawn again ({row['why']})")
-            case "problem":
-                self._once(f"{row['agent']} stays out: {row['why']}")
-            case "failed":
-                self._warn(f"{row['agent']} could not do its work: {row['why']}")
-            case "refused":
-                self._warn(f"a report of {row['agent']} was refused: {row['why']}")
-            case "set_aside":
+    def __call__(self, notice: Notice) -> None:
+        match notice:
+            case PhaseFolded():
+                self._phase(notice)
+            case BrokerReady(broker=broker, url=url, note=note):
+                self._say(f"broker: {broker} at {url}")
+                if note:
+                    self._say(note)
+            case RoundVoid(round=number, why=why):
+                self._warn(f"round {number + 1}: void, drawn again ({why})")
+            case RoundsStopped(round=number, rounds=rounds, why=why):
+                self._bar.update(self._task, total=number)
+                self._say(f"ended after round {number} of {rounds}: {why}")
+            case RunWaits(why=why):
+                self._warn(f"waiting: {why}")
+            case ControlReceived(command="pause", topic=topic):
+                resume = '{"command": "resume"}'
+                self._warn(f"paused; to resume, publish {resume} on {topic}")
+            case ControlReceived():
+                self._say("resumed")
+            case SubscriptionsRefused(refused=[]):
+                self._say("the broker accepts all subscriptions again")
+            case SubscriptionsRefused(refused=topics):
+                names = ", ".join(topics)
                 self._warn(
-                    f"a report of {row['agent']} was set aside, the round is folded without it: {row['why']}"
+                    f"the broker refuses the subscription to {names}; trying again. Check its access rules"
                 )
-            case "quarantined":
-                self._warn(
-                    f"{row['agent']} is in quarantine after {row['refused']} refused reports: {row['why']}. "
-                    f"To invite it again: coordinator release {row['agent']}"
-                )
-            case "stopped":
-                self._bar.update(self._task, total=row["round"])
-                self._say(f"ended after round {row['round']} of {row['rounds']}: {row['why']}")
-            case "released":
-                self._say(f"{row['agent']} is out of quarantine")
-            case "waiting":
-                self._warn(f"waiting: {row['why']}")
-            case "control" if row["command"] == "pause":
-                self._warn(
-                    f'paused: it goes on when {{"command": "resume"}} is published on {row["topic"]}'
-                )
-            case "control":
-                self._say("goes on after the pause")
-            case "subscriptions" if row["refused"]:
-                topics = ", ".join(row["refused"])
-                self._warn(
-                    f"the broker refuses the subscription to {topics}; trying again. Check its access rules"
-                )
-            case "subscriptions":
-                self._say("the broker refuses no subscription any more")
-            case "link" if not row["up"]:
-                self._warn(f"broker: {row['why']}; trying again")
+            case LinkDown(why=why):
+                self._warn(f"broker: {why}; trying again")
+            case _:
+                self._about_agent(notice)
 
-    def _phase(self, row: Mapping[str, Any]) -> None:
-        reported = f"{len(row['reported'])}/{len(row['invited'])} agents"
-        remark = f"{row['phase']}: {reported}"
-        if "loss" in row:
-            remark += f", loss {row['loss']:.3f}"
-        if row["cluster_sizes"]:
-            remark += ", clusters " + "+".join(map(str, row["cluster_sizes"].values()))
-        if spent := epsilons(row.get("privacy")):
+    def _about_agent(self, notice: Notice) -> None:
+        """Remarks about one agent, or about its report."""
+        match notice:
+            case AgentExcluded(agent=agent, why=why):
+                self._once(f"{agent} is excluded: {why}")
+            case WorkFailed(agent=agent, why=why):
+                self._warn(f"{agent} could not do its work: {why}")
+            case ReportRefused(agent=agent, why=why):
+                self._warn(f"a report of {agent} was refused: {why}")
+            case ReportSetAside(agent=agent, why=why):
+                self._warn(
+                    f"a report of {agent} was set aside, the round is folded without it: {why}"
+                )
+            case AgentQuarantined(agent=agent, refused=refused, why=why):
+                self._warn(
+                    f"{agent} is in quarantine after {refused} refused reports: {why}. "
+                    f"To invite it again: coordinator release {agent}"
+                )
+            case AgentReleased(agent=agent):
+                self._say(f"{agent} is out of quarantine")
+
+    def _phase(self, phase: PhaseFolded) -> None:
+        remark = f"{phase.phase}: {len(phase.reported)}/{len(phase.invited)} agents"
+        if phase.means.loss is not None:
+            remark += f", loss {phase.means.loss:.3f}"
+        if phase.cluster_sizes:
+            remark += ", clusters " + "+".join(map(str, phase.cluster_sizes.values()))
+        if spent := epsilons(phase.privacy):
             remark += f", {spent}"
-        done = rounds_done(row)
+        done = phase.rounds_done
         self._bar.update(self._task, completed=done, remark=remark)
         if not self.console.is_terminal:
             self._say(f"round {done:>3}  {remark}")
-        for key, text in row["notes"].items():
+        for key, text in phase.notes.items():
             if key.startswith("warning"):
                 self._once(text)
 
@@ -391,6 +411,11 @@ def audit_table(found: Mapping[str, Any]) -> Table:
     for event, count in found["events"].items():
         table.add_row(event, str(count))
     return table
+
+
+def json_notice(notice: Notice) -> None:
+    """A notice of a run for programs, as `json_line` prints it."""
+    json_line(notice.to_json())
 
 
 def json_line(row: Mapping[str, Any]) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.mqtt.broker_url import SYSTEM_TLS, Tls
-
-Watch = Callable[[Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)

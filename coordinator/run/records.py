@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.notices import Means
+from covey.coordinator.run.report_checks import EVALUATE
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
@@ -121,37 +123,60 @@ def means(
     weight: str,
     newcomers: Collection[ClientId] = frozenset(),
     drawn: Collection[ClientId] = frozenset(),
-) -> dict[str, Any]:
-    """Averages over the reporters of one phase: training loss, or accuracies by mode, those of newcomers apart.
+) -> Means:
+    """Averages over the reporters of one phase: of an evaluation by mode, of any other phase the training loss.
 
-    `drawn` are the agents that a training round has drawn so far; E-last of the others is given once more, alone.
+    Args:
+        reports: what the reporters sent, by agent.
+        phase: the name of the phase.
+        weight: `evaluation.weight` of the scenario: which samples weigh an agent in micro averages.
+        newcomers: agents that came after the last round; their figures are averaged apart.
+        drawn: agents that a training round has drawn so far; E-last of the others is given once more, alone.
     """
-    train = {client: report.examples for client, report in reports}
-    if phase == "evaluate":
-        figures = {client: by_mode(report.numbers) for client, report in reports}
-        late = {client: figures.pop(client) for client in sorted(newcomers & figures.keys())}
-        row: dict[str, Any] = {
-            "evaluation": averages(figures, train, weight),
-            "undrawn": last_of_undrawn(figures, drawn, train, weight),
-        }
-        return {**row, "newcomers": averages(late, train, weight)} if late else row
-    amount = sum(report.examples for _, report in reports if report.steps)
+    if phase == EVALUATE:
+        return _evaluation_means(reports, weight, newcomers, drawn)
+    trained = [report for _, report in reports if report.steps]
+    amount = sum(report.examples for report in trained)
     if not amount:
-        return {}
-    row = {
-        "loss": sum(report.loss * report.examples for _, report in reports if report.steps) / amount
-    }
-    tracked = {
-        client: {"trained": report.numbers["track"]}
-        for client, report in reports
-        if "track" in report.numbers
-    }
-    if tracked:
-        row["tracked"] = averages(tracked, train, weight)["trained"]
-        row["tracked"]["by_agent"] = {
-            client: one["trained"].get("accuracy") for client, one in tracked.items()
-        }
-    return row
+        return Means()
+    loss = sum(report.loss * report.examples for report in trained) / amount
+    return Means(loss=loss, tracked=_tracked_means(reports, weight))
+
+
+def _evaluation_means(
+    reports: Reports,
+    weight: str,
+    newcomers: Collection[ClientId],
+    drawn: Collection[ClientId],
+) -> Means:
+    train = _train_samples(reports)
+    federated: dict[ClientId, dict[str, Any]] = {}
+    late: dict[ClientId, dict[str, Any]] = {}
+    for client, report in reports:
+        group = late if client in newcomers else federated
+        group[client] = by_mode(report.numbers)
+    return Means(
+        evaluation=averages(federated, train, weight),
+        undrawn=last_of_undrawn(federated, drawn, train, weight),
+        newcomers=averages(dict(sorted(late.items())), train, weight) if late else None,
+    )
+
+
+def _tracked_means(reports: Reports, weight: str) -> dict[str, Any] | None:
+    """Test figures right after local training: averages, and the accuracy of each agent."""
+    tracked: dict[ClientId, dict[str, Any]] = {}
+    for client, report in reports:
+        if "track" in report.numbers:
+            tracked[client] = {"trained": report.numbers["track"]}
+    if not tracked:
+        return None
+    means: dict[str, Any] = averages(tracked, _train_samples(reports), weight)["trained"]
+    means["by_agent"] = {client: one["trained"].get("accuracy") for client, one in tracked.items()}
+    return means
+
+
+def _train_samples(reports: Reports) -> dict[ClientId, int]:
+    return {client: report.examples for client, report in reports}
 
 
 def averages(

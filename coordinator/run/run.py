@@ -45,6 +45,22 @@ from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.audit_trail import Trail, head_of
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.notices import (
+    AgentQuarantined,
+    AgentReleased,
+    LinesLost,
+    Means,
+    Notice,
+    PhaseFolded,
+    Record,
+    ReportDamaged,
+    ReportIgnored,
+    ReportRefused,
+    ReportSetAside,
+    RoundsStopped,
+    RoundVoid,
+    WorkFailed,
+)
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
 from covey.coordinator.run.report_checks import EVALUATE, MOMENTS, check_vector, checked_numbers
 from covey.coordinator.run.sketches import sketched
@@ -103,9 +119,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Announce:
-    """A line for the record was written; tell whoever watches."""
+    """Show a notice to the observer."""
 
-    row: Mapping[str, Any]
+    notice: Notice
 
 
 @dataclass(frozen=True)
@@ -155,7 +171,7 @@ class Outcome:
     """What a fold leads to, before anything has taken notice of it."""
 
     state: Any
-    means: Mapping[str, Any]  # averages of the reporters, for the record
+    means: Means  # averages of the reporters, for the record
     scaling: dict[str, list[float]] | None = None
     evaluation: Mapping[ClientId, dict[str, Any]] = field(default_factory=dict)
 
@@ -256,9 +272,9 @@ class Run:
             for client, report in this.spool.reports(number, reported):
                 this.privacy.enter(phase, number, client, report)
         this._save()
-        found = [Announce({"event": "damaged", "why": why}) for why in spool.damaged]
+        found = [Announce(ReportDamaged(why)) for why in spool.damaged]
         if this.rounds.lost:
-            found.append(this._write({"event": "lost lines", "lines": this.rounds.lost}))
+            found.append(this._write(LinesLost(this.rounds.lost)))
         return this, [*found, *this._carry_out(actions, now)]
 
     def _keep_privacy(self, *, resumed: bool) -> None:
@@ -289,15 +305,12 @@ class Run:
         if report.failure is not None:
             self.audit.blame("failed", client, f"step {report.step}: {report.failure}")
             effects = self.handle(Failed(client, report.step, report.failure), now)
-            row = {"event": "failed", "agent": client, "step": report.step, "why": report.failure}
-            return [*effects, Announce(row), self.order_of(client)]
+            notice = WorkFailed(client, report.step, report.failure)
+            return [*effects, Announce(notice), self.order_of(client)]
         why = self.engine.refusal(client, report.step)
         if why:
             self.audit.blame("ignored", client, why)
-            return [
-                Announce({"event": "ignored", "agent": client, "why": why}),
-                self.order_of(client),
-            ]
+            return [Announce(ReportIgnored(client, why)), self.order_of(client)]
         checked = self._checked(report)
         self.spool.keep(
             report.step, client, checked, report.seconds, report.client_state, report.device
@@ -326,7 +339,7 @@ class Run:
 
     def refused(self, client: ClientId, error: DecodeError, now: float) -> list[Effect]:
         """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
-        shown: list[Effect] = [Announce({"event": "refused", "agent": client, "why": str(error)})]
+        shown: list[Effect] = [Announce(ReportRefused(client, str(error)))]
         if error.reason in NOBODYS_LIE:
             return shown
         return [*shown, *self.handle(Refused(client, str(error)), now), self.order_of(client)]
@@ -368,33 +381,23 @@ class Run:
                     self._accepted_before.clear()
                     self._save()
                     self.spool.drop(step)
-                    row = {"event": "void", "round": self.engine.round, "step": step, "why": why}
-                    effects += [self._write(row), *map(self.order_of, cohort)]
+                    void = RoundVoid(self.engine.round, step, why)
+                    effects += [self._write(void), *map(self.order_of, cohort)]
                 case Quarantined(client, count, why):
                     self.audit.note("quarantine", agent=client, refused=count, why=why)
-                    row = {"event": "quarantined", "agent": client, "refused": count, "why": why}
-                    effects += [
-                        self._write({**row, "round": self.engine.round}),
-                        self.order_of(client),
-                    ]
+                    quarantined = AgentQuarantined(client, count, why, self.engine.round)
+                    effects += [self._write(quarantined), self.order_of(client)]
                     self._save()
                 case Released(client):
                     self.audit.note("release", agent=client)
-                    row = {"event": "released", "agent": client, "round": self.engine.round}
-                    effects += [self._write(row), self.order_of(client)]
+                    released = AgentReleased(client, self.engine.round)
+                    effects += [self._write(released), self.order_of(client)]
                     self._save()
                 case Ask(clients):
                     effects += map(Question, clients)
                 case Ignored(event, why):
-                    effects.append(
-                        Announce(
-                            {
-                                "event": "ignored",
-                                "agent": getattr(event, "client", None),
-                                "why": why,
-                            }
-                        )
-                    )
+                    agent = getattr(event, "client", None)
+                    effects.append(Announce(ReportIgnored(agent, why)))
                 case Finished(why):
                     self.audit.note("finish", round=self.engine.round, why=why)
                     self._save()
@@ -408,8 +411,8 @@ class Run:
             return view, []
         self.facts.stopped = why
         self.audit.note("stopped", round=view.round, why=why)
-        row = {"event": "stopped", "round": view.round, "rounds": view.rounds, "why": why}
-        return self.engine.end_rounds(), [self._write(row)]
+        stopped = RoundsStopped(view.round, view.rounds, why)
+        return self.engine.end_rounds(), [self._write(stopped)]
 
     def _plan(self, view: View) -> Phase | None:
         """The next phase: the run's own ones first, then what the strategy wants."""
@@ -545,7 +548,7 @@ class Run:
         for client, why in unreadable.items():
             self.facts.accepted[client] = self._accepted_before.pop(client, 0)
             said = f"the accepted report of step {step} cannot be read ({why}); {client} is asked for it again"
-            effects.append(Announce({"event": "damaged", "why": said}))
+            effects.append(Announce(ReportDamaged(said)))
         self.facts.again += 1
         actions = self.engine.handle(Unreadable(tuple(unreadable), step), now)
         self._save()
@@ -571,14 +574,7 @@ class Run:
             self._count_up(self.spool.reports(step, [client]))
             self.spool.discard(step, client)
             self.audit.blame("set_aside", client, f"step {step}: {why}")
-            row = {
-                "event": "set_aside",
-                "agent": client,
-                "round": self.engine.round,
-                "step": step,
-                "why": why,
-            }
-            effects.append(self._write(row))
+            effects.append(self._write(ReportSetAside(client, self.engine.round, step, why)))
         effects += map(self.order_of, guilty)
         actions = self.engine.handle(SetAside(dict(guilty)), now)
         self._save()
@@ -609,7 +605,7 @@ class Run:
                 state = self._folded(phase, clipped)
                 folding.check_sound(self.strategy, state)
         means = records.means(fair, phase.name, weight, newcomers, self.facts.trained)
-        folding.check_json(means, "its averages")
+        folding.check_json(means.to_json(), "its averages")
         return Outcome(state, means, scaling, evaluation)
 
     def _take(self, phase: Phase, reports: Reports, outcome: Outcome) -> None:
@@ -768,47 +764,43 @@ class Run:
         before: Mapping[ClientId, int],
         computed_on: Mapping[ClientId, str],
         fold_s: float,
-    ) -> dict[str, Any]:
+    ) -> PhaseFolded:
         after = self.strategy.assignment(self.state)
         own_phase = step.phase.name not in (EVALUATE, MOMENTS)
         seconds = self.spool.seconds(close.step, close.reporters)
-        states = self.spool.client_states(close.step, close.reporters)
         devices = records.counted(computed_on)
-        return {
-            "event": "phase",
-            "phase": step.phase.name,
-            "ends_round": step.phase.ends_round,
-            "round": self.engine.round,
-            "step": close.step,
-            "invited": sorted(step.cohort),
-            "reported": list(close.reporters),
-            "missing": list(close.missing),
-            **({"client_state": states} if states else {}),
-            **({"devices": devices} if set(devices) - {"cpu"} else {}),
-            "cluster_sizes": records.sizes(after),
-            "moved": sum(
-                after[client] != cluster for client, cluster in before.items() if client in after
-            ),
-            **outcome.means,
-            "seconds": round(time.monotonic() - self._opened_at, 6),
-            "train_seconds": round(sum(seconds.values()), 6),
-            "fold_seconds": round(fold_s, 6),
-            "traffic": dict(self.traffic),
-            "notes": dict(self.strategy.notes(self.state)) if own_phase else {},
-            **(self._membership() if own_phase else {}),
-            **({"privacy": self.privacy.spent()} if self.privacy is not None else {}),
-        }
+        moved = [c for c, cluster in before.items() if c in after and after[c] != cluster]
+        return PhaseFolded(
+            phase=step.phase.name,
+            ends_round=step.phase.ends_round,
+            round=self.engine.round,
+            step=close.step,
+            invited=sorted(step.cohort),
+            reported=list(close.reporters),
+            missing=list(close.missing),
+            client_state=self.spool.client_states(close.step, close.reporters),
+            devices=devices if set(devices) - {"cpu"} else {},
+            cluster_sizes=records.sizes(after),
+            moved=len(moved),
+            means=outcome.means,
+            seconds=round(time.monotonic() - self._opened_at, 6),
+            train_seconds=round(sum(seconds.values()), 6),
+            fold_seconds=round(fold_s, 6),
+            traffic=dict(self.traffic),
+            notes=dict(self.strategy.notes(self.state)) if own_phase else {},
+            membership=self._membership() if own_phase else None,
+            privacy=self.privacy.spent() if self.privacy is not None else None,
+        )
 
-    def _membership(self) -> dict[str, Any]:
+    def _membership(self) -> dict[str, Any] | None:
         """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
         if self._mixtures is None and (self.folder / TRUTH_FILE).exists():
             self._mixtures = mixtures_of(self.scenario, self.folder)
-        found = mixtures.membership(self.strategy.memberships(self.state), self._mixtures or {})
-        return {} if found is None else {"membership": found}
+        return mixtures.membership(self.strategy.memberships(self.state), self._mixtures or {})
 
-    def _write(self, row: dict[str, Any]) -> Announce:
-        self.rounds.append(row)
-        return Announce(row)
+    def _write(self, record: Record) -> Announce:
+        self.rounds.append(record.to_json())
+        return Announce(record)
 
     def _save(self) -> None:
         self.facts.lines = self.rounds.count

@@ -59,14 +59,12 @@ class Gauges(Collector):
             "known": len(engine.known),
         }
         yield _labelled("covey_agents", "agents", "what", agents)
-        row = service.last_phase
-        yield _labelled(
-            "covey_cluster_agents", "agents by cluster", "cluster", row.get("cluster_sizes", {})
-        )
-        if "loss" in row:
-            yield GaugeMetricFamily(
-                "covey_train_loss", "mean training loss of the newest round", row["loss"]
-            )
+        newest = service.last_phase
+        sizes = newest.cluster_sizes if newest is not None else {}
+        yield _labelled("covey_cluster_agents", "agents by cluster", "cluster", sizes)
+        if newest is not None and newest.means.loss is not None:
+            loss_help = "mean training loss of the newest round"
+            yield GaugeMetricFamily("covey_train_loss", loss_help, newest.means.loss)
         evaluation = service.last_evaluation
         accuracy = {
             mode: one["accuracy"]["macro"] for mode, one in evaluation.items() if "accuracy" in one

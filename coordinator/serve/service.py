@@ -20,6 +20,22 @@ from typing import Any, Literal
 from covey.coordinator.engine.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
 from covey.coordinator.engine.rounds import Stage
 from covey.coordinator.run.disk_space import DiskFullError
+from covey.coordinator.run.notices import (
+    AgentExcluded,
+    CausedByPeer,
+    ControlReceived,
+    DiskRemark,
+    LinkDown,
+    LinkUp,
+    Notice,
+    Observer,
+    PhaseFolded,
+    ProcessFrozen,
+    RunWaits,
+    SubscriptionsRefused,
+    WorkFailed,
+    ignore,
+)
 from covey.coordinator.run.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
 from covey.coordinator.serve.exclusive import two_at_once
 from covey.coordinator.serve.rate import Rates
@@ -57,7 +73,6 @@ MOST_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # so long nothing is said where no phase opens
 RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
-PEER_EVENTS = {"ignored", "failed", "refused"}  # a peer can cause these at will
 PUBLISHERS = 32  # orders under way at once
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
@@ -105,25 +120,27 @@ def last_will(topics: Topics) -> Will:
 
 
 class Service:
-    """A run over a link. `watch` is told every line of the record and every event worth a line."""
+    """A run over a link. The observer gets every line of the record and every event worth a line."""
 
     def __init__(
         self,
         run: Run,
         link: Link,
         *,
-        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        observer: Observer = ignore,
         session: str | None = None,
     ) -> None:
-        self.run, self.link, self.watch = run, link, watch
+        self.run = run
+        self.link = link
+        self.observer = observer
         self.scenario = run.scenario
         self.topics = Topics(self.scenario.federation)
         self.roster = Roster(self.scenario.task.digest)
         self.epoch = ""
         self._connections = 0
         self.duplicate_ids = DuplicateIds(session or session_id(time.time(), uuid.uuid4().hex[:8]))
-        self.last_phase: Mapping[str, Any] = {}  # its line of the record, none before the first
-        self.last_evaluation: Mapping[str, Any] = {}  # averages by mode
+        self.last_phase: PhaseFolded | None = None  # None before the first
+        self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
         self._other = (
             ""  # name of the run that was here before this one: it goes on, this one gives way
         )
@@ -188,7 +205,7 @@ class Service:
         over = next((effect.why for effect in first if isinstance(effect, Done)), None)
         for effect in first:
             if isinstance(effect, Announce):
-                self.watch(effect.row)
+                self.observer(effect.notice)
         if (
             over is None and self.run.engine.paused
         ):  # it was when it was stopped; nobody would see why nothing happens
@@ -227,7 +244,7 @@ class Service:
         loop = asyncio.get_running_loop()
 
         def tell(why: str) -> None:
-            loop.call_soon_threadsafe(self.watch, {"event": "disk", "why": why})
+            loop.call_soon_threadsafe(self.observer, DiskRemark(why))
 
         return tell
 
@@ -239,7 +256,7 @@ class Service:
             frozen_s = self._clock.take_freeze()
             if frozen_s:
                 why = f"this process was frozen for {frozen_s:.0f} s; deadlines are postponed by that time"
-                self.watch({"event": "frozen", "seconds": round(frozen_s, 1), "why": why})
+                self.observer(ProcessFrozen(round(frozen_s, 1), why))
 
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
@@ -269,7 +286,7 @@ class Service:
         elif not why or (self._waiting_due is not None and now >= self._waiting_due):
             self._waiting_told, self._waiting_due = why, None
             if why:
-                self.watch({"event": "waiting", "why": why})
+                self.observer(RunWaits(why))
         elif self._waiting_due is None:
             self._waiting_due = now + WAITING_S
 
@@ -299,9 +316,8 @@ class Service:
         self.roster.refuse("disk full")
         if self.now() >= self._full_told + FULL_TOLD_S:
             self._full_told = self.now()
-            self.watch(
-                {"event": "disk", "why": f"{error}: a report is dropped; it is sent again later"}
-            )
+            why = f"{error}: a report is dropped; its agent sends it again later"
+            self.observer(DiskRemark(why))
 
     def _understand(self, incoming: Incoming) -> Item | None:
         if not isinstance(incoming, Message):
@@ -424,7 +440,7 @@ class Service:
             case Up():
                 return await self._up()
             case Down(why):
-                self.watch({"event": "link", "up": False, "why": why})
+                self.observer(LinkDown(why))
                 return await self._handle(LinkLost())
             case Arrived(client, sink):
                 return await self._arrived(client, sink)
@@ -465,7 +481,7 @@ class Service:
 
     def _tell_control(self, command: str) -> None:
         self.run.audit.blame("control", "operator", command)
-        self.watch({"event": "control", "command": command, "topic": self.topics.control})
+        self.observer(ControlReceived(command, self.topics.control))
 
     async def _handle(self, event: Any) -> list[Effect]:
         effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, self.now())
@@ -475,7 +491,7 @@ class Service:
         """A (re)connected link: call the roll and say again what should be retained."""
         self._connections += 1
         self._name_epoch()
-        self.watch({"event": "link", "up": True})
+        self.observer(LinkUp())
         wanted = (self.topics.every_status, self.topics.every_report, self.topics.control)
         self._subscriptions.connected()
         await self._subscriptions.add([*wanted, self.topics.coordinator_status])
@@ -485,7 +501,7 @@ class Service:
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         """Say what we cannot hear; once we can, call the roll again, for answers were missed."""
-        self.watch({"event": "subscriptions", "refused": list(topics)})
+        self.observer(SubscriptionsRefused(list(topics)))
         self.run.audit.blame(
             "subscriptions_refused", "broker", ", ".join(topics) or "none any more"
         )
@@ -543,7 +559,7 @@ class Service:
         if status.agent in self.run.engine.known and not known:
             effects.append(self.run.order_of(status.agent))
         if status.problem and status.online:
-            self._watch_peer({"event": "problem", "agent": status.agent, "why": status.problem})
+            self._observe_peer(AgentExcluded(status.agent, status.problem))
         if status.online and not retained and status.epoch != self.epoch:
             # it has heard of another coordinator than this one: what is retained may not convince it
             self._tell_due = self._tell_due or self.now() + TELL_EVERY_S
@@ -570,10 +586,10 @@ class Service:
             return await asyncio.to_thread(self.run.refused, client, error, now)
         return effects
 
-    def _watch_peer(self, row: Mapping[str, Any]) -> None:
-        """Tell of what a peer has caused; of a flood only the first lines of each minute."""
+    def _observe_peer(self, notice: Notice) -> None:
+        """Report what a peer has caused; of a flood only the first notices of each minute."""
         if self._shown.admit("", "", self.now()):
-            self.watch(row)
+            self.observer(notice)
 
     # -- what goes out -----------------------------------------------------------------------------
 
@@ -591,28 +607,32 @@ class Service:
                         orders[client] = effect  # only the newest state of an agent matters
                 case Question(client):
                     await self._ask(client)
-                case Announce(row):
-                    if row["event"] == "failed":
-                        self.roster.failed(row["agent"], row["why"])
-                        self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
-                    by_peer = row["event"] in PEER_EVENTS
-                    show = self._watch_peer if by_peer else self.watch
-                    show(row)
-                    if row["event"] == "phase":
-                        self.last_phase = row
-                        self.last_evaluation = row.get("evaluation", self.last_evaluation)
-                        await self.link.publish(
-                            self.topics.metrics,
-                            json.dumps(row, allow_nan=False).encode(),
-                            retain=True,
-                        )
-                    told = told or not by_peer  # the status says nothing of what peers did
+                case Announce(notice):
+                    await self._announce(notice)
+                    # the status shows nothing of what peers did
+                    told = told or not isinstance(notice, CausedByPeer)
                 case Done(why):
                     over = why
         if told or over is not None:
             await self._tell(online=True)
         await self._publish_orders(list(orders.values()))
         return over
+
+    async def _announce(self, notice: Notice) -> None:
+        """Show a notice to the observer, and publish it where it is the record of a phase."""
+        if isinstance(notice, WorkFailed):
+            self.roster.failed(notice.agent, notice.why)
+            self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+        if isinstance(notice, CausedByPeer):
+            self._observe_peer(notice)
+        else:
+            self.observer(notice)
+        if isinstance(notice, PhaseFolded):
+            self.last_phase = notice
+            if notice.means.evaluation is not None:
+                self.last_evaluation = notice.means.evaluation
+            payload = json.dumps(notice.to_json(), allow_nan=False).encode()
+            await self.link.publish(self.topics.metrics, payload, retain=True)
 
     async def _ask(self, agent: str) -> None:
         """An agent that reads that it is offline says at once that it lives; of another one it stays written."""

@@ -7,7 +7,7 @@ left out is the agents' half of the protocol. Time is made up: nobody is late, n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import Crew
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
+from covey.coordinator.run.notices import AgentExcluded, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Effect, Run
@@ -31,8 +32,6 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE, OrderMessage
 
-Watch = Callable[[Mapping[str, Any]], None]
-
 
 class Simulation(Driver):
     """Drives a run with workers. An agent's memory is a file, named by the step whose report it came with."""
@@ -42,10 +41,10 @@ class Simulation(Driver):
         run: Run,
         crew: Crew,
         sources: Mapping[ClientId, Job],
-        watch: Watch,
+        observer: Observer,
         allowed: AllowedCode = NO_CODE,
     ) -> None:
-        super().__init__(run, watch)
+        super().__init__(run, observer)
         self._crew, self._sources, self._allowed = crew, sources, allowed
         for client in sources:
             self._folder(client).mkdir(parents=True, exist_ok=True)
@@ -111,7 +110,7 @@ class Simulation(Driver):
         return self.run.folder / "agents" / client
 
 
-def alone(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any]:
+def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any]:
     """One run with workers of its own. Raises UserError, and KeyboardInterrupt where the operator stopped it."""
     fleet = _simulated(scenario)
     check_code(scenario, options.allowed)
@@ -119,18 +118,20 @@ def alone(scenario: Scenario, options: Options, watch: Watch) -> dict[str, Any]:
         prepared(scenario, options, in_process=True) as resume,
         Crew(fleet.workers, options.folder / "workers.log") as crew,
     ):
-        return _run(scenario, replace(options, resume=resume), crew, watch)
+        return _run(scenario, replace(options, resume=resume), crew, observer)
 
 
-def simulate(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict[str, Any]:
+def simulate(
+    scenario: Scenario, options: Options, crew: Crew, observer: Observer
+) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
     check_code(scenario, options.allowed)
     with prepared(scenario, options, in_process=True) as resume:
-        return _run(scenario, replace(options, resume=resume), crew, watch)
+        return _run(scenario, replace(options, resume=resume), crew, observer)
 
 
-def _run(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict[str, Any]:
+def _run(scenario: Scenario, options: Options, crew: Crew, observer: Observer) -> dict[str, Any]:
     """`simulate` in a folder that is prepared."""
     fleet = _simulated(scenario)
     folder = options.folder.resolve()
@@ -142,7 +143,7 @@ def _run(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict
         )  # said before anybody trains
     _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
-    people = _people(scenario, crew, sources, watch)
+    people = _people(scenario, crew, sources, observer)
     if launch.wants_start(folder, scenario):
         allow = sorted(options.allowed.names)
         _done(
@@ -158,7 +159,7 @@ def _run(scenario: Scenario, options: Options, crew: Crew, watch: Watch) -> dict
         run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
     run.spool.durable = False
     try:
-        Simulation(run, crew, sources, watch, options.allowed).complete(people, first)
+        Simulation(run, crew, sources, observer, options.allowed).complete(people, first)
     except GivenUpError as error:
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     return asyncio.run(finish(run, options.data_root, options.allowed))
@@ -179,7 +180,7 @@ def _simulated(scenario: Scenario) -> Fleet:
 
 
 def _people(
-    scenario: Scenario, crew: Crew, sources: Mapping[ClientId, Job], watch: Watch
+    scenario: Scenario, crew: Crew, sources: Mapping[ClientId, Job], observer: Observer
 ) -> dict[ClientId, tuple[int, int]]:
     """Training and test samples of everybody whose data fits."""
     task = scenario.task.model_dump(mode="json")
@@ -189,9 +190,7 @@ def _people(
     people = {}
     for client, told in zip(sources, map(_done, found), strict=True):
         if told.get("problem"):
-            watch(
-                {"event": "problem", "agent": client, "why": told.get("detail") or told["problem"]}
-            )
+            observer(AgentExcluded(client, told.get("detail") or told["problem"]))
         else:
             people[client] = (told["samples"], told["test_samples"])
     if not people:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from covey.coordinator.engine.events import Joined, Tick
 from covey.coordinator.engine.rounds import Rules
 from covey.coordinator.run.folder import IN_PROCESS
+from covey.coordinator.run.notices import Observer, ignore
 from covey.coordinator.run.run import Announce, Done, Effect, Run, SendOrder
 from covey.shared.client import decode_model, execute_order, simulated_noise
 from covey.shared.errors import CoveyError
@@ -35,10 +35,9 @@ class GivenUpError(CoveyError):
 class Driver(ABC):
     """Hands a run's orders to whoever does their work, until the run is over. Time passes only when nothing else does."""
 
-    def __init__(
-        self, run: Run, watch: Callable[[Mapping[str, Any]], None] = lambda row: None
-    ) -> None:
-        self.run, self.watch = run, watch
+    def __init__(self, run: Run, observer: Observer = ignore) -> None:
+        self.run = run
+        self.observer = observer
         self._now = 0.0
         self._idle = 0  # ticks in a row after which nothing had happened
 
@@ -61,7 +60,7 @@ class Driver(ABC):
             work = self._with_work(effects)
             for effect in effects:
                 if isinstance(effect, Announce):
-                    self.watch(effect.row)
+                    self.observer(effect.notice)
                 if isinstance(effect, Done):
                     if effect.why:
                         raise GivenUpError(effect.why)
@@ -99,9 +98,9 @@ class InProcess(Driver):
         setup: Setup,
         rules: Rules,
         local_for: LocalFor,
-        watch: Callable[[Mapping[str, Any]], None] = lambda row: None,
+        observer: Observer = ignore,
     ) -> None:
-        super().__init__(Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0), watch)
+        super().__init__(Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0), observer)
         self.local_for = local_for
         self._client_states: dict[ClientId, ClientState] = {}
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined, Release
+from covey.coordinator.run.notices import RoundVoid
 from covey.coordinator.run.result import write_all
 from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
 from covey.shared.client import decode_model, execute_order
@@ -96,7 +97,7 @@ def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportCon
 
 
 def announced(effects: list[Effect], event: str) -> list[str]:
-    rows = [one.row for one in effects if isinstance(one, Announce)]
+    rows = [one.notice.to_json() for one in effects if isinstance(one, Announce)]
     return [row["agent"] for row in rows if row["event"] == event]
 
 
@@ -151,7 +152,8 @@ def test_a_fold_that_fails_for_all_is_a_void_attempt_with_a_reason(
     effects: list[Effect] = []
     for order in asked(run):
         effects += run.receive(order.client, honest(run, people, order).to_bytes(), 0.0)
-    voids = [one.row for one in effects if isinstance(one, Announce) and one.row["event"] == "void"]
+    notices = [one.notice for one in effects if isinstance(one, Announce)]
+    voids = [notice.to_json() for notice in notices if isinstance(notice, RoundVoid)]
     assert run.engine.round == 0
     assert [row["why"] for row in voids] == ["the fold failed: ArithmeticError: nothing goes"]
     assert run.engine.refused == {}

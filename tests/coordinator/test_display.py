@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,17 @@ from rich.console import Console
 
 from covey.coordinator.commands import status
 from covey.coordinator.report import display
+from covey.coordinator.run.notices import (
+    AgentExcluded,
+    BrokerReady,
+    ControlReceived,
+    LinkDown,
+    Notice,
+    PhaseFolded,
+    ReportRefused,
+    RoundVoid,
+    WorkFailed,
+)
 from covey.shared.wire.messages import RosterMessage
 
 ODD = "[/odd]/one.csv [red]:smile:"
@@ -24,14 +36,22 @@ ROW = {
     "refusals": {ODD: 1},
 }
 ROW |= {"cluster": None, "samples": 0, "test_samples": 0, "labels": 0}
-PHASE = {
-    "phase": ODD,
-    "reported": [],
-    "invited": [],
-    "cluster_sizes": {},
-    "round": 0,
-    "ends_round": True,
-}
+PHASE = PhaseFolded(
+    phase=ODD,
+    ends_round=True,
+    round=0,
+    step=1,
+    invited=[],
+    reported=[],
+    missing=[],
+    cluster_sizes={},
+    moved=0,
+    seconds=0.0,
+    train_seconds=0.0,
+    fold_seconds=0.0,
+    traffic={},
+    notes={},
+)
 
 
 def console(width: int = 400) -> tuple[Console, io.StringIO]:
@@ -42,33 +62,31 @@ def console(width: int = 400) -> tuple[Console, io.StringIO]:
 
 
 @pytest.mark.parametrize(
-    "row",
+    "notice",
     [
-        {"event": "problem", "agent": "a", "why": ODD},
-        {"event": "failed", "agent": "a", "why": ODD},
-        {"event": "refused", "agent": "a", "why": ODD},
-        {"event": "void", "round": 0, "why": ODD},
-        {"event": "link", "up": False, "why": ODD},
-        {"event": "broker", "broker": "theirs", "url": "mqtt://x", "note": ODD},
-        {"event": "phase", **PHASE, "notes": {"warning": ODD}},
+        AgentExcluded("a", ODD),
+        WorkFailed("a", 1, ODD),
+        ReportRefused("a", ODD),
+        RoundVoid(0, 1, ODD),
+        LinkDown(ODD),
+        BrokerReady("theirs", "mqtt://x", ODD),
+        replace(PHASE, notes={"warning": ODD}),
     ],
-    ids=lambda row: str(row["event"]),
+    ids=lambda notice: str(notice.event),
 )
-def test_a_line_of_the_record_is_shown_as_it_is(row: dict[str, Any]) -> None:
+def test_a_notice_is_shown_as_it_is(notice: Notice) -> None:
     plain, text = console()
     with display.Progressing(plain, 3) as progress:
-        progress(row)
+        progress(notice)
     assert ODD in text.getvalue()
 
 
-def test_a_pause_is_said_with_how_to_go_on() -> None:
+def test_a_pause_is_shown_with_how_to_resume() -> None:
     plain, text = console()
     with display.Progressing(plain, 3) as progress:
-        progress({"event": "control", "command": "pause", "topic": "covey/f/control"})
-    assert (
-        'paused: it goes on when {"command": "resume"} is published on covey/f/control'
-        in text.getvalue()
-    )
+        progress(ControlReceived("pause", "covey/f/control"))
+    shown = 'paused; to resume, publish {"command": "resume"} on covey/f/control'
+    assert shown in text.getvalue()
 
 
 def test_the_roster_shows_names_and_problems_as_they_are() -> None:
@@ -182,7 +200,7 @@ def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_statu
     assert display.epsilons(ACCOUNT) == words
     plain, text = console()
     with display.Progressing(plain, 3) as progress:
-        progress({"event": "phase", **PHASE, "notes": {}, "privacy": ACCOUNT})
+        progress(replace(PHASE, privacy=ACCOUNT))
     assert words in text.getvalue()
     seen = {"status": STATUS, "privacy": ACCOUNT}
     assert words in " ".join(display.standing(seen))

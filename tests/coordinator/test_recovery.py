@@ -15,6 +15,7 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.notices import PhaseFolded, ReportDamaged
 from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError, os_errors_as_user_errors
@@ -84,12 +85,9 @@ def test_an_accepted_report_that_is_damaged_or_gone_after_a_kill_is_asked_for_ag
     assert orders["agent-1"].accepted == before["agent-1"].accepted
     assert orders["agent-1"].again > before["agent-1"].again
     assert orders["agent-0"].accepted == before["agent-0"].step
-    said = [
-        effect.row["why"]
-        for effect in effects
-        if isinstance(effect, Announce) and "why" in effect.row
-    ]
-    assert any("agent-1" in why for why in said) == (damage is flip)
+    notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+    reasons = [notice.why for notice in notices if isinstance(notice, ReportDamaged)]
+    assert any("agent-1" in why for why in reasons) == (damage is flip)
 
 
 def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_again_at_the_fold(
@@ -143,12 +141,9 @@ def test_a_report_that_began_with_lost_memory_is_named_in_the_record(tmp_path: P
                 .to_bytes()
             )
         effects += run.accept(client, content, 0.0)
-    (row,) = [
-        effect.row
-        for effect in effects
-        if isinstance(effect, Announce) and effect.row["event"] == "phase"
-    ]
-    assert row["client_state"] == {"agent-5": "lost"}
+    notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+    (phase,) = [notice for notice in notices if isinstance(notice, PhaseFolded)]
+    assert phase.client_state == {"agent-5": "lost"}
 
 
 @pytest.fixture

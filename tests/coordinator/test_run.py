@@ -12,8 +12,9 @@ import pytest
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run import records
 from covey.coordinator.run.folding import pooled
+from covey.coordinator.run.notices import ReportIgnored
 from covey.coordinator.run.result import result_of, write_all, write_models
-from covey.coordinator.run.run import Effect, Run, SendOrder
+from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
@@ -185,8 +186,8 @@ def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> Non
         answer(run, "agent-1", orders["agent-1"]).model_copy(update={"step": 9}).to_bytes(),
         0.0,
     )
-    assert again[0].row["why"] == "agent-0 has reported step 1 before"  # type: ignore[union-attr]
-    assert late[0].row["why"] == "report is for step 9, open is 1"  # type: ignore[union-attr]
+    assert again[0] == Announce(ReportIgnored("agent-0", "agent-0 has reported step 1 before"))
+    assert late[0] == Announce(ReportIgnored("agent-1", "report is for step 9, open is 1"))
 
 
 def test_an_accepted_report_is_told_in_the_agents_next_order(tmp_path: Path) -> None:
@@ -349,7 +350,7 @@ def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_new
     driver = InProcess(
         tmp_path, scene, setup(scene), rules(scene, newcomers=frozenset(late)), local_for(people)
     )
-    driver.watch = rows.append
+    driver.observer = lambda notice: rows.append(notice.to_json())
     run = driver.complete(dict.fromkeys(people, (24, 24)))
     why = "no agent changed its cluster in 2 successive E-steps"
     result = result_of(run, None)
@@ -392,10 +393,9 @@ def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_pa
     line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
     assert line["evaluation"]["server"] == result_of(run, None)["accuracy"]["server"]
     reports = [("a", scored(0.0, examples=1)), ("b", scored(1.0, examples=9))]
-    assert (
-        records.means(reports, "evaluate", "total")["evaluation"]["server"]["accuracy"]["micro"]
-        == 10 / 12
-    )
+    means = records.means(reports, "evaluate", "total")
+    assert means.evaluation is not None
+    assert means.evaluation["server"]["accuracy"]["micro"] == 10 / 12
 
 
 def scored(accuracy: float, examples: int) -> Report:

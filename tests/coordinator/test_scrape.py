@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.run.notices import Notice
 from covey.coordinator.serve.prometheus import Gauges, address, serving
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
@@ -60,15 +61,18 @@ async def watched(
         asyncio.TaskGroup() as group,
     ):
 
-        def watch(row: Mapping[str, Any]) -> None:
-            assert fleet.service is not None
+        def observe(notice: Notice) -> None:
+            service = fleet.service
+            assert service is not None
             if not found:
-                group.create_task(disturb(fleet.service))
-            asyncio.get_running_loop().call_soon(
-                lambda: found.append((row, scraped(fleet.service)))  # type: ignore[arg-type]
-            )
+                group.create_task(disturb(service))
 
-        await fleet.serve(watch=watch)
+            def scrape() -> None:
+                found.append((notice.to_json(), scraped(service)))
+
+            asyncio.get_running_loop().call_soon(scrape)
+
+        await fleet.serve(observer=observe)
         await asyncio.sleep(0)
     return fleet, found
 

@@ -119,7 +119,7 @@ def invited(method: str, folder: Path, **options: Any) -> list[tuple[str, ...]]:
     driver = InProcess(
         folder / f"{method}-{options}", scene, setup_for(scene), rules(scene), local_for(clients())
     )
-    driver.watch = rows.append
+    driver.observer = lambda notice: rows.append(notice.to_json())
     driver.complete(dict.fromkeys(clients(), (24, 24)))
     return [
         tuple(row["invited"])

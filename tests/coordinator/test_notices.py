@@ -1,0 +1,92 @@
+"""Notices: every kind has the JSON that programs read, key for key."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from covey.coordinator.run import notices
+from covey.coordinator.run.notices import Means, Notice, PhaseFolded
+
+PHASE = PhaseFolded(
+    phase="train",
+    ends_round=True,
+    round=2,
+    step=5,
+    invited=["a", "b"],
+    reported=["a"],
+    missing=["b"],
+    cluster_sizes={"0": 2},
+    moved=1,
+    seconds=3.5,
+    train_seconds=2.0,
+    fold_seconds=0.5,
+    traffic={"up_vectors": 7},
+    notes={},
+    means=Means(loss=0.25),
+)
+PHASE_JSON = (
+    '{"event": "phase", "phase": "train", "ends_round": true, "round": 2, "step": 5, "invited": ["a", "b"], '
+    '"reported": ["a"], "missing": ["b"], "cluster_sizes": {"0": 2}, "moved": 1, "loss": 0.25, "seconds": 3.5, '
+    '"train_seconds": 2.0, "fold_seconds": 0.5, "traffic": {"up_vectors": 7}, "notes": {}}'
+)
+EXAMPLES: list[tuple[Notice, str]] = [
+    (PHASE, PHASE_JSON),
+    (
+        notices.RoundVoid(1, 3, "no quorum"),
+        '{"event": "void", "round": 1, "step": 3, "why": "no quorum"}',
+    ),
+    (
+        notices.ReportSetAside("a", 1, 3, "too far"),
+        '{"event": "set_aside", "agent": "a", "round": 1, "step": 3, "why": "too far"}',
+    ),
+    (
+        notices.AgentQuarantined("a", 2, "too far", 1),
+        '{"event": "quarantined", "agent": "a", "refused": 2, "why": "too far", "round": 1}',
+    ),
+    (notices.AgentReleased("a", 1), '{"event": "released", "agent": "a", "round": 1}'),
+    (
+        notices.RoundsStopped(2, 9, "settled"),
+        '{"event": "stopped", "round": 2, "rounds": 9, "why": "settled"}',
+    ),
+    (notices.LinesLost(4), '{"event": "lost lines", "lines": 4}'),
+    (
+        notices.WorkFailed("a", 3, "no data"),
+        '{"event": "failed", "agent": "a", "step": 3, "why": "no data"}',
+    ),
+    (notices.ReportIgnored(None, "late"), '{"event": "ignored", "agent": null, "why": "late"}'),
+    (notices.ReportRefused("a", "bad"), '{"event": "refused", "agent": "a", "why": "bad"}'),
+    (notices.ReportDamaged("a file"), '{"event": "damaged", "why": "a file"}'),
+    (notices.AgentExcluded("a", "odd"), '{"event": "problem", "agent": "a", "why": "odd"}'),
+    (
+        notices.BrokerReady("yours", "mqtt://x", ""),
+        '{"event": "broker", "broker": "yours", "url": "mqtt://x", "note": ""}',
+    ),
+    (notices.ModelChosen("lenet5"), '{"event": "model", "model": "lenet5"}'),
+    (notices.LinkUp(), '{"event": "link", "up": true}'),
+    (notices.LinkDown("refused"), '{"event": "link", "up": false, "why": "refused"}'),
+    (notices.SubscriptionsRefused(["t"]), '{"event": "subscriptions", "refused": ["t"]}'),
+    (
+        notices.ControlReceived("pause", "c"),
+        '{"event": "control", "command": "pause", "topic": "c"}',
+    ),
+    (notices.DiskRemark("full"), '{"event": "disk", "why": "full"}'),
+    (
+        notices.ProcessFrozen(6.0, "frozen"),
+        '{"event": "frozen", "seconds": 6.0, "why": "frozen"}',
+    ),
+    (notices.RunWaits("too few"), '{"event": "waiting", "why": "too few"}'),
+]
+
+
+@pytest.mark.parametrize(
+    ("notice", "text"), EXAMPLES, ids=[type(notice).__name__ for notice, _ in EXAMPLES]
+)
+def test_a_notice_has_the_json_that_programs_read(notice: Notice, text: str) -> None:
+    assert json.dumps(notice.to_json()) == text
+
+
+def test_every_kind_of_notice_has_an_example() -> None:
+    assert {type(notice) for notice, _ in EXAMPLES} == set(get_args(Notice))
