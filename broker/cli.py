@@ -17,17 +17,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from covey.broker import farewell
+from covey.broker import expulsion
 from covey.broker.access import members, passwords
 from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
 from covey.broker.doctor import Doctor, Finding
-from covey.broker.home import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, Home
+from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
 from covey.broker.limits import DEFAULT_AGENTS, Limits
 from covey.broker.programs.embedded import EmbeddedBroker, until_closed
 from covey.broker.programs.mosquitto import Mosquitto
 from covey.broker.programs.options import Options
-from covey.broker.programs.start import installed
+from covey.broker.programs.start import available_broker
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, program, with_connection
 from covey.shared.errors import UserError
@@ -132,7 +132,7 @@ def up(
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
     with _single_user(user, password, password_file, fleet_password) as (users, members):
-        kind = EmbeddedBroker if embedded else installed(_say)
+        kind = EmbeddedBroker if embedded else available_broker(_say)
         options = Options(
             host=host or "127.0.0.1",
             port=1883 if port is None else port,
@@ -150,10 +150,12 @@ def up(
                 raise UserError(
                     "--home has users and certificates of its own: leave the others out"
                 )
-            options = Home(home).options(options, host=host, port=port, keeps=kind.keeps)
-            for warning in Home(home).warnings():
+            options = BrokerFolder(home).options(
+                options, host=host, port=port, keeps_retained=kind.keeps_retained
+            )
+            for warning in BrokerFolder(home).warnings():
                 _say(warning)
-        if data and not kind.keeps:
+        if data and not kind.keeps_retained:
             raise UserError(
                 "the embedded broker keeps nothing on disk: leave --data out, or install mosquitto"
             )
@@ -205,7 +207,7 @@ async def _run(
                 None,
                 [
                     f"{broker.name} ended by itself with exit code {died.result()}",
-                    broker.last_words(),
+                    broker.log_tail(),
                 ],
             )
         )
@@ -246,7 +248,7 @@ def init(
     ] = AUTHORITY_DAYS,
 ) -> None:
     """Make a folder for a broker with TLS, passwords and access rules: certificates, and the coordinator's credentials."""
-    made = Home.create(home, host, port, days, ca_days)
+    made = BrokerFolder.create(home, host, port, days, ca_days)
     print(
         f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in"
     )
@@ -266,14 +268,14 @@ def enroll(
     ] = DEFAULT_FEDERATION,
 ) -> None:
     """Let users in: one file each, with all that `--credentials` needs. A broker that runs takes them in."""
-    for file in Home(home).enroll_all(names, role, federation):
+    for file in BrokerFolder(home).enroll_all(names, role, federation):
         print(file)
 
 
 @app.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
     """Revoke credentials. A broker that runs ends their connections, and the coordinator hears that they are gone."""
-    own = Home(home)
+    own = BrokerFolder(home)
     gone = own.expel_all(names)
     _say_gone(own, gone, EXPELLED)
 
@@ -281,7 +283,7 @@ def expel(names: Names, home: HomeFolder = HOME) -> None:
 @app.command()
 def rotate(names: Names, home: HomeFolder = HOME) -> None:
     """Replace credentials, also the coordinator's: a new password in a new file; the old file is void at once."""
-    own = Home(home)
+    own = BrokerFolder(home)
     known = own.entries()
     for name in names:
         print(own.rotate(name))
@@ -302,7 +304,7 @@ def renew(
     ] = None,
 ) -> None:
     """A new certificate for the broker from the same authority: every device's credentials stay good."""
-    until = Home(home).renew(days, host or [])
+    until = BrokerFolder(home).renew(days, host or [])
     print(
         f"{home / 'server.pem'} is good until {until:%Y-%m-%d}; a broker that runs shows it to new connections"
     )
@@ -314,7 +316,7 @@ def list_users(
     as_json: Json = False,
 ) -> None:
     """List the users with role, federation and the age of their credentials, and when the certificates expire."""
-    own = Home(home)
+    own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
     if as_json:
         users = {name: entry.model_dump() for name, entry in sorted(entries.items())}
@@ -333,12 +335,12 @@ def list_users(
         print(f"{name} is good until {until}")
 
 
-def _say_gone(home: Home, users: Mapping[str, Entry], why: str) -> None:
+def _say_gone(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:
     """Publish that agents are offline; a line where that could not be done."""
     agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
     if not agents:
         return
-    missed = asyncio.run(farewell.publish(home, agents, why))
+    missed = asyncio.run(expulsion.publish(home, agents, why))
     if missed:
         _say(f"note: {missed}")
 

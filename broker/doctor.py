@@ -37,7 +37,7 @@ class Finding:
     value: float | None = None
 
 
-class Unheard(Exception):  # noqa: N818  not an error of ours: a finding
+class CheckFailed(Exception):  # noqa: N818  not an error of ours: a finding
     """The broker did not do what was waited for. `means`: what that comes to, and what to do."""
 
     def __init__(self, seen: str, means: str = USELESS) -> None:
@@ -93,7 +93,7 @@ class Doctor:
     async def _check(self, name: str, check: Callable[[], Awaitable[Finding]]) -> Finding:
         try:
             return await check()
-        except Unheard as error:
+        except CheckFailed as error:
             return Finding(name, "missing", str(error), error.means)
         except TimeoutError:
             return Finding(name, "missing", self._silence, USELESS)
@@ -116,7 +116,7 @@ class Doctor:
                 await self._subscribe(link, topic)
                 await self._send(link, topic, b"x")
                 await self._hear(link)
-        except (Unheard, TimeoutError):
+        except (CheckFailed, TimeoutError):
             return False
         return True
 
@@ -155,7 +155,7 @@ class Doctor:
             await self._subscribe(link, topic)
             await self._send(link, topic, b"sentinel")
             if (await self._hear(link)).payload != b"sentinel":
-                raise Unheard("the message is still there after an empty one")
+                raise CheckFailed("the message is still there after an empty one")
         return Finding("clearing a retained message", "ok", "an empty message clears the topic")
 
     async def _wildcard(self) -> Finding:
@@ -182,7 +182,7 @@ class Doctor:
             async with self._link(will=Will(topic, b"gone")) as victim:
                 await victim.abort()
             if (await self._hear(link)).payload != b"gone":
-                raise Unheard("another message came in its place")
+                raise CheckFailed("another message came in its place")
             await self._send(link, topic, b"", retain=True)
         return Finding("last will", "ok", "published when a connection breaks")
 
@@ -207,7 +207,7 @@ class Doctor:
             async with self._link(client_id=name, clean_session=False) as sleeper:
                 await self._hear(sleeper)
             return Finding("persistent session", "ok", "messages wait for a client that is away")
-        except (Unheard, TimeoutError):
+        except (CheckFailed, TimeoutError):
             return Finding(
                 "persistent session", "note", "none", "no harm: Covey uses clean sessions only"
             )
@@ -228,12 +228,12 @@ class Doctor:
                         patience_s=4 * self.patience_s,
                     )
                     await self._hear(link)
-            except (Unheard, TimeoutError):
+            except (CheckFailed, TimeoutError):
                 break
             largest = size
         seen = f"{largest // 1024} KiB{' or more' if largest == SIZES[-1] else ''}"
         if largest < SIZES[0]:
-            raise Unheard(f"not even {SIZES[0] // 1024} KiB came through", TOO_LARGE)
+            raise CheckFailed(f"not even {SIZES[0] // 1024} KiB came through", TOO_LARGE)
         if largest < DEFAULT_PART:
             advice = f"set wire.part_bytes to at most {largest} in the scenario"
             return Finding("largest payload", "note", seen, advice, largest)
@@ -267,11 +267,11 @@ class Doctor:
                         group.create_task(
                             self._send(sender, self._topic("bulk"), payload, patience_s=60.0)
                         )
-            except* (Unheard, TimeoutError) as errors:
+            except* (CheckFailed, TimeoutError) as errors:
                 failed = str(errors.exceptions[0]) or self._silence
             rate = size * count / (time.perf_counter() - began) / 1e6
         if failed:
-            raise Unheard(f"{bulk} did not come through: {failed}", TOO_LARGE)
+            raise CheckFailed(f"{bulk} did not come through: {failed}", TOO_LARGE)
         return Finding("throughput", "ok", f"{rate:.0f} MB/s ({bulk})", value=rate)
 
     async def _drain(self, reader: MqttLink, count: int) -> None:
@@ -297,7 +297,7 @@ class Doctor:
     async def _subscribe(self, link: MqttLink, topic: str) -> None:
         async with asyncio.timeout(self.patience_s):
             if not await link.subscribe([topic]):
-                raise Unheard(f"the subscription to {topic} was refused")
+                raise CheckFailed(f"the subscription to {topic} was refused")
 
     async def _send(
         self,
@@ -310,7 +310,7 @@ class Doctor:
     ) -> None:
         async with asyncio.timeout(patience_s or self.patience_s):
             if not await link.publish(topic, payload, retain=retain):
-                raise Unheard(f"{len(payload)} bytes to {topic} broke the connection")
+                raise CheckFailed(f"{len(payload)} bytes to {topic} broke the connection")
 
     async def _hear(self, link: MqttLink) -> Message:
         async with asyncio.timeout(self.patience_s):
@@ -318,5 +318,5 @@ class Doctor:
                 if isinstance(item, Message):
                     return item
                 if isinstance(item, Down):
-                    raise Unheard(item.why)
-        raise Unheard("the link was closed")
+                    raise CheckFailed(item.why)
+        raise CheckFailed("the link was closed")

@@ -16,8 +16,8 @@ DEFAULT_AGENTS = 1000
 DEFAULT_PART = 512 * KIB  # wire.part_bytes where a scenario does not say otherwise
 ENVELOPE = 16 * KIB  # of a packet beside the part in it: topic, digest, numbers
 ROSTER_ROW = 400  # bytes of one agent in the roster that the coordinator publishes
-SMALLEST_PACKET = 16 * KIB
-LEAST_MEMORY = 256 * MIB
+MIN_PACKET_BYTES = 16 * KIB
+MIN_MEMORY_BYTES = 256 * MIB
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class Limits:
     def __post_init__(self) -> None:
         if self.agents < 1:
             raise UserError(f"--agents {self.agents}: expected at least 1")
-        if self.packet is not None and self.packet < SMALLEST_PACKET:
+        if self.packet is not None and self.packet < MIN_PACKET_BYTES:
             raise UserError(
-                f"--max-packet {self.packet}: expected at least {SMALLEST_PACKET} bytes; a packet must hold a part "
+                f"--max-packet {self.packet}: expected at least {MIN_PACKET_BYTES} bytes; a packet must hold a part "
                 "(wire.part_bytes of the scenario) and 4 KiB"
             )
-        if self.memory is not None and self.memory < LEAST_MEMORY:
+        if self.memory is not None and self.memory < MIN_MEMORY_BYTES:
             raise UserError(
-                f"--memory {self.memory >> 20}: expected at least {LEAST_MEMORY >> 20} (MiB)"
+                f"--memory {self.memory >> 20}: expected at least {MIN_MEMORY_BYTES >> 20} (MiB)"
             )
 
     @property
@@ -49,7 +49,7 @@ class Limits:
     @property
     def memory_bytes(self) -> int:
         """What the broker may hold in all: half of the machine's memory."""
-        return self.memory or max(_machine_bytes() // 2, LEAST_MEMORY)
+        return self.memory or max(_machine_bytes() // 2, MIN_MEMORY_BYTES)
 
     @property
     def connections(self) -> int:

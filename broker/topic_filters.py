@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from paho.mqtt.matcher import MQTTMatcher
 
-Who = TypeVar("Who")
+Holder = TypeVar("Holder")
 
 
 def is_topic(text: str) -> bool:
@@ -37,32 +37,32 @@ def matches(pattern: str, topic: str) -> bool:
     return any(True for _ in matcher.iter_match(topic))  # type: ignore[no-untyped-call]
 
 
-class Subscriptions(Generic[Who]):
-    """Who holds which filters, at which QoS."""
+class Subscriptions(Generic[Holder]):
+    """Holder holds which filters, at which QoS."""
 
     def __init__(self) -> None:
         self._tree = MQTTMatcher()  # type: ignore[no-untyped-call]
 
-    def add(self, pattern: str, who: Who, qos: int = 1) -> None:
+    def add(self, pattern: str, who: Holder, qos: int = 1) -> None:
         """Subscribe, or change the QoS of a subscription."""
         try:
             self._tree[pattern][who] = qos
         except KeyError:
             self._tree[pattern] = {who: qos}
 
-    def remove(self, pattern: str, who: Who) -> None:
+    def remove(self, pattern: str, who: Holder) -> None:
         """Unsubscribe; nothing happens where there was no subscription."""
         try:
-            holders: dict[Who, int] = self._tree[pattern]
+            holders: dict[Holder, int] = self._tree[pattern]
         except KeyError:
             return
         holders.pop(who, None)
         if not holders:
             del self._tree[pattern]  # type: ignore[no-untyped-call]
 
-    def to(self, topic: str) -> dict[Who, int]:
+    def holders_of(self, topic: str) -> dict[Holder, int]:
         """Everyone a message goes to, once each, at the highest QoS of their matching filters."""
-        found: dict[Who, int] = {}
+        found: dict[Holder, int] = {}
         for holders in self._tree.iter_match(topic):  # type: ignore[no-untyped-call]
             for who, qos in holders.items():
                 found[who] = max(qos, found.get(who, 0))

@@ -37,8 +37,8 @@ STAIRS = {
         "access testing",
         "embedded",
         "programs",
-        "home doctor",
-        "farewell",
+        "folder doctor",
+        "expulsion",
         "cli",
     ],
     "coordinator": [

@@ -22,7 +22,7 @@ Role = Literal["agent", "coordinator", "observer", "fleet"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ANY = "+"  # any federation
 
-LONGEST_TOPIC = 512  # bytes: no topic of Covey's is longer, and a longer one is nobody's to use
+MAX_TOPIC_LENGTH = 512  # bytes: no topic of Covey's is longer, and a longer one is nobody's to use
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ def member_of(user: str, members: Members | None) -> Member | None:
 def allows(user: str, action: Action, topic: str, members: Members | None = None) -> bool:
     """May the user write to the topic, or be sent a message of it?"""
     member = member_of(user, members)
-    if member is None or len(topic) > LONGEST_TOPIC:
+    if member is None or len(topic) > MAX_TOPIC_LENGTH:
         return False
     patterns = _patterns(user, member, action)
     return any(matches(pattern, topic) for pattern in patterns)
 
 
-def may_subscribe(user: str, wanted: str, members: Members | None = None) -> bool:
+def allows_subscription(user: str, wanted: str, members: Members | None = None) -> bool:
     """Does one rule cover every topic that the filter `wanted` can match?"""
     member = member_of(user, members)
-    if member is None or len(wanted) > LONGEST_TOPIC or not is_filter(wanted):
+    if member is None or len(wanted) > MAX_TOPIC_LENGTH or not is_filter(wanted):
         return False
     return any(_covers(pattern, wanted) for pattern in _patterns(user, member, "read"))
 

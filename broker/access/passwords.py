@@ -19,7 +19,7 @@ from covey.shared.files import write_private
 ITERATIONS = 101  # Mosquitto's own number: its broker computes the hash at each connection
 
 
-def hashed(password: str) -> str:
+def hash_password(password: str) -> str:
     """What a password file keeps of a password."""
     salt = os.urandom(12)
     made = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
@@ -28,7 +28,7 @@ def hashed(password: str) -> str:
 
 def write(path: Path, passwords: Mapping[str, str]) -> None:
     """A password file for these users and their passwords."""
-    save(path, {user: hashed(password) for user, password in passwords.items()})
+    save(path, {user: hash_password(password) for user, password in passwords.items()})
 
 
 def save(path: Path, users: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ def read(path: Path) -> dict[str, str]:
     return users
 
 
-def fits(made: str, password: str) -> bool:
+def verify(made: str, password: str) -> bool:
     """Is it the password behind the hash?"""
     try:
         _, _, iterations, salt, wanted = made.split("$")

@@ -38,13 +38,11 @@ CONNECT_S = 10.0
 CONNECT_BYTES = 140 << 10  # of a CONNECT: two texts and a last will of 64 KiB at most, and names
 STALL_S = 2.0
 WRITE_BUFFER_BYTES = 1 << 20
-MOST_FILTERS = (
-    20_000  # subscriptions of one session; an agent holds one for each part of its models
-)
-MOST_WILDCARDS = (
+MAX_FILTERS = 20_000  # subscriptions of one session; an agent holds one for each part of its models
+MAX_WILDCARDS = (
     8  # of these, for everybody but a coordinator: each costs a walk over all retained messages
 )
-MOST_REMEMBERED = 1 << 16  # answers of the rules that are kept
+MAX_REMEMBERED = 1 << 16  # answers of the rules that are kept
 REFUSED = 0x80  # return code of a SUBACK
 PONG = bytes([packet.PINGRESP << 4, 0])
 
@@ -63,7 +61,7 @@ class Users:
         if self.hashes is None:  # TLS has seen to it
             return True
         made = self.hashes.get(user)
-        return made is not None and passwords.fits(made, password)
+        return made is not None and passwords.verify(made, password)
 
     def same(self, user: str, other: Users) -> bool:
         """May `user` stay connected where `other` takes the place of these users?"""
@@ -95,10 +93,10 @@ class Hub:
         """Is a user the name in its certificate, whatever it says of itself?"""
         return self.users is not None and self.users.hashes is None
 
-    def welcome(self, user: str | None, password: str | None) -> bool:
+    def authenticate(self, user: str | None, password: str | None) -> bool:
         return self.users is None or self.users.admits(user or "", password or "")
 
-    def know(self, users: Users) -> None:
+    def set_users(self, users: Users) -> None:
         """Only these users from now on: the connections of others end, and of those whose password or role changed.
 
         Their last wills are not published, as with Mosquitto: whoever is expelled has no last word.
@@ -116,15 +114,15 @@ class Hub:
                     f"user {user!r} is no longer known, or has another password or role"
                 )
 
-    def may(self, user: str, action: acl.Action, topic: str) -> bool:
+    def authorize(self, user: str, action: acl.Action, topic: str) -> bool:
         """May the user write to the topic, or be sent a message of it? The answer is remembered."""
         if self.users is None:
             return True
-        if len(topic) > acl.LONGEST_TOPIC:
+        if len(topic) > acl.MAX_TOPIC_LENGTH:
             return False
         question = (user, action, topic)
         if question not in self._allowed:
-            if len(self._allowed) >= MOST_REMEMBERED:
+            if len(self._allowed) >= MAX_REMEMBERED:
                 self._allowed.clear()
             self._allowed[question] = acl.allows(user, action, topic, self.users.members)
         return self._allowed[question]
@@ -151,13 +149,13 @@ class Hub:
         return session, known
 
     def _new_session(self, client_id: str, user: str, *, clean: bool) -> Session:
-        most_bytes = (
+        max_bytes = (
             self.limits.queued_bytes
             if self._is_coordinator(user)
             else self.limits.queued_bytes // 4
         )
         session = Session(
-            client_id, clean=clean, most_bytes=most_bytes, most_messages=self.limits.queued_messages
+            client_id, clean=clean, max_bytes=max_bytes, max_messages=self.limits.queued_messages
         )
         session.user = user
         return session
@@ -219,15 +217,15 @@ class Hub:
         held = session.subscriptions
         if pattern in held:
             return True
-        if len(held) >= MOST_FILTERS:
+        if len(held) >= MAX_FILTERS:
             return False
         if self.users is None:
             return True
-        if not acl.may_subscribe(session.user, pattern, self.users.members):
+        if not acl.allows_subscription(session.user, pattern, self.users.members):
             return False
         if self._is_coordinator(session.user) or not _has_wildcard(pattern):
             return True
-        return session.wildcards < MOST_WILDCARDS
+        return session.wildcards < MAX_WILDCARDS
 
     def unsubscribe(self, session: Session, pattern: str) -> None:
         if session.subscriptions.pop(pattern, None) is not None:
@@ -237,20 +235,20 @@ class Hub:
     def resend(self, session: Session, pattern: str, qos: int) -> None:
         """Queue the retained messages that a subscription asks for."""
         for topic, payload in self.retained.matching(pattern):
-            if self.may(session.user, "read", topic):
+            if self.authorize(session.user, "read", topic):
                 session.add(Waiting(topic, payload, qos, retain=True))
 
     def route(self, user: str, message: Publish) -> list[Connection]:
         """Keep and pass on a message; returns the connections that have plenty to read already."""
-        if not self.may(user, "write", message.topic):
-            log.warning("%s may not write to %s", user, message.topic[: acl.LONGEST_TOPIC])
+        if not self.authorize(user, "write", message.topic):
+            log.warning("%s may not write to %s", user, message.topic[: acl.MAX_TOPIC_LENGTH])
             return []
         if message.retain and not self._keep(message):
             return []
         slow = []
-        for client_id, qos in self.subscriptions.to(message.topic).items():
+        for client_id, qos in self.subscriptions.holders_of(message.topic).items():
             session = self.sessions[client_id]
-            if not self.may(session.user, "read", message.topic):
+            if not self.authorize(session.user, "read", message.topic):
                 continue
             session.add(
                 Waiting(message.topic, message.payload, min(qos, message.qos, 1), retain=False)
@@ -441,7 +439,7 @@ class Connection(asyncio.Protocol):
         if nameless and not connect.clean_session_flag:
             return self._refuse(connack.IDENTIFIER_REJECTED)
         user = self._user(connect)
-        if not self._hub.welcome(user, connect.password):
+        if not self._hub.authenticate(user, connect.password):
             log.warning("user %r is refused: no such user, or another password", user[:64])
             return self._refuse(connack.NOT_AUTHORIZED)
         if connect.will_flag:
@@ -494,8 +492,8 @@ class Connection(asyncio.Protocol):
 
     def _on_subscribe(self, flags: int, body: bytes) -> None:
         assert self._session is not None  # noqa: S101  `_packet` saw to it
-        if count_filters(body, after=1) > MOST_FILTERS:
-            raise ProtocolError(f"a SUBSCRIBE with more than {MOST_FILTERS} filters")
+        if count_filters(body, after=1) > MAX_FILTERS:
+            raise ProtocolError(f"a SUBSCRIBE with more than {MAX_FILTERS} filters")
         request = decode(packet.SUBSCRIBE, flags, body)
         wanted = request.payload.topics
         if not wanted or flags != 2:
@@ -511,8 +509,8 @@ class Connection(asyncio.Protocol):
 
     def _on_unsubscribe(self, flags: int, body: bytes) -> None:
         assert self._session is not None  # noqa: S101  `_packet` saw to it
-        if count_filters(body, after=0) > MOST_FILTERS:
-            raise ProtocolError(f"an UNSUBSCRIBE with more than {MOST_FILTERS} filters")
+        if count_filters(body, after=0) > MAX_FILTERS:
+            raise ProtocolError(f"an UNSUBSCRIBE with more than {MAX_FILTERS} filters")
         request = decode(packet.UNSUBSCRIBE, flags, body)
         if not request.payload.topics or flags != 2:
             raise ProtocolError("an UNSUBSCRIBE without topics or with wrong flags")

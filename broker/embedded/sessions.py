@@ -12,9 +12,9 @@ IN_FLIGHT = 200
 """Messages on their way to a client and not acknowledged, at most."""
 PLENTY_BYTES = 64 << 20
 """From here on those who publish to the client are slowed down."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """From here on its oldest messages are dropped, and counted: it does not read. A broker with limits has its own number."""
-MOST_MESSAGES = 1 << 20
+MAX_MESSAGES = 1 << 20
 """Likewise, in messages."""
 OFFLINE_MESSAGES = 1000
 """What a persistent session keeps for a client that is away, at most."""
@@ -47,12 +47,12 @@ class Session:
         client_id: str,
         *,
         clean: bool,
-        most_bytes: int = MOST_BYTES,
-        most_messages: int = MOST_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+        max_messages: int = MAX_MESSAGES,
     ) -> None:
         self.client_id = client_id
-        self.most_bytes = most_bytes
-        self.most_messages = most_messages
+        self.max_bytes = max_bytes
+        self.max_messages = max_messages
         self.clean = clean
         self.online = True
         self.user = ""
@@ -76,8 +76,8 @@ class Session:
             return
         self._queue.append(message)
         self.waiting_bytes += len(message.payload)
-        most_messages = self.most_messages if self.online else OFFLINE_MESSAGES
-        while self.waiting_bytes > self.most_bytes or len(self._queue) > most_messages:
+        max_messages = self.max_messages if self.online else OFFLINE_MESSAGES
+        while self.waiting_bytes > self.max_bytes or len(self._queue) > max_messages:
             self.waiting_bytes -= len(self._queue.popleft().payload)
             self.dropped += 1
 

@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Self
 from covey.broker.access import passwords
 from covey.broker.limits import Limits
 from covey.broker.programs.options import Options, free_port
-from covey.broker.programs.process import Child
+from covey.broker.programs.process import BrokerProcess
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.logs import log_to_stderr
@@ -37,13 +37,13 @@ HANDSHAKE_S = 10.0
 FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
 
 
-class EmbeddedBroker(Child):
+class EmbeddedBroker(BrokerProcess):
     """`async with EmbeddedBroker(...) as broker`: runs from entry to exit, reachable at `broker.url`.
 
     Raises UserError where the port is taken or the process does not come up.
     """
 
-    keeps = False
+    keeps_retained = False
 
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
@@ -142,7 +142,7 @@ def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
     try:
         users = _users(options)
         if users is not None:
-            hub.know(users)
+            hub.set_users(users)
         if context is not None and options.tls_cert is not None:
             context.load_cert_chain(options.tls_cert, options.tls_key, password="")
     except (UserError, OSError, ssl.SSLError) as error:

@@ -18,7 +18,7 @@ from typing import Self
 from covey.broker.access import acl
 from covey.broker.limits import IN_FLIGHT, SESSION_HOURS, Limits
 from covey.broker.programs.options import Options, free_port
-from covey.broker.programs.process import Child
+from covey.broker.programs.process import BrokerProcess
 from covey.shared.errors import UserError
 from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
@@ -93,14 +93,14 @@ def _limits(limits: Limits) -> list[str]:
     ]
 
 
-class Mosquitto(Child):
+class Mosquitto(BrokerProcess):
     """`async with Mosquitto(...) as broker`: runs from entry to exit, reachable at `broker.url`.
 
     `config` replaces our configuration, as text with `{port}` in it. Raises UserError where mosquitto is
     missing, the port is taken, or it does not come up; with the last lines that it logged.
     """
 
-    keeps = True
+    keeps_retained = True
 
     def __init__(self, options: Options | None = None, *, config: str | None = None) -> None:
         self.options = options or Options()
@@ -177,10 +177,10 @@ class Mosquitto(Child):
                 return
             await asyncio.sleep(0.02)
         raise UserError(
-            f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self.last_words()}"
+            f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self.log_tail()}"
         )
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         files = [Path(self._folder.name) / "output.txt", self.options.log]
         lines = [
             line

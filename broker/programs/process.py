@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import ClassVar
 
 
-class Child:
+class BrokerProcess:
     """What brokers that run as a process of ours have in common. `pid` is 0 before the process was started."""
 
-    keeps: ClassVar[bool]  # can it keep retained messages over restarts?
+    keeps_retained: ClassVar[bool]  # can it keep retained messages over restarts?
     stop_s: ClassVar[float] = (
         5.0  # a process that is asked to end and is still there after this is killed
     )
@@ -32,7 +32,7 @@ class Child:
         """Until the process ends by itself, which it should not; its exit code."""
         return await self._process.wait()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of what it logged, where it is not already before the user's eyes."""
         return ""
 

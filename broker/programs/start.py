@@ -10,7 +10,7 @@ from covey.broker.programs.mosquitto import Mosquitto, find
 FALLBACK = "mosquitto is not installed: using the embedded broker (pure Python, fine for trying things out)"
 
 
-def installed(say: Callable[[str], None] = print) -> type[Mosquitto] | type[EmbeddedBroker]:
+def available_broker(say: Callable[[str], None] = print) -> type[Mosquitto] | type[EmbeddedBroker]:
     """To be made with `broker.options.Options`, for `async with`; gives `url`, `name` and `pid`."""
     if find() is not None:
         return Mosquitto

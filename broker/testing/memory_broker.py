@@ -93,7 +93,7 @@ class MemoryBroker:
     def _route(self, topic: str, payload: bytes, retain: bool) -> None:
         if retain:
             self.retained.keep(topic, payload)
-        for link in self._subscriptions.to(topic):
+        for link in self._subscriptions.holders_of(topic):
             self._deliver(link, Message(topic, payload))
 
     def _resend(self, link: MemoryLink, pattern: str) -> None:

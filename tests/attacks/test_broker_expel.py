@@ -14,7 +14,7 @@ import yaml
 from typer.testing import CliRunner
 
 from covey.broker.cli import app
-from covey.broker.home import Home
+from covey.broker.folder import BrokerFolder
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 from covey.shared.wire.messages import EXPELLED, AgentStatus
@@ -35,7 +35,7 @@ SCENARIO = {
 }
 
 
-def retained(home: Home, *topics: str) -> dict[str, Heard]:
+def retained(home: BrokerFolder, *topics: str) -> dict[str, Heard]:
     """What the broker keeps on these topics, as the coordinator sees it."""
     told = credentials.read(home.file("coordinator"))
     url = BrokerUrl.parse(told["broker"], Tls(ca=Path(told["ca"])))
@@ -47,7 +47,7 @@ def retained(home: Home, *topics: str) -> dict[str, Heard]:
 
 def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path: Path) -> None:
     """Before: no last will follows on Mosquitto, and the round took its deadline. After: 3 to 6 s after `broker expel`."""
-    home = Home.create(tmp_path / "home", ["localhost"], free_port())
+    home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port())
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
     out = tmp_path / "run"
     with ExitStack() as stack:

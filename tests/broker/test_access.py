@@ -110,7 +110,7 @@ async def test_a_port_in_use_is_named_with_what_to_do(
 
 def test_a_password_file_with_a_strange_line_is_refused_with_its_number(tmp_path: Path) -> None:
     file = tmp_path / "users"
-    file.write_text(f"a:{passwords.hashed('x')}\nplain:text\n")
+    file.write_text(f"a:{passwords.hash_password('x')}\nplain:text\n")
     with pytest.raises(UserError, match="line 2"):
         passwords.read(file)
 
@@ -143,4 +143,4 @@ def test_the_rules_of_ten_thousand_agents_are_few_lines() -> None:
 def test_a_filter_is_granted_where_one_rule_covers_all_of_it(
     user: str, wanted: str, allowed: bool
 ) -> None:
-    assert acl.may_subscribe(user, wanted) is allowed
+    assert acl.allows_subscription(user, wanted) is allowed

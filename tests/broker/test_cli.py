@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from covey.broker.cli import app
 from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.mosquitto import Mosquitto, answers
-from covey.broker.programs.start import FALLBACK, installed
+from covey.broker.programs.start import FALLBACK, available_broker
 from covey.shared.errors import UserError
 from tests import brokers
 from tests.brokers import free_ports
@@ -147,7 +147,7 @@ def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(
 ) -> None:
     monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
     said: list[str] = []
-    assert installed(said.append) is EmbeddedBroker
+    assert available_broker(said.append) is EmbeddedBroker
     assert said == [FALLBACK]
 
 

@@ -39,9 +39,9 @@ def test_overlapping_filters_deliver_once_at_the_highest_qos() -> None:
     held.add("a/+", "x", 0)
     held.add("a/#", "x", 1)
     held.add("a/b", "y", 0)
-    assert held.to("a/b") == {"x": 1, "y": 0}
+    assert held.holders_of("a/b") == {"x": 1, "y": 0}
     held.remove("a/#", "x")
-    assert held.to("a/b") == {"x": 0, "y": 0}
+    assert held.holders_of("a/b") == {"x": 0, "y": 0}
 
 
 def test_an_empty_payload_clears_a_retained_topic() -> None:

@@ -22,7 +22,7 @@ from covey.broker.embedded.packets import (
     publish_head,
 )
 from covey.broker.embedded.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
-from covey.broker.limits import LEAST_MEMORY, SESSION_HOURS, Limits
+from covey.broker.limits import MIN_MEMORY_BYTES, SESSION_HOURS, Limits
 from tests.clock import run
 
 PUBLISH, PUBACK, PUBREC, PUBREL, SUBACK, CONNACK = 3, 4, 5, 6, 9, 2
@@ -254,7 +254,9 @@ def test_a_packet_before_connect_is_short() -> None:
 
 def test_a_session_of_another_user_is_not_resumed() -> None:
     async def program() -> None:
-        hub = Hub(users=Users({"ann": passwords.hashed("a"), "bob": passwords.hashed("b")}))
+        hub = Hub(
+            users=Users({"ann": passwords.hash_password("a"), "bob": passwords.hash_password("b")})
+        )
         Client(hub).connect(
             "shared", clean=False, username="ann", password="a"
         ).connection.connection_lost(None)
@@ -277,12 +279,12 @@ def test_a_session_whose_client_stays_away_is_forgotten() -> None:
 
 def test_retained_messages_take_half_of_the_memory_and_no_more() -> None:
     async def program() -> None:
-        hub = Hub(limits=Limits(memory=LEAST_MEMORY))
+        hub = Hub(limits=Limits(memory=MIN_MEMORY_BYTES))
         for number in range(3):
-            hub.route("", Publish(f"t/{number}", bytes(LEAST_MEMORY // 5), 1, True, 1))
+            hub.route("", Publish(f"t/{number}", bytes(MIN_MEMORY_BYTES // 5), 1, True, 1))
         assert [topic for topic, _ in hub.retained.matching("t/+")] == ["t/0", "t/1"]
         hub.route("", Publish("t/0", b"", 1, True, 1))
-        hub.route("", Publish("t/2", bytes(LEAST_MEMORY // 5), 1, True, 1))
+        hub.route("", Publish("t/2", bytes(MIN_MEMORY_BYTES // 5), 1, True, 1))
         assert [topic for topic, _ in hub.retained.matching("t/+")] == ["t/1", "t/2"]
 
     run(program())
@@ -368,7 +370,7 @@ def test_a_session_that_is_never_read_drops_its_oldest_messages_and_counts_them(
 
 @on_a_loop
 def test_a_wrong_password_is_refused_with_the_reason() -> None:
-    users = {"ann": passwords.hashed("secret")}
+    users = {"ann": passwords.hash_password("secret")}
     wrong = Client(Hub(users=Users(users))).connect("a", username="ann", password="guess")
     assert wrong.heard() == [(CONNACK, 0, b"\0\5")]
     assert wrong.wire.closed

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
-from covey.broker.home import Home
+from covey.broker.folder import BrokerFolder
 from tests.e2e.conftest import finish
 from tests.processes import Program, free_port, needs_mosquitto, program, result, until
 
@@ -45,7 +45,7 @@ def data(folder: Path, seed: int) -> Path:
 @pytest.mark.broker
 @needs_mosquitto
 def test_a_run_where_everybody_is_held_to_the_rules(tmp_path: Path) -> None:
-    home = Home.create(tmp_path / "home", ["localhost"], free_port(), days=1)
+    home = BrokerFolder.create(tmp_path / "home", ["localhost"], free_port(), days=1)
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
     out = tmp_path / "run"
     with ExitStack() as stack:

@@ -255,7 +255,7 @@ def take_rule(data: bytes) -> str:
     user, _, topic = data.decode(errors="replace").partition(" ")
     acl.allows(user, "read", topic, None)
     acl.allows(user, "write", topic, None)
-    acl.may_subscribe(user, topic, None)
+    acl.allows_subscription(user, topic, None)
     return ""
 
 

@@ -22,7 +22,7 @@ from covey.shared.wire.messages import AgentStatus
 from covey.shared.wire.topics import Topics
 
 if TYPE_CHECKING:
-    from covey.broker.home import Home
+    from covey.broker.folder import BrokerFolder
 
 CONNECT_S = 20.0  # a refusal comes at once; a busy machine may take a while for TLS
 QUIET_S = (
@@ -33,7 +33,7 @@ ANY_FEDERATION = "+"
 UNKNOWN = "unknown"  # session of an agent that has no status
 
 
-async def publish(home: Home, agents: Mapping[str, str], why: str) -> str:
+async def publish(home: BrokerFolder, agents: Mapping[str, str], why: str) -> str:
     """Publish the offline status of these agents (name to federation) with `why` as its problem.
 
     Returns "" or, in words, why it could not be done; the credentials are void in any case.

@@ -49,7 +49,7 @@ MISSING_LIBRARY = "certificates need cryptography: pip install 'covey[broker]'"
 
 
 @dataclass(frozen=True)
-class Home:
+class BrokerFolder:
     """Raises UserError where `folder` is not what `create` made."""
 
     folder: Path
@@ -68,7 +68,7 @@ class Home:
         port: int,
         days: int = SERVER_DAYS,
         authority_days: int = AUTHORITY_DAYS,
-    ) -> Home:
+    ) -> BrokerFolder:
         """A new authority, the broker's certificate for these hosts, and the coordinator as first user.
 
         The first host is where users will look for the broker. The broker's certificate is good for `days`.
@@ -112,14 +112,14 @@ class Home:
         return BrokerUrl.parse(self._address.read_text().strip())
 
     def options(
-        self, given: Options, *, host: str | None, port: int | None, keeps: bool
+        self, given: Options, *, host: str | None, port: int | None, keeps_retained: bool
     ) -> Options:
-        """A broker of this folder; `keeps`: it is one that can keep retained messages over restarts."""
+        """A broker of this folder; `keeps_retained`: it is one that can keep retained messages over restarts."""
         return replace(
             given,
             host=host or "0.0.0.0",  # noqa: S104  for devices elsewhere: nobody gets in without a password
             port=self.url.port if port is None else port,
-            data=given.data or (self.folder / "retained" if keeps else None),
+            data=given.data or (self.folder / "retained" if keeps_retained else None),
             passwords=self.passwords,
             members=self.members
             if self.members.exists()
@@ -277,7 +277,7 @@ class Home:
                 user, own, authority, role=role, federation="" if federation == ANY else federation
             )
             write_private(self.file(user), text.encode())
-            hashes[user] = passwords.hashed(password)
+            hashes[user] = passwords.hash_password(password)
             entries[user] = Entry(role=role, federation=federation, since=members.now())
         members.save(
             self.members, entries

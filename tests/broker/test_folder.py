@@ -21,7 +21,7 @@ from covey.broker.access import passwords
 from covey.broker.access.acl import allows
 from covey.broker.access.authority import expiry, hosts_of
 from covey.broker.cli import app
-from covey.broker.home import AUDIT_OWNER, Home
+from covey.broker.folder import AUDIT_OWNER, BrokerFolder
 from covey.broker.programs.options import Options
 from covey.coordinator.cli import app as coordinator
 from covey.shared.audit import verify
@@ -43,11 +43,11 @@ def typed(*arguments: object) -> Result:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
+def home(tmp_path: Path) -> BrokerFolder:
     done = typed("init", "--home", tmp_path / "home", "--host", "localhost", "--port", free_port())
     assert done.exit_code == 0, done.output
     assert str(tmp_path / "home" / "users" / "coordinator.pem") in done.stdout
-    return Home(tmp_path / "home")
+    return BrokerFolder(tmp_path / "home")
 
 
 def url_of(file: Path) -> BrokerUrl:
@@ -56,7 +56,7 @@ def url_of(file: Path) -> BrokerUrl:
 
 
 @contextmanager
-def running(home: Home, *options: str) -> Iterator[None]:
+def running(home: BrokerFolder, *options: str) -> Iterator[None]:
     """`broker up` of that folder, from the moment that it listens."""
     command = [
         sys.executable,
@@ -85,7 +85,7 @@ def running(home: Home, *options: str) -> Iterator[None]:
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(
-    way: list[str], home: Home
+    way: list[str], home: BrokerFolder
 ) -> None:
     with running(home, *way):
         file = home.enroll("pi-7", federation="f")
@@ -109,7 +109,7 @@ async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expel
 
 
 @pytest.mark.processes
-def test_the_doctor_examines_it_as_one_of_its_users(home: Home) -> None:
+def test_the_doctor_examines_it_as_one_of_its_users(home: BrokerFolder) -> None:
     with running(home, "--embedded"):
         done = typed("doctor", "--credentials", home.file("coordinator"), "--json")
     assert done.exit_code == 0, done.output
@@ -119,7 +119,7 @@ def test_the_doctor_examines_it_as_one_of_its_users(home: Home) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
 def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(
-    way: list[str], home: Home
+    way: list[str], home: BrokerFolder
 ) -> None:
     file = home.enroll("pi-7")
     with running(home, *way):
@@ -132,7 +132,9 @@ def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(
 
 
 def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> None:
-    made = Home.create(tmp_path / "home", ["server.local", "10.0.0.7", "::1"], 8883, days=30)
+    made = BrokerFolder.create(
+        tmp_path / "home", ["server.local", "10.0.0.7", "::1"], 8883, days=30
+    )
     assert str(made.url) == "mqtts://server.local:8883"
     for host, fits in {
         "server.local": True,
@@ -143,7 +145,7 @@ def test_the_certificate_is_for_the_hosts_that_were_named(tmp_path: Path) -> Non
         assert shakes_hands(made, host) is fits
 
 
-def shakes_hands(home: Home, host: str) -> bool:
+def shakes_hands(home: BrokerFolder, host: str) -> bool:
     """Does a client that trusts the credentials take the broker for `host`? Without a network."""
     ours = ssl.create_default_context(cafile=home.file("coordinator"))
     theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -162,7 +164,7 @@ def shakes_hands(home: Home, host: str) -> bool:
     return client.getpeercert() is not None
 
 
-def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: Home) -> None:
+def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: BrokerFolder) -> None:
     home.enroll("pi-7")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.folder.rglob("*")}
     secret = (
@@ -179,13 +181,13 @@ def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: Home) ->
     assert home.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_password_stands_in_its_owners_file_alone(home: Home) -> None:
+def test_a_password_stands_in_its_owners_file_alone(home: BrokerFolder) -> None:
     password = url_of(home.enroll("pi-7")).password
     assert password is not None
     assert [path.name for path in home.folder.rglob("*.*") if password in path.read_text()] == [
         "pi-7.pem"
     ]
-    assert passwords.fits(passwords.read(home.passwords)["pi-7"], password)
+    assert passwords.verify(passwords.read(home.passwords)["pi-7"], password)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +202,7 @@ def test_a_password_stands_in_its_owners_file_alone(home: Home) -> None:
         ("up --user ann --password x", "--home has users and certificates of its own"),
     ],
 )
-def test_a_mistake_changes_nothing(line: str, words: str, home: Home) -> None:
+def test_a_mistake_changes_nothing(line: str, words: str, home: BrokerFolder) -> None:
     home.enroll("pi-7")
     before = {path: path.read_bytes() for path in home.folder.rglob("*.*")}
     done = typed(*line.split(), "--home", home.folder)
@@ -218,7 +220,7 @@ def test_a_folder_that_is_no_brokers_is_named_with_what_makes_one(
     assert f"`broker init --home {tmp_path} --host NAME` makes one" in done.stderr
 
 
-def test_credentials_may_be_taken_away(home: Home) -> None:
+def test_credentials_may_be_taken_away(home: BrokerFolder) -> None:
     home.file("coordinator").unlink()
     home.enroll("pi-7").unlink()
     home.expel("pi-7")
@@ -253,7 +255,7 @@ def test_a_file_that_holds_no_credentials_is_named(text: bytes, tmp_path: Path) 
 
 
 def test_credentials_stand_for_broker_authority_and_id(
-    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: BrokerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, BrokerUrl]] = []
 
@@ -275,7 +277,9 @@ def test_credentials_stand_for_broker_authority_and_id(
     assert (second[0], second[1].host) == ("other", "elsewhere")  # what was typed goes before
 
 
-def test_two_brokers_at_once_are_refused(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_brokers_at_once_are_refused(
+    home: BrokerFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COVEY_BROKER", "mqtt://elsewhere")
     done = CliRunner().invoke(
         coordinator, ["status", "--credentials", str(home.file("coordinator"))]
@@ -294,13 +298,13 @@ def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(
     assert "Traceback" not in done.output
 
 
-def test_a_role_and_a_federation_are_kept_and_bound_what_a_user_may(home: Home) -> None:
+def test_a_role_and_a_federation_are_kept_and_bound_what_a_user_may(home: BrokerFolder) -> None:
     done = typed(
         "enroll", "watch", "--role", "observer", "--federation", "g", "--home", home.folder
     )
     assert done.exit_code == 0, done.output
     typed("enroll", "pi-7", "--home", home.folder)
-    members = home.options(Options(), host=None, port=None, keeps=False).roles()
+    members = home.options(Options(), host=None, port=None, keeps_retained=False).roles()
     assert members is not None
     assert allows("watch", "read", "covey/g/run/metrics", members)
     assert not allows("watch", "read", "covey/default/run/metrics", members)
@@ -310,7 +314,7 @@ def test_a_role_and_a_federation_are_kept_and_bound_what_a_user_may(home: Home) 
     assert credentials.read(home.file("watch"))["federation"] == "g"
 
 
-def test_list_shows_roles_and_when_certificates_expire(home: Home) -> None:
+def test_list_shows_roles_and_when_certificates_expire(home: BrokerFolder) -> None:
     typed("enroll", "watch", "--role", "observer", "--home", home.folder)
     listed = json.loads(typed("list", "--json", "--home", home.folder).stdout)
     assert listed["users"]["watch"]["role"] == "observer"
@@ -320,7 +324,7 @@ def test_list_shows_roles_and_when_certificates_expire(home: Home) -> None:
 
 
 @pytest.mark.parametrize("user", ["pi-7", "coordinator"])
-def test_rotate_makes_the_old_password_void(home: Home, user: str) -> None:
+def test_rotate_makes_the_old_password_void(home: BrokerFolder, user: str) -> None:
     if user == "pi-7":
         home.enroll(user)
     before = url_of(home.file(user)).password or ""
@@ -328,11 +332,11 @@ def test_rotate_makes_the_old_password_void(home: Home, user: str) -> None:
     assert done.exit_code == 0, done.output
     after = url_of(home.file(user)).password or ""
     made = passwords.read(home.passwords)[user]
-    assert passwords.fits(made, after)
-    assert not passwords.fits(made, before)
+    assert passwords.verify(made, after)
+    assert not passwords.verify(made, before)
 
 
-def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: Home) -> None:
+def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: BrokerFolder) -> None:
     before = (home.folder / "server.pem").read_bytes()
     done = typed("renew", "--home", home.folder, "--days", "30")
     assert done.exit_code == 0, done.output
@@ -343,7 +347,9 @@ def test_renew_makes_a_certificate_that_the_old_credentials_trust(home: Home) ->
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-def test_a_broker_that_runs_shows_the_renewed_certificate(way: list[str], home: Home) -> None:
+def test_a_broker_that_runs_shows_the_renewed_certificate(
+    way: list[str], home: BrokerFolder
+) -> None:
     place = ("127.0.0.1", home.url.port)
     with running(home, *way):
         before = ssl.get_server_certificate(place)
@@ -356,7 +362,7 @@ def test_a_broker_that_runs_shows_the_renewed_certificate(way: list[str], home: 
 def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourteen(
     tmp_path: Path,
 ) -> None:
-    made = Home.create(tmp_path / "home", ["localhost"], 8883)
+    made = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
     until = expiry((made.folder / "server.pem").read_bytes())
     days_left = (until - datetime.datetime.now(datetime.UTC)).days
     assert days_left in (89, 90)
@@ -367,7 +373,7 @@ def test_a_server_certificate_lives_for_ninety_days_and_warns_for_the_last_fourt
     assert "broker renew" in warning
 
 
-def test_the_audit_log_of_the_folder_holds_every_change(home: Home) -> None:
+def test_the_audit_log_of_the_folder_holds_every_change(home: BrokerFolder) -> None:
     home.enroll("pi-7")
     home.rotate("pi-7")
     home.expel("pi-7")
@@ -378,7 +384,9 @@ def test_the_audit_log_of_the_folder_holds_every_change(home: Home) -> None:
     } == dict.fromkeys(("init", "enrol", "rotate", "expel"), 1)
 
 
-def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(home: Home) -> None:
+def test_a_folder_of_an_older_version_keeps_its_users_when_one_is_enrolled(
+    home: BrokerFolder,
+) -> None:
     home.enroll("pi-7", federation="+")
     home.members.unlink()
     home.enroll("pi-8")

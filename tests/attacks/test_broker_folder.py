@@ -11,7 +11,7 @@ import pytest
 
 from covey.agent.device.systemd import render
 from covey.broker.access import passwords
-from covey.broker.home import Home
+from covey.broker.folder import BrokerFolder
 from covey.shared.errors import UserError
 from covey.shared.mqtt import credentials
 
@@ -21,7 +21,7 @@ NEW = [f"new-{number}" for number in range(15)]
 
 def _change(folder: Path, name: str, ready: Barrier) -> None:
     ready.wait(60)
-    home = Home(folder)
+    home = BrokerFolder(folder)
     if name in OLD:
         home.expel(name)
     else:
@@ -31,7 +31,7 @@ def _change(folder: Path, name: str, ready: Barrier) -> None:
 @pytest.mark.processes
 def test_enrolling_and_expelling_at_once_loses_nothing_of_one_another(tmp_path: Path) -> None:
     """Thirty processes at once. Before: 16 of 30 expelled agents were back, each in the list that another one wrote."""
-    home = Home.create(tmp_path / "home", ["localhost"], 8883)
+    home = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
     home.enroll_all(OLD)
     context = multiprocessing.get_context("fork")
     ready = context.Barrier(len(OLD) + len(NEW))
@@ -53,7 +53,7 @@ def test_enrolling_and_expelling_at_once_loses_nothing_of_one_another(tmp_path: 
 @pytest.mark.parametrize("name", ["pi\nExecStartPre=/bin/sh -c id", "pi/../x", "pi\x1b[2J", "+"])
 def test_an_id_in_credentials_is_a_name_or_refused(name: str, tmp_path: Path) -> None:
     """Before: the newline became a line of its own in the systemd unit, run as root."""
-    home = Home.create(tmp_path / "home", ["localhost"], 8883)
+    home = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
     file = tmp_path / "evil.pem"
     file.write_text(credentials.render(name, home.url, (home.folder / "ca.pem").read_text()))
     with pytest.raises(UserError, match="expected a file that `broker enroll` wrote"):
