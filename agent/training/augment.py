@@ -1,10 +1,15 @@
-"""Random views of images for contrastive learning: two views of one image should agree.
+"""Random augmentation of images for contrastive learning: two views of one image should agree.
 
-Images are float (n, channels, height, width) in [0, 1]; each is changed by numbers of its own. Three channels get the
-views of natural images (crop and resize, flip, colours, greyscale), one channel those of handwriting (a small turn,
-shift and zoom, never a flip: a mirrored letter is another letter). Numbers are drawn on the CPU, so that the views are the
-same wherever the images lie.
+Images are float32 (n, channels, height, width) in [0, 1]; each is changed by numbers of its own. Images of three channels
+are treated as natural images (crop and resize, flip, colours, greyscale), images of one channel as handwriting (a small
+rotation, shift and zoom, never a flip: a mirrored letter is another letter). All numbers are drawn on the CPU, so that
+the views are the same whatever device holds the images.
+
+Coordinates of `affine_grid` run from -1 to 1 on both axes. An affine matrix (n, 2, 3) maps a pixel of the view to the
+place in the image that it shows.
 """
+
+# density: formulas over tensors
 
 from __future__ import annotations
 
@@ -17,112 +22,167 @@ from torch.nn import functional
 
 from covey.shared.errors import PublicError
 
-Views = Callable[[Tensor, torch.Generator], Tensor]
+# (images (n, c, h, w), generator) -> changed images of the same shape
+Augmentation = Callable[[Tensor, torch.Generator], Tensor]
 
-LUMA = (0.299, 0.587, 0.114)
-CROP = (0.2, 1.0)  # share of the area
-RATIO = (3 / 4, 4 / 3)
-JITTER, HUE = 0.4, 0.1  # hue in turns
-JITTER_CHANCE, GREY_CHANCE = 0.8, 0.2
-TURN, SHIFT, ZOOM = math.radians(15), 0.1, (0.9, 1.1)
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in brightness (ITU-R BT.601)
+
+# natural images
+CROP_AREA = (0.2, 1.0)  # share of the image
+CROP_RATIO = (3 / 4, 4 / 3)  # width / height
+FLIP_CHANCE = 0.5
+JITTER = 0.4  # brightness, contrast and saturation change by a factor within 1 +- this
+HUE = 0.1  # in turns
+JITTER_CHANCE = 0.8
+GREY_CHANCE = 0.2
+
+# handwriting
+ROTATION = math.radians(15)
+SHIFT = 0.1  # share of the image's size
+ZOOM = (0.9, 1.1)
+
+# RGB -> brightness (Y) and colour plane (I, Q), the primaries of NTSC
 _YIQ = torch.tensor([LUMA, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
 
 
-def views_for(features: tuple[int, ...]) -> Views:
-    """The views that suit these features. Raises UserError for features that are no images."""
+def augmentation_for(features: tuple[int, ...]) -> Augmentation:
+    """The augmentation that suits samples of this shape. Raises PublicError for samples that are no images."""
     if len(features) == 3 and features[0] == 3:
-        return natural
+        return augment_natural
     if len(features) == 3 and features[0] == 1:
-        return handwriting
+        return augment_handwriting
     raise PublicError(
-        f"task.features {list(features)}: contrastive views are made of images [1, height, width] or "
-        "[3, height, width]; for other data set strategy.beta to 0 or take strategy.variant fedavg+clusteredFL"
+        f"task.features {list(features)}: contrastive training needs images [1, height, width] or "
+        "[3, height, width]; for other data set strategy.beta to 0 or strategy.variant to "
+        "fedavg+clusteredFL"
     )
 
 
-def natural(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Crop and resize (scale 0.2 to 1), flip in half of the cases, jitter colours, greyscale now and then."""
-    at = images.device
+def augment_natural(images: Tensor, draw: torch.Generator) -> Tensor:
+    """Crop and resize (area 0.2 to 1), flip half of the images, jitter most colours, turn a fifth to grey."""
+    device = images.device
     cropped = _crop(images, draw)
-    jittered = torch.where(
-        _chance(len(images), JITTER_CHANCE, draw).to(at), _jitter(cropped, draw), cropped
-    )
-    return torch.where(_chance(len(images), GREY_CHANCE, draw).to(at), _grey(jittered), jittered)
+    jitters = _chosen(len(images), JITTER_CHANCE, draw).to(device)
+    jittered = torch.where(jitters, _jitter(cropped, draw), cropped)
+    greys = _chosen(len(images), GREY_CHANCE, draw).to(device)
+    return torch.where(greys, _grey(jittered), jittered)
 
 
-def handwriting(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Turn by up to 15 degrees, shift by up to 10 % of the size, zoom by 0.9 to 1.1; 0 comes in from outside."""
+def augment_handwriting(images: Tensor, draw: torch.Generator) -> Tensor:
+    """Rotate by up to 15 degrees, shift by up to 10 % of the size, zoom by 0.9 to 1.1. Uncovered pixels are 0."""
     n, _, height, width = images.shape
-    angle, right, down = (_uniform(n, -most, most, draw) for most in (TURN, 2 * SHIFT, 2 * SHIFT))
+    angle = _uniform(n, -ROTATION, ROTATION, draw)
+    right = _uniform(n, -2 * SHIFT, 2 * SHIFT, draw)  # an image is 2 wide in grid coordinates
+    down = _uniform(n, -2 * SHIFT, 2 * SHIFT, draw)
     zoom = _uniform(n, *ZOOM, draw)
-    cos, sin = torch.cos(angle) / zoom, torch.sin(angle) / zoom
-    # coordinates run from -1 to 1 on both axes: an image that is not square turns in pixels, not in these
-    rows = (cos, -sin * height / width, right, sin * width / height, cos, down)
-    return _resample(images, torch.stack(rows, dim=1).view(n, 2, 3), padding="zeros")
+    cos = torch.cos(angle) / zoom
+    sin = torch.sin(angle) / zoom
+    # an image that is not square rotates in pixels, not in grid coordinates
+    affine = _affine_matrices(
+        (cos, -sin * height / width, right),
+        (sin * width / height, cos, down),
+    )
+    return _resample(images, affine, padding="zeros")
 
 
 def _crop(images: Tensor, draw: torch.Generator) -> Tensor:
+    """A random part of each image, resized to the whole; half of them mirrored."""
     n, _, height, width = images.shape
-    area = _uniform(n, *CROP, draw)
-    ratio = torch.exp(_uniform(n, math.log(RATIO[0]), math.log(RATIO[1]), draw)) * height / width
-    wide, high = torch.sqrt(area * ratio).clamp(max=1), torch.sqrt(area / ratio).clamp(max=1)
-    right, down = ((1 - size) * _uniform(n, -1, 1, draw) for size in (wide, high))
-    flip = torch.where(torch.rand(n, generator=draw) < 0.5, -1.0, 1.0)
-    none = torch.zeros(n)
-    rows = (wide * flip, none, right, none, high, down)
-    return _resample(images, torch.stack(rows, dim=1).view(n, 2, 3), padding="reflection")
+    area = _uniform(n, *CROP_AREA, draw)
+    narrowest, widest = CROP_RATIO
+    log_ratio = _uniform(n, math.log(narrowest), math.log(widest), draw)
+    ratio = torch.exp(log_ratio) * height / width
+    crop_width = torch.sqrt(area * ratio).clamp(max=1)
+    crop_height = torch.sqrt(area / ratio).clamp(max=1)
+    right = (1 - crop_width) * _uniform(n, -1, 1, draw)
+    down = (1 - crop_height) * _uniform(n, -1, 1, draw)
+    mirrored = torch.rand(n, generator=draw) < FLIP_CHANCE
+    direction = torch.where(mirrored, -1.0, 1.0)
+    zero = torch.zeros(n)
+    affine = _affine_matrices(
+        (crop_width * direction, zero, right),
+        (zero, crop_height, down),
+    )
+    return _resample(images, affine, padding="reflection")
 
 
 def _jitter(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Brightness, contrast and saturation by 0.6 to 1.4 and hue by up to a tenth of a turn, in random order."""
+    """Change brightness, contrast and saturation by 0.6 to 1.4 and hue by up to a tenth of a turn, in random order."""
     steps = (_brightness, _contrast, _saturation, _hue)
-    for i in torch.randperm(len(steps), generator=draw).tolist():
-        images = steps[i](images, draw).clamp(0, 1)
+    order = torch.randperm(len(steps), generator=draw)
+    for index in order.tolist():
+        step = steps[index]
+        images = step(images, draw).clamp(0, 1)
     return images
 
 
 def _brightness(images: Tensor, draw: torch.Generator) -> Tensor:
-    return images * _factor(images, draw)
+    """Away from black, or towards it."""
+    return images * _jitter_factor(images, draw)
 
 
 def _contrast(images: Tensor, draw: torch.Generator) -> Tensor:
-    return torch.lerp(
-        _grey(images).mean(dim=(1, 2, 3), keepdim=True), images, _factor(images, draw)
-    )
+    """Away from each image's mean brightness, or towards it."""
+    mean = _grey(images).mean(dim=(1, 2, 3), keepdim=True)
+    return torch.lerp(mean, images, _jitter_factor(images, draw))
 
 
 def _saturation(images: Tensor, draw: torch.Generator) -> Tensor:
-    return torch.lerp(_grey(images), images, _factor(images, draw))
+    """Away from the grey image, or towards it."""
+    grey = _grey(images)
+    return torch.lerp(grey, images, _jitter_factor(images, draw))
 
 
 def _hue(images: Tensor, draw: torch.Generator) -> Tensor:
-    """Turn the colour plane of YIQ: brightness and saturation stay."""
-    angle = _uniform(len(images), -HUE, HUE, draw) * 2 * math.pi
-    turn = torch.zeros(len(images), 3, 3)
-    turn[:, 0, 0] = 1
-    turn[:, 1, 1] = turn[:, 2, 2] = torch.cos(angle)
-    turn[:, 1, 2], turn[:, 2, 1] = -torch.sin(angle), torch.sin(angle)
-    matrix = (torch.linalg.inv(_YIQ) @ turn @ _YIQ).to(images.device)
+    """Rotate the colour plane of YIQ: brightness and saturation stay."""
+    n = len(images)
+    angle = _uniform(n, -HUE, HUE, draw) * 2 * math.pi
+    cos = torch.cos(angle)
+    sin = torch.sin(angle)
+    rotation = torch.zeros(n, 3, 3)
+    rotation[:, 0, 0] = 1
+    rotation[:, 1, 1] = cos
+    rotation[:, 1, 2] = -sin
+    rotation[:, 2, 1] = sin
+    rotation[:, 2, 2] = cos
+    to_rgb = torch.linalg.inv(_YIQ)
+    matrix = (to_rgb @ rotation @ _YIQ).to(images.device)
     return torch.einsum("nij,njhw->nihw", matrix, images)
 
 
-def _factor(images: Tensor, draw: torch.Generator) -> Tensor:
-    return _uniform(len(images), 1 - JITTER, 1 + JITTER, draw).view(-1, 1, 1, 1).to(images.device)
-
-
 def _grey(images: Tensor) -> Tensor:
+    """Brightness in all three channels, (n, 3, h, w)."""
     weights = torch.tensor(LUMA, device=images.device).view(1, 3, 1, 1)
-    return (images * weights).sum(dim=1, keepdim=True).expand_as(images)
+    brightness = (images * weights).sum(dim=1, keepdim=True)
+    return brightness.expand_as(images)
+
+
+def _affine_matrices(across: tuple[Tensor, ...], down: tuple[Tensor, ...]) -> Tensor:
+    """Matrices (n, 2, 3) from the three entries (n,) of each row."""
+    entries = torch.stack([*across, *down], dim=1)
+    return entries.view(-1, 2, 3)
 
 
 def _resample(images: Tensor, affine: Tensor, *, padding: str) -> Tensor:
-    grid = functional.affine_grid(affine.to(images.device), list(images.shape), align_corners=False)
+    """What each image shows at the places that its matrix names."""
+    matrices = affine.to(images.device)
+    grid = functional.affine_grid(matrices, list(images.shape), align_corners=False)
     return functional.grid_sample(images, grid, padding_mode=padding, align_corners=False)
 
 
+def _jitter_factor(images: Tensor, draw: torch.Generator) -> Tensor:
+    """A factor (n, 1, 1, 1) near 1 for each image, on the images' device."""
+    factor = _uniform(len(images), 1 - JITTER, 1 + JITTER, draw)
+    return factor.view(-1, 1, 1, 1).to(images.device)
+
+
 def _uniform(n: int, low: float, high: float, draw: torch.Generator) -> Tensor:
-    return low + (high - low) * torch.rand(n, generator=draw)
+    """Numbers (n,) between low and high."""
+    share = torch.rand(n, generator=draw)
+    return low + (high - low) * share
 
 
-def _chance(n: int, chance: float, draw: torch.Generator) -> Tensor:
-    return (torch.rand(n, generator=draw) < chance).view(-1, 1, 1, 1)
+def _chosen(n: int, chance: float, draw: torch.Generator) -> Tensor:
+    """Which images are changed, bool (n, 1, 1, 1)."""
+    chosen = torch.rand(n, generator=draw) < chance
+    return chosen.view(-1, 1, 1, 1)

@@ -1,8 +1,10 @@
 """The contrastive clustering loss of two views.
 
-Tang et al. 2024, equation 1, as Li et al. 2021 (Contrastive Clustering) have it: the printed 1/tau outside of exp and
-the index that stands twice are read as slips, for as printed tau would cancel.
+Tang et al. 2024, equation 1, as Li et al. 2021 (Contrastive Clustering) have it. Our deviation from the print: we read
+the 1/tau outside of exp and the index that occurs twice as slips, because as printed tau would cancel.
 """
+
+# density: formulas over tensors
 
 from __future__ import annotations
 
@@ -16,24 +18,48 @@ from covey.shared.strategies.base import Contrast
 
 
 def contrastive_loss(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
-    """Loss of the soft assignments (B, K) of the same B samples in two views; rows sum to 1."""
-    loss = _told_apart(first, second, contrast)
+    """The loss () of two views of the same samples.
+
+    Args:
+        first: soft assignments (B, K) of the first view; rows sum to 1.
+        second: soft assignments (B, K) of the same B samples in the second view.
+        contrast: temperature, weight of the entropy term, and whose signatures are compared.
+    """
+    loss = _discrimination(first, second, contrast)
     if contrast.kappa:
-        loss = loss + contrast.kappa * (_missing_entropy(first) + _missing_entropy(second))
+        first_gap = _entropy_gap(first)
+        second_gap = _entropy_gap(second)
+        entropy_loss = contrast.kappa * (first_gap + second_gap)
+        loss = loss + entropy_loss
     return loss
 
 
-def _told_apart(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
-    """Each signature should be nearest to its own in the other view, among all of both views but itself."""
-    pair = [first.T, second.T] if contrast.by == "columns" else [first, second]
-    signatures = functional.normalize(torch.cat(pair), dim=1)
-    itself = torch.eye(len(signatures), dtype=torch.bool, device=signatures.device)
-    similar = (signatures @ signatures.T / contrast.temperature).masked_fill(itself, -math.inf)
-    partner = torch.arange(len(signatures), device=signatures.device).roll(len(pair[0]))
-    return functional.cross_entropy(similar, partner)
+def _discrimination(first: Tensor, second: Tensor, contrast: Contrast) -> Tensor:
+    """Cross-entropy of finding each signature's partner in the other view, among all other signatures of both views."""
+    pair = [first, second]
+    if contrast.by == "columns":  # a cluster's signature: how strongly each sample belongs to it
+        pair = [first.T, second.T]
+    both_views = torch.cat(pair)
+    signatures = functional.normalize(both_views, dim=1)
+    count = len(signatures)
+    device = signatures.device
+    cosine = signatures @ signatures.T
+    similarity = cosine / contrast.temperature
+    # a signature is no candidate for its own partner
+    itself = torch.eye(count, dtype=torch.bool, device=device)
+    candidates = similarity.masked_fill(itself, -math.inf)
+    # signature i of one view belongs to signature i of the other, half the list further on
+    own = torch.arange(count, device=device)
+    partner = own.roll(len(pair[0]))
+    return functional.cross_entropy(candidates, partner)
 
 
-def _missing_entropy(assigned: Tensor) -> Tensor:
-    """ln K minus the entropy of the mean assignment: 0 where all clusters are used alike."""
-    share = assigned.mean(dim=0).clamp(min=torch.finfo(assigned.dtype).tiny)
-    return math.log(assigned.shape[1]) + (share * share.log()).sum()
+def _entropy_gap(assigned: Tensor) -> Tensor:
+    """ln K minus the entropy of the mean assignment: 0 if all clusters are used equally."""
+    smallest = torch.finfo(assigned.dtype).tiny  # ln 0 would be infinite
+    mean = assigned.mean(dim=0)
+    share = mean.clamp(min=smallest)
+    clusters = assigned.shape[1]
+    terms = share * share.log()
+    negative_entropy = terms.sum()
+    return math.log(clusters) + negative_entropy

@@ -1,7 +1,7 @@
-"""A cluster's model as a program of its own: it runs where neither Covey nor its data are.
+"""A cluster's model as a program that runs without Covey and without its data.
 
-What goes in are features (n, *task.features) float32 as the agents' files have them, before `task.scale` and
-standardisation, which are part of the program; what comes out is what the model gives: logits (n, classes), or values (n, 1).
+Its inputs are features (n, *task.features) float32 as the agents' files have them: `task.scale` and standardisation are
+part of the program. Its outputs are logits (n, classes), or values (n, 1) for a regression task.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from covey.agent.training.learner import affine
-from covey.agent.training.models import build, layout_of, tensors_of
+from covey.agent.training.input_scaling import InputScaling
+from covey.agent.training.models import SAME_VERSION, build, layout_of, tensors_of
 from covey.shared import json_text
 from covey.shared.cli import ProgramFormat
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -30,17 +30,19 @@ from covey.shared.scenario.task import Task
 
 
 class Deployed(nn.Module):
-    """Scaling, standardisation, model."""
+    """Scaling, standardisation and model in one module."""
 
-    shift: Tensor
-    factor: Tensor
+    shift: Tensor  # float32 (channels, 1, ...), or (1,) without standardisation
+    factor: Tensor  # likewise
 
     def __init__(self, module: nn.Module, task: Task) -> None:
         super().__init__()
-        shift, factor = affine(task, None)
+        scaling = InputScaling.of(task)
+        shift = torch.zeros(1) if scaling.shift is None else scaling.shift
+        factor = torch.ones(1) if scaling.factor is None else scaling.factor
         self.module = module
-        self.register_buffer("shift", torch.zeros(1) if shift is None else shift)
-        self.register_buffer("factor", torch.ones(1) if factor is None else factor)
+        self.register_buffer("shift", shift)
+        self.register_buffer("factor", factor)
 
     def forward(self, features: Tensor) -> Tensor:
         outputs: Tensor = self.module(torch.addcmul(self.shift, features, self.factor))
@@ -48,15 +50,21 @@ class Deployed(nn.Module):
 
 
 def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Write the model of a finished run, `cluster-<k>.safetensors`, as .pt2 (PyTorch) or .onnx, by the name of `out`.
+    """Write the model of a finished run as .pt2 (PyTorch) or .onnx.
 
-    Raises UserError where the file is none that a run left, or its module cannot be exported.
+    Args:
+        model: the run's `cluster-<k>.safetensors`.
+        out: the file to write; its suffix names the format.
+        allowed: which code of the user's own may be imported for the model.
+
+    Raises:
+        UserError: `model` was not left by a run, or its module cannot be exported.
     """
     kind = out.suffix.removeprefix(".")
-    if kind not in get_args(ProgramFormat):
-        raise UserError(
-            f"--out {out}: a name that ends in {' or '.join('.' + one for one in get_args(ProgramFormat))} is wanted"
-        )
+    formats = get_args(ProgramFormat)
+    if kind not in formats:
+        suffixes = " or ".join(f".{one}" for one in formats)
+        raise UserError(f"--out {out}: give a name that ends in {suffixes}")
     task, module = load(model, allowed)
     example = torch.zeros(2, *task.features)  # two: a batch of one would be taken for a constant
     try:
@@ -75,7 +83,12 @@ def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
 
 
 def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
-    """The task that a run left in a model's file, and its module with the weights. What the file names is built in or allowed."""
+    """The task that a run left in a model's file, and its module with the weights.
+
+    Raises:
+        UserError: the file was not left by a run, or its tensors are not those of its model.
+        ConsentError: its model is not built in, and `allowed` does not name it.
+    """
     try:
         with safe_open(model, framework="numpy") as file:
             facts = json_text.loads((file.metadata() or {}).get("facts", "null"))
@@ -83,13 +96,12 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
         task = Task.model_validate(facts["task"])
     except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{model}: a model file of a finished run is wanted, models/cluster-0.safetensors; {str(error).splitlines()[0]}"
+            f"{model}: expected a model file of a finished run, such as "
+            f"models/cluster-0.safetensors; {str(error).splitlines()[0]}"
         ) from None
     module = build(task, 0, allowed)
     if not layout_of(module).fits(named):
-        raise UserError(
-            f"{model}: its tensors are not those of {task.model.name}; bring both machines to one version"
-        )
+        raise UserError(f"{model}: its tensors are not those of {task.model.name}; {SAME_VERSION}")
     own = tensors_of(module)
     with torch.no_grad():
         for name, array in named.items():
@@ -98,9 +110,9 @@ def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
 
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:
-    torch.export.save(
-        program, content := io.BytesIO(), extra_files={"task.json": task.model_dump_json()}
-    )
+    content = io.BytesIO()
+    extra_files = {"task.json": task.model_dump_json()}
+    torch.export.save(program, content, extra_files=extra_files)
     return content.getvalue()
 
 
@@ -109,7 +121,7 @@ def _onnx(program: torch.export.ExportedProgram, task: Task) -> bytes:
         import onnxscript  # noqa: F401  torch's exporter needs it
     except ImportError:
         raise UserError("ONNX needs onnx and onnxscript: pip install 'covey[onnx]'") from None
-    with _quiet():
+    with _without_export_warnings():
         made = torch.onnx.export(
             program,
             (),
@@ -125,8 +137,8 @@ def _onnx(program: torch.export.ExportedProgram, task: Task) -> bytes:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's remarks on packages that are not there."""
+def _without_export_warnings() -> Iterator[None]:
+    """Suppress the exporter's remarks on packages that are not installed."""
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)

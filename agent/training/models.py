@@ -1,25 +1,20 @@
-"""Built-in models and the user's own, as torch modules, layouts and initial vectors.
-
-Every builder takes (features, outputs, **options). Modules are declared in the order of the forward
-pass, so that the last declared one is the final layer.
-"""
+"""A task's model as a torch module, a layout and an initial vector: built in, or of the user's own."""
 
 from __future__ import annotations
 
 import inspect
-import itertools
-import math
 import zipfile
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from covey.agent.own_code import resolve
-from covey.shared.consent import BUILT_IN_MODELS, NO_CODE, AllowedCode
+from covey.agent.training.architectures import BUILT_IN, Headed
+from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
@@ -27,362 +22,195 @@ from covey.shared.scenario.task import Task
 from covey.shared.seeds import entropy
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+MAX_SEED = 2**63 - 1  # of torch's generator
+SAME_VERSION = "install the same version on both machines"
 
-MOST_LAYERS = 64
-
-Features = tuple[int, ...]
+Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
 
 
 def build(
-    task: Task, seed: int, allowed: AllowedCode = NO_CODE, *, values: int | None = None
+    task: Task,
+    seed: int,
+    allowed: AllowedCode = NO_CODE,
+    *,
+    values: int | None = None,
 ) -> nn.Module:
-    """The task's model with framework-default weights drawn from `seed`; torch's global generator is left as it was.
+    """The task's model with torch's default weights; torch's global generator stays as it was.
 
-    A model that is not built in is imported only where `allowed` names it. `values`: how many parameters and buffers it
-    must have; a built-in model that has others is refused before memory is taken for them. UserError for an unknown
-    name, wrong options, or features that the model cannot take.
+    Args:
+        task: model, features and outputs.
+        seed: the weights are drawn on it.
+        allowed: which code of the user's own may be imported for the model.
+        values: how many parameters and buffers the model must have. A built-in model that has others is refused
+            before memory is taken for them.
+
+    Raises:
+        UserError: an unknown name, wrong options, or features that the model cannot take.
+        ConsentError: the model is not built in, and `allowed` does not name it.
     """
     name = task.model.name
-    builder = BUILT_IN.get(name) or _users_own(name, allowed)
+    builder = BUILT_IN.get(name)
+    if builder is None:
+        builder = _users_builder(name, allowed)
     with torch.random.fork_rng(devices=[]):
         if values is not None and name in BUILT_IN:
             _check_size(builder, task, values)
-        torch.manual_seed(entropy(seed, "weights") & (2**63 - 1))
-        module = _named(builder, task)
+        torch.manual_seed(entropy(seed, "weights") & MAX_SEED)
+        module = _built(builder, task)
         if not isinstance(module, nn.Module):
             raise UserError(
-                f"task.model {name!r} returned {type(module).__name__}; a torch.nn.Module is wanted"
+                f"task.model {name!r} returned {type(module).__name__}; expected a torch.nn.Module"
             )
-        _try_out(module, task)
+        _check_outputs(module, task)
     return module
 
 
-def _named(builder: Callable[..., Any], task: Task) -> Any:
-    """What the builder makes of the task. UserError names the model and its options."""
-    name, options = task.model.name, task.model.options
-    try:
-        return _built(builder, task, options)
-    except UserError:
-        raise
-    except Exception as error:  # the user's code, or options that it does not know
-        raise UserError(
-            f"task.model {name!r} with features {list(task.features)} and options {options}: {error}"
-            f"; it takes {_signature(builder)}"
-        ) from error
-
-
-def _check_size(builder: Callable[..., Any], task: Task, values: int) -> None:
-    """Build without memory, count, and compare: an order names widths of its own."""
-    with torch.device("meta"):
-        sketch = _named(builder, task)
-    count = sum(
-        tensor.numel() for tensor in tensors_of(sketch).values() if tensor.is_floating_point()
-    )
-    if count != values:
-        raise PublicError(
-            f"task.model: built here it has {count} values, the coordinator's has {values}; bring both to one version"
-        )
-
-
-def _built(builder: Callable[..., Any], task: Task, options: Mapping[str, Any]) -> Any:
-    """A built-in model takes the option `head` (null: none) besides its own; a user's own has it as a `Headed`, if at all."""
-    if "head" not in options or builder not in BUILT_IN.values():
-        return builder(task.features, task.outputs, **options)
-    clusters = options["head"]
-    if clusters is None:
-        return builder(
-            task.features,
-            task.outputs,
-            **{name: value for name, value in options.items() if name != "head"},
-        )
-    if not isinstance(clusters, int) or clusters < 1:
-        raise PublicError(
-            f"task.model.options.head is {clusters!r}; the number of clusters, 1 or more, is wanted"
-        )
-    own = {name: value for name, value in options.items() if name != "head"}
-    return Headed(builder(task.features, task.outputs, **own), clusters)
-
-
 def layout_of(module: nn.Module) -> Layout:
-    """Parameters in `named_parameters()` order, then floating-point buffers. Integer buffers are left out."""
-    parameters = list(module.named_parameters())
-    for name, part in module.named_modules():
-        if isinstance(part, BATCH_NORMS) and part.track_running_stats and part.momentum is None:
+    """Parameters in `named_parameters()` order, then floating-point buffers. Integer buffers are left out.
+
+    Raises:
+        PublicError: no parameters, another type than float32, or batch norm that counts batches.
+    """
+    for name, layer in module.named_modules():
+        # momentum None: the mean over all batches, whose number is an integer buffer
+        if isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None:
             raise PublicError(
-                f"task.model: {name} averages over all batches it ever saw (momentum=None), but a federated model keeps "
-                "no such count; give it a momentum, 0.1 for example"
+                f"task.model: {name} averages over all batches it ever saw (momentum=None), but a "
+                "federated model keeps no such count; give it a momentum, for example 0.1"
             )
-    buffers = [
-        (name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point()
-    ]
+    parameters = list(module.named_parameters())
+    buffers = [pair for pair in module.named_buffers() if pair[1].is_floating_point()]
+    entries: list[Entry] = []
     for name, tensor in [*parameters, *buffers]:
         if tensor.dtype != torch.float32:
-            raise PublicError(f"task.model: {name} is {tensor.dtype}; float32 is wanted throughout")
-    entries = tuple(Entry(name, tuple(tensor.shape)) for name, tensor in [*parameters, *buffers])
+            raise PublicError(f"task.model: {name} is {tensor.dtype}; use float32 throughout")
+        shape = tuple(tensor.shape)
+        entries.append(Entry(name, shape))
     if not parameters:
-        raise PublicError("task.model: the model has no parameters, there is nothing to train")
-    return Layout(entries, len(parameters))
+        raise PublicError("task.model: the model has no parameters, so that nothing can be trained")
+    return Layout(tuple(entries), len(parameters))
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, integer ones too, by the names that a layout has for them."""
-    return dict(module.named_parameters()) | dict(module.named_buffers())
+    """Parameters and buffers, integer ones included, by the names that a layout has for them."""
+    parameters = dict(module.named_parameters())
+    buffers = dict(module.named_buffers())
+    return parameters | buffers
 
 
 def initial(
-    task: Task, seed: int, start: int = 0, allowed: AllowedCode = NO_CODE
+    task: Task,
+    seed: int,
+    start: int = 0,
+    allowed: AllowedCode = NO_CODE,
 ) -> tuple[Vector, Layout]:
-    """Initial vector (d,) number `start` and its layout.
+    """The initial vector (d,) float32 number `start`, and its layout.
 
-    A vector in `task.init` is the first one's parameters, and the others are drawn, since models that start equal never
-    separate; a matrix (starts, P) there has the parameters of all, and what `agent model` wrote has all of them whole.
+    Without `task.init` the weights are drawn on the seed. In the file that `task.init` names,
+
+    - a vector (P,) `theta0` replaces the parameters of the first start; the others are drawn, because models that
+      start equal never separate;
+    - a matrix (starts, P) `theta0` replaces the parameters of all starts;
+    - a matrix (starts, d) `starts`, which `agent model` writes, replaces them whole.
+
+    Raises:
+        UserError: the model cannot be built, or the file does not fit it.
     """
     module = build(task, seed, allowed)
     layout = layout_of(module)
-    own = tensors_of(module)
-    vector = layout.vector(
-        {entry.name: own[entry.name].detach().numpy() for entry in layout.tensors}
-    )
+    tensors = tensors_of(module)
+    arrays = {entry.name: tensors[entry.name].detach().numpy() for entry in layout.tensors}
+    vector = layout.vector(arrays)
     if task.init is not None:
-        stored = _stored(task.init, layout, start)
+        stored = _stored_start(task.init, layout, start)
         if stored is not None:
             vector[: stored.size] = stored
     return vector, layout
 
 
-class Net(nn.Sequential):
-    """Named layers in a row."""
-
-    def __init__(self, **layers: nn.Module) -> None:
-        super().__init__(OrderedDict(layers))
-
-
-class Headed(nn.Module):
-    """A model with a projection head beside its final layer.
-
-    Takes a sequence of layers that ends in a linear one and keeps their names. The head is linear, ReLU, linear on
-    the features (n, d) that the final layer reads, and stands before it, so that the final layer stays the last.
-    Its outputs are logits of `clusters` clusters; `forward` leaves it out.
-    """
-
-    def __init__(self, layers: nn.Sequential, clusters: int) -> None:
-        super().__init__()
-        *body, (last, final) = layers.named_children()
-        if not isinstance(final, nn.Linear):
-            raise PublicError(
-                f"a projection head needs a model that ends in a linear layer, not in {type(final).__name__}"
-            )
-        self.clusters = clusters
-        self._body, self._final = [name for name, _ in body], last
-        for name, layer in body:
-            self.add_module(name, layer)
-        width = final.in_features
-        self.head = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, clusters))
-        self.add_module(last, final)
-
-    def features(self, x: Tensor) -> Tensor:
-        """What the final layer and the head read (n, d)."""
-        for name in self._body:
-            x = self.get_submodule(name)(x)
-        return x
-
-    def classify(self, features: Tensor) -> Tensor:
-        """The task's outputs from the features."""
-        return cast(Tensor, self.get_submodule(self._final)(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.classify(self.features(x))
-
-
 def headed(module: nn.Module, clusters: int) -> Headed:
-    """The module, if it has a projection head for so many clusters. Raises UserError otherwise."""
-    if isinstance(module, Headed) and module.clusters == clusters:
+    """The module, if it has a projection head for this number of clusters. Raises PublicError otherwise."""
+    if not isinstance(module, Headed):
+        seen = "no projection head"
+    elif module.clusters != clusters:
+        seen = f"a head for {module.clusters}"
+    else:
         return module
-    has = f"a head for {module.clusters}" if isinstance(module, Headed) else "no projection head"
     raise PublicError(
-        f"task.model has {has}, the strategy has {clusters} clusters: set task.model.options.head to {clusters}"
+        f"task.model has {seen}, the strategy has {clusters} clusters: set task.model.options.head "
+        f"to {clusters}"
     )
 
 
-def linear(features: Features, outputs: int) -> nn.Module:
-    return Net(flatten=nn.Flatten(), fc=nn.Linear(math.prod(features), outputs))
+def _built(builder: Builder, task: Task) -> Any:
+    """The builder's result for the task. The UserError names the model and its options."""
+    model = task.model
+    try:
+        if builder in BUILT_IN.values() and "head" in model.options:
+            return _built_with_head(builder, task, model.options)
+        # a user's own model may have an option `head` of its own
+        return builder(task.features, task.outputs, **model.options)
+    except UserError:
+        raise
+    except Exception as error:  # the user's code, or options that it does not know
+        raise UserError(
+            f"task.model {model.name!r} with features {list(task.features)} and options "
+            f"{model.options}: {error}; it takes {_signature(builder)}"
+        ) from error
 
 
-def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> nn.Module:
-    """Fully connected layers with ReLU; 784-200-10 has 159 010 parameters."""
-    widths = [math.prod(features), *([hidden] if isinstance(hidden, int) else hidden)]
-    if len(widths) > MOST_LAYERS:
+def _built_with_head(builder: Builder, task: Task, options: Mapping[str, Any]) -> Any:
+    """A built-in model with the projection head that `options.head` asks for; null: without one."""
+    own_options = {name: value for name, value in options.items() if name != "head"}
+    clusters = options["head"]
+    if clusters is None:
+        return builder(task.features, task.outputs, **own_options)
+    if not isinstance(clusters, int) or clusters < 1:
         raise PublicError(
-            f"task.model.options.hidden: {len(widths) - 1} layers, at most {MOST_LAYERS} are possible"
+            f"task.model.options.head is {clusters!r}; expected the number of clusters, 1 or more"
         )
-    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
-    for i, (inside, outside) in enumerate(itertools.pairwise(widths), start=1):
-        layers |= {f"fc{i}": nn.Linear(inside, outside), f"relu{i}": nn.ReLU()}
-    return Net(**layers, **{f"fc{len(widths)}": nn.Linear(widths[-1], outputs)})
+    layers = builder(task.features, task.outputs, **own_options)
+    return Headed(layers, clusters)
 
 
-def lenet5(features: Features, outputs: int) -> nn.Module:
-    """LeNet-5 without padding: 44 426 parameters on (1, 28, 28), 62 006 on (3, 32, 32)."""
-    channels, height, width = _image(features, "lenet5", 16)
-    flat = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
-    return Net(
-        conv1=nn.Conv2d(channels, 6, 5),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(6, 16, 5),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(flat, 120),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(120, 84),
-        relu4=nn.ReLU(),
-        fc3=nn.Linear(84, outputs),
-    )
-
-
-def cnn1d(features: Features, outputs: int, *, filters: int = 32, hidden: int = 64) -> nn.Module:
-    """Sensor windows (channels, length): two convolutions of width 5 with pooling, 8 averaged positions, two fc.
-
-    On UCI HAR's (9, 128) with 6 classes it has 44 998 parameters.
-    """
-    if len(features) != 2 or features[1] < 4:
+def _check_size(builder: Builder, task: Task, values: int) -> None:
+    """Build on the meta device, without memory, and count: an order names layer widths of its own."""
+    with torch.device("meta"):
+        sketch = _built(builder, task)
+    count = 0
+    for tensor in tensors_of(sketch).values():
+        if tensor.is_floating_point():
+            count += tensor.numel()
+    if count != values:
         raise PublicError(
-            f"task.model cnn1d: features {list(features)}; [channels, length >= 4] is wanted"
+            f"task.model: built here it has {count} values, the coordinator's has {values}; "
+            f"{SAME_VERSION}"
         )
-    return Net(
-        conv1=nn.Conv1d(features[0], filters, 5, padding=2),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool1d(2),
-        conv2=nn.Conv1d(filters, 2 * filters, 5, padding=2),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool1d(2),
-        average=nn.AdaptiveAvgPool1d(8),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(2 * filters * 8, hidden),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(hidden, outputs),
-    )
 
 
-class _Residual(nn.Sequential):
-    """x + f(x)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        inside = x
-        for layer in self:
-            inside = layer(inside)
-        return x + inside
-
-
-def resnet9(features: Features, outputs: int) -> nn.Module:
-    """ResNet-9 with group norm: 6 575 370 parameters for (3, 32, 32) and 10 classes."""
-    channels, _, _ = _image(features, "resnet9", 32)
-
-    def block(inside: int, outside: int, pool: bool = False) -> nn.Module:
-        layers = [nn.Conv2d(inside, outside, 3, padding=1), nn.GroupNorm(32, outside), nn.ReLU()]
-        return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
-
-    return Net(
-        prep=block(channels, 64),
-        layer1=block(64, 128, pool=True),
-        residual1=_Residual(block(128, 128), block(128, 128)),
-        layer2=block(128, 256, pool=True),
-        layer3=block(256, 512, pool=True),
-        residual3=_Residual(block(512, 512), block(512, 512)),
-        pool=nn.MaxPool2d(4),
-        flatten=nn.Flatten(),
-        fc=nn.Linear(512 * (features[1] // 32) * (features[2] // 32), outputs),
-    )
-
-
-def femnist_cnn(features: Features, outputs: int, *, hidden: int = 2048) -> nn.Module:
-    """LEAF's FEMNIST model; hidden 248 is FeSEM's. 6 603 710 and 845 510 parameters for 62 classes."""
-    channels, height, width = _image(features, "femnist_cnn", 4)
-    return Net(
-        conv1=nn.Conv2d(channels, 32, 5, padding=2),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(32, 64, 5, padding=2),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(64 * (height // 4) * (width // 4), hidden),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(hidden, outputs),
-    )
-
-
-def celeba_cnn(
-    features: Features,
-    outputs: int,
-    *,
-    blocks: int = 4,
-    bn_mode: Literal["running", "batch"] = "running",
-) -> nn.Module:
-    """LEAF's CelebA model, 31 202 parameters for (3, 84, 84). bn_mode "batch" normalises by the batch in tests too."""
-    channels, height, width = _image(features, "celeba_cnn", 2)
-    if bn_mode not in {"running", "batch"}:
-        raise PublicError(f"task.model.options.bn_mode is {bn_mode!r}; running or batch is wanted")
-    if blocks > MOST_LAYERS:
+def _check_outputs(module: nn.Module, task: Task) -> None:
+    """Run two samples, so that a model that does not fit is found at start and not in the first round."""
+    name = task.model.name
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = module(torch.zeros(2, *task.features))
+        shape = tuple(outputs.shape)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise UserError(
+            f"task.model {name!r} does not take features {list(task.features)}: {error}"
+        ) from error
+    expected = (2, task.outputs)
+    if shape != expected:
         raise PublicError(
-            f"task.model.options.blocks is {blocks}, at most {MOST_LAYERS} are possible"
+            f"task.model {name!r} gives shape {shape} for 2 samples; the task needs {expected}"
         )
-    layers: dict[str, nn.Module] = {}
-    for i in range(1, blocks + 1):
-        layers |= {
-            f"conv{i}": nn.Conv2d(channels if i == 1 else 32, 32, 3, padding=1),
-            f"bn{i}": nn.BatchNorm2d(32, momentum=0.1, track_running_stats=bn_mode == "running"),
-            f"pool{i}": nn.MaxPool2d(2, ceil_mode=True),
-            f"relu{i}": nn.ReLU(),
-        }
-        height, width = (height + 1) // 2, (width + 1) // 2
-    return Net(**layers, flatten=nn.Flatten(), fc=nn.Linear(32 * height * width, outputs))
+    module.train(was_training)
 
 
-def vgg16(features: Features, outputs: int, *, dropout: float = 0.0) -> nn.Module:
-    """VGG16 for 32x32 images: 13 convolutions, 512-512-out; 15 245 130 parameters for 10 classes."""
-    channels, height, width = _image(features, "vgg16", 32)
-    layers: dict[str, nn.Module] = {}
-    conv = 0
-    for group, (filters, repeats) in enumerate(
-        [(64, 2), (128, 2), (256, 3), (512, 3), (512, 3)], start=1
-    ):
-        for _ in range(repeats):
-            conv += 1
-            layers |= {
-                f"conv{conv}": nn.Conv2d(channels, filters, 3, padding=1),
-                f"relu{conv}": nn.ReLU(),
-            }
-            channels = filters
-        layers[f"pool{group}"] = nn.MaxPool2d(2)
-    inside = 512 * (height // 32) * (width // 32)
-    layers["flatten"] = nn.Flatten()
-    for i in (1, 2):
-        layers |= {f"fc{i}": nn.Linear(inside, 512), f"relu_fc{i}": nn.ReLU()}
-        if dropout:
-            layers[f"dropout{i}"] = nn.Dropout(dropout)
-        inside = 512
-    return Net(**layers, fc3=nn.Linear(512, outputs))
-
-
-BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
-    builder.__name__: builder
-    for builder in (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16)
-}
-assert tuple(BUILT_IN) == BUILT_IN_MODELS  # noqa: S101 - the names are known where torch is not
-
-
-def _image(features: Features, name: str, least: int) -> tuple[int, int, int]:
-    if len(features) != 3 or min(features[1:]) < least:
-        raise PublicError(
-            f"task.model {name}: features {list(features)}; images [channels, height, width] "
-            f"of at least {least}x{least} are wanted"
-        )
-    return features[0], features[1], features[2]
-
-
-def _users_own(name: str, allowed: AllowedCode) -> Callable[..., Any]:
+def _users_builder(name: str, allowed: AllowedCode) -> Builder:
+    """The user's own `module:callable` or entry point."""
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
         builder = resolve(name, allowed)
@@ -391,59 +219,50 @@ def _users_own(name: str, allowed: AllowedCode) -> Callable[..., Any]:
             f"task.model {name!r}: {error}; install the module on the coordinator and every device"
         ) from error
     if not callable(builder):
-        raise UserError(f"task.model {name!r}: it is not callable")
-    return cast(Callable[..., Any], builder)
-
-
-def _try_out(module: nn.Module, task: Task) -> None:
-    """One forward pass, so that a model that does not fit is found at start and not in the first round."""
-    was_training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            shape = tuple(module(torch.zeros(2, *task.features)).shape)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise UserError(
-            f"task.model {task.model.name!r} does not take features {list(task.features)}: {error}"
-        ) from error
-    if shape != (2, task.outputs):
-        raise PublicError(
-            f"task.model {task.model.name!r} gives shape {shape} for 2 samples, the task wants (2, {task.outputs})"
+            f"task.model {name!r} is not callable; name a function that returns a torch.nn.Module"
         )
-    module.train(was_training)
+    return cast(Builder, builder)
 
 
-def _signature(builder: Callable[..., Any]) -> str:
+def _signature(builder: Builder) -> str:
     try:
         return str(inspect.signature(builder))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError):  # not every callable has one
         return "(features, outputs, **options)"
 
 
-def _stored(path: str, layout: Layout, start: int) -> Vector | None:
-    """Start number `start` as the file has it: `theta0` are parameters (P,), `starts` of `agent model` whole models (d,)."""
+def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
+    """Start number `start` of the file `task.init`: parameters (P,) or a whole model (d,); None: draw it."""
+    name, starts = _stored_array(path)
+    size = layout.size if name == "starts" else layout.parameters
+    if starts.ndim not in (1, 2) or starts.shape[-1] != size or starts.dtype != np.float32:
+        raise UserError(
+            f"task.init {path}: {name} is {starts.dtype} of shape {starts.shape}; the model has "
+            f"{layout.parameters} parameters: expected float32 ({size},), or one such row per start"
+        )
+    if not np.isfinite(starts).all():
+        raise UserError(
+            f"task.init {path}: {name} holds a NaN or infinity; expected finite numbers"
+        )
+    if starts.ndim == 1:
+        return cast(Vector, starts) if start == 0 else None
+    if start >= len(starts):
+        raise UserError(
+            f"task.init {path}: {name} has {len(starts)} rows, this method needs one more for start "
+            f"{start}"
+        )
+    return cast(Vector, starts[start])
+
+
+def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:
+    """The name and content of the array of starts in an .npz file."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            name = "starts" if "starts" in file.files else "theta0"
-            if name not in file.files:
-                raise UserError(
-                    f"task.init {path}: no array theta0; it holds {', '.join(file.files)}"
-                )
-            theta = file[name]
+        with np.load(Path(path), allow_pickle=False) as file:
+            for name in ("starts", "theta0"):
+                if name in file.files:
+                    return name, file[name]
+            names = ", ".join(file.files)
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"task.init {path}: {error}; an .npz file with theta0 is wanted") from error
-    wanted = layout.size if name == "starts" else layout.parameters
-    if theta.ndim not in (1, 2) or theta.shape[-1] != wanted or theta.dtype != np.float32:
-        raise UserError(
-            f"task.init {path}: {name} is {theta.dtype} of shape {theta.shape}; "
-            f"the model has {layout.parameters} parameters, float32 ({wanted},) is wanted, or a row of them per start"
-        )
-    if not np.isfinite(theta).all():
-        raise UserError(f"task.init {path}: {name} holds a NaN or infinity")
-    if theta.ndim == 1:
-        return cast(Vector, theta) if start == 0 else None
-    if start >= len(theta):
-        raise UserError(
-            f"task.init {path}: {name} has {len(theta)} rows, this method wants one more for start {start}"
-        )
-    return cast(Vector, theta[start])
+        raise UserError(f"task.init {path}: {error}; expected an .npz file with theta0") from error
+    raise UserError(f"task.init {path}: no array theta0; it holds {names}")

@@ -10,23 +10,30 @@ from covey.agent.training.models import build, headed, initial
 from covey.shared import json_text
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.files import atomic_replace
+from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 
 
 def write_start(scenario: Scenario, out: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Draw the initial weights on the scenario's seed and write them as .npz: `starts` (k, d) float32, `layout` as JSON.
+    """Draw the initial weights on the scenario's seed and write them as .npz.
 
-    Raises UserError for a model that cannot be built or that this machine did not allow.
+    The file holds `starts`, float32 (strategy.starts, d), and `layout`, a text of JSON.
+
+    Raises:
+        UserError: the model cannot be built, lacks the strategy's head, or is not allowed on this machine.
     """
-    task, strategy = scenario.task, scenario.strategy
+    task = scenario.task
+    strategy = scenario.strategy
     if strategy.head:
-        headed(build(task, scenario.seed, allowed), strategy.head)
-    drawn = [
-        initial(task, entropy(scenario.seed, "init", j), j, allowed) for j in range(strategy.starts)
-    ]
-    starts = np.stack([vector for vector, _ in drawn])
-    layout = json_text.dumps(drawn[0][1].to_wire())
+        module = build(task, scenario.seed, allowed)
+        headed(module, strategy.head)
+    starts: list[Vector] = []
+    for start in range(strategy.starts):
+        seed = entropy(scenario.seed, "init", start)
+        vector, layout = initial(task, seed, start, allowed)
+        starts.append(vector)
+    layout_text = json_text.dumps(layout.to_wire())
     out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_replace(out) as beside, beside.open("wb") as file:
-        np.savez(file, starts=starts, layout=np.array(layout))
+    with atomic_replace(out) as temporary, temporary.open("wb") as file:
+        np.savez(file, starts=np.stack(starts), layout=np.array(layout_text))

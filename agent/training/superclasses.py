@@ -1,4 +1,4 @@
-"""What exported models score on each super-class of a simulated fleet's data, by prediction alone."""
+"""Accuracy of exported models on each super-class of a simulated fleet's data, by prediction alone."""
 
 from __future__ import annotations
 
@@ -33,28 +33,39 @@ def accuracies(
     scaling: Mapping[str, Sequence[float]] | None = None,
     allowed: AllowedCode = NO_CODE,
 ) -> list[list[float]]:
-    """Accuracy of each cluster-<k>.safetensors in `models` (rows) on the pooled test data of each super-class (columns).
+    """Accuracy of each cluster-<k>.safetensors (rows) on the pooled test data of each super-class (columns).
 
-    `scaling` is what the run's federated standardisation found. Empty where a super-class has no test data. Raises
-    UserError where the partition has no super-classes or a model file is not of the scenario's model.
+    Args:
+        scenario: names the data, the partition and the model.
+        models: the folder of a finished run's models.
+        data_root: the folder of the larger data sets.
+        scaling: `mean` and `std` that the run's federated standardisation found.
+        allowed: which code of the user's own may be imported for the model.
+
+    Returns:
+        Two accuracies per model file, or nothing if a super-class has no test data.
+
+    Raises:
+        UserError: the partition has no super-classes, or a model file is not of the scenario's model.
     """
     rule = scenario.fleet.partition if scenario.fleet is not None else None
     if not isinstance(rule, SuperclassMixture):
         raise UserError(
-            "fleet.partition: super-classes are known to the rule superclass_mixture alone"
+            "fleet.partition: only the rule superclass_mixture has super-classes; use a scenario "
+            "with this rule"
         )
     if scenario.task.standardise == "federated" and scaling is None:
-        raise UserError(
-            "task.standardise is federated: --scaling with the run's mean and std is wanted"
-        )
+        raise UserError("task.standardise is federated: give the run's mean and std with --scaling")
     found = model_files(models)
     if not found:
         raise UserError(
-            f"{models}: no cluster-0.safetensors is here; the models folder of a finished run is wanted"
+            f"{models}: no cluster-0.safetensors; expected the models folder of a finished run"
         )
-    pooled = _pooled(*fleet_data(scenario, data_root))
+    data, split = fleet_data(scenario, data_root)
+    pooled = _pooled(data, split)
     of_sample = superclass(rule, pooled.test_targets)  # before fit() renames classes
-    if not {0, 1} <= set(of_sample.tolist()):
+    present = set(of_sample.tolist())
+    if not {0, 1} <= present:
         return []
     task = scenario.task
     layout = layout_of(build(task, 0, allowed))
@@ -68,11 +79,15 @@ def accuracies(
         scaling,
         rules=replace(NO_CODE_RULES, allowed=allowed),
     )
-    return [_tested(local, _vector(path, layout), of_sample) for path in found]
+    rows: list[list[float]] = []
+    for path in found:
+        model = _vector(path, layout)
+        rows.append(_tested(local, model, of_sample))
+    return rows
 
 
 def _pooled(data: Dataset, split: Split) -> Dataset:
-    """With the whole test part; where the set has none of its own, all agents' test samples together."""
+    """The data with its whole test part; all agents' test samples together if it has no part of its own."""
     if split.test_of == "test":
         return data
     rows = np.unique(split.test_idx)
@@ -80,8 +95,15 @@ def _pooled(data: Dataset, split: Split) -> Dataset:
 
 
 def _tested(local: TorchLocal, model: Vector, of_sample: Array) -> list[float]:
-    predicted, truth = np.argmax(local.predict(model, "test"), axis=1), local.targets("test")
-    return [metrics.accuracy(truth[of_sample == k], predicted[of_sample == k]) for k in range(2)]
+    """The model's accuracy on the test samples of super-class 0 and of super-class 1."""
+    logits = local.predict(model, "test")
+    predicted = np.argmax(logits, axis=1)
+    truth = local.targets("test")
+    scores: list[float] = []
+    for number in range(2):
+        own = of_sample == number
+        scores.append(metrics.accuracy(truth[own], predicted[own]))
+    return scores
 
 
 def _vector(path: Path, layout: Layout) -> Vector:
@@ -89,5 +111,5 @@ def _vector(path: Path, layout: Layout) -> Vector:
         return layout.vector(load_file(path))
     except ValueError:
         raise UserError(
-            f"{path}: the tensors are not those of task.model; was it made by this scenario?"
+            f"{path}: the tensors are not those of task.model; give the scenario that made it"
         ) from None

@@ -129,9 +129,9 @@ def _start(job: frames.Job) -> frames.Job:
 
 
 def _device(job: frames.Job) -> frames.Job:
-    from covey.agent.training.learner_device import chosen
+    from covey.agent.training.compute_device import choose_device
 
-    return {"device": Rules.from_wire(job).device(job["wanted"], chosen)}
+    return {"device": Rules.from_wire(job).device(job["wanted"], choose_device)}
 
 
 def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
@@ -214,7 +214,7 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
     if (
         privacy.local is not None and work.phase != "evaluate"
     ):  # a model that is tuned for a test stays here
-        local.train_privately(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
+        local.enable_privacy(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
     content, new = execute_order(order, models, local, memory, client=job["client"], noise=noise)
     content = content.model_copy(
         update={"client_state": job.get("client_state", "whole"), "device": local.device}

@@ -81,7 +81,7 @@ def test_a_program_says_what_it_was_trained_for(kind: str, tmp_path: Path) -> No
 
 def test_a_name_without_a_known_format_is_refused(tmp_path: Path) -> None:
     path, _, _ = saved(tmp_path, TABLE)
-    with pytest.raises(UserError, match=r"ends in \.pt2 or \.onnx is wanted"):
+    with pytest.raises(UserError, match=r"ends in \.pt2 or \.onnx"):
         export(path, tmp_path / "model.bin")
 
 
@@ -93,8 +93,8 @@ def test_files_that_no_run_left_are_refused(tmp_path: Path) -> None:
         {"w": np.zeros(3, np.float32)}, tmp_path / "other", metadata={"facts": json.dumps(facts)}
     )
     for name, words in {
-        "rubbish": "a model file of a finished run is wanted",
-        "foreign": "a model file of a finished run is wanted",
+        "rubbish": "expected a model file of a finished run",
+        "foreign": "expected a model file of a finished run",
         "other": "its tensors are not those of linear",
     }.items():
         with pytest.raises(UserError, match=words):

@@ -128,7 +128,7 @@ def test_a_model_of_the_users_own_that_nobody_allowed_is_not_imported() -> None:
 def test_an_installed_entry_point_is_a_name_that_can_be_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    point = EntryPoint("tiny", "covey.agent.training.models:linear", "covey.models")
+    point = EntryPoint("tiny", "covey.agent.training.architectures:linear", "covey.models")
     monkeypatch.setattr(
         "covey.shared.plugins.metadata.entry_points", lambda group, name: [point] * (name == "tiny")
     )
@@ -143,7 +143,7 @@ def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memo
 ) -> None:
     with pytest.raises(
         UserError,
-        match=r"built here it has 75000000010 values, the coordinator's has 650|at most 64",
+        match=r"built here it has 75000000010 values, the coordinator's has 650|use fewer than 64",
     ):
         build(task("mlp", 64, **options), 0, values=650)
 
@@ -160,10 +160,10 @@ def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memo
             task("their_models:system", 3),
             r"only imports system from elsewhere; .* allow it by --allow their_models:system",
         ),
-        (task("their_models:not_a_module", 3), r"returned int; a torch\.nn\.Module"),
+        (task("their_models:not_a_module", 3), r"returned int; expected a torch\.nn\.Module"),
         (
             task("their_models:wrong_width", 3),
-            r"gives shape \(2, 11\) for 2 samples, the task wants \(2, 10\)",
+            r"gives shape \(2, 11\) for 2 samples; the task needs \(2, 10\)",
         ),
         (task("their_models:wrong_input", 3), r"does not take features \[3\]"),
         (
@@ -209,7 +209,7 @@ def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a
     assert not np.array_equal(second, rows[0])  # starts that are equal would never separate
     np.savez(tmp_path / "start.npz", theta0=rows)
     assert [initial(described, 0, j)[0].tolist() for j in range(2)] == rows.tolist()
-    with pytest.raises(UserError, match="2 rows, this method wants one more for start 2"):
+    with pytest.raises(UserError, match="2 rows, this method needs one more for start 2"):
         initial(described, 0, 2)
 
 
@@ -238,7 +238,7 @@ def test_batch_norm_that_averages_over_all_it_ever_saw_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"theta0": np.zeros(32, np.float32)}, r"\(32,\); the model has 33 parameters"),
+        ({"theta0": np.zeros(32, np.float32)}, r"\(32,\); the model has\s33 parameters"),
         ({"theta0": np.zeros(33)}, "float64"),
         ({"theta0": np.full(33, np.nan, np.float32)}, "NaN"),
         ({"theta": np.zeros(33, np.float32)}, "no array theta0; it holds theta"),

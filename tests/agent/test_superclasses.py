@@ -118,7 +118,7 @@ def test_what_cannot_be_tested_says_why(tmp_path: Path) -> None:
         UserError, match=r"cluster-0\.safetensors: the tensors are not those of task\.model"
     ):
         accuracies(scene, models, None)
-    with pytest.raises(UserError, match="superclass_mixture alone"):
+    with pytest.raises(UserError, match="only the rule superclass_mixture"):
         accuracies(scenario(partition={"name": "iid"}), models, None)
 
 

@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 
 from covey.agent.policy import UNLIMITED, Rules
 from covey.agent.training import learner
+from covey.agent.training.compute_device import CUBLAS_VARIABLE, choose_device, prepare_device
 from covey.agent.training.learner import TorchLocal
-from covey.agent.training.learner_device import CUBLAS, chosen, opened
 from covey.agent.training.models import initial
 from covey.agent.worker import frames
 from covey.agent.worker.pool import check_device
@@ -63,7 +63,7 @@ def test_auto_takes_the_fastest_that_is_there(
     there: list[str], wanted: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has(monkeypatch, *there)
-    assert chosen(wanted, "training.device") == kind
+    assert choose_device(wanted, "training.device") == kind
 
 
 def test_a_device_that_is_not_there_is_an_error_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,30 +72,30 @@ def test_a_device_that_is_not_there_is_an_error_for_people(monkeypatch: pytest.M
         PublicError,
         match=r"training\.device: torch .* can use no cuda here; it has mps, cpu\. Set auto",
     ):
-        chosen("cuda", "training.device")
+        choose_device("cuda", "training.device")
 
 
 def test_the_owner_of_an_agent_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     has(monkeypatch, "cuda")
     owner = Rules(UNLIMITED.model_copy(update={"device": "cpu"}))
-    assert owner.device("cuda", chosen) == "cpu"
-    assert Rules.from_wire(owner.to_wire()).device("cuda", chosen) == "cpu"
-    assert Rules(UNLIMITED).device("cuda", chosen) == "cuda"
+    assert owner.device("cuda", choose_device) == "cpu"
+    assert Rules.from_wire(owner.to_wire()).device("cuda", choose_device) == "cpu"
+    assert Rules(UNLIMITED).device("cuda", choose_device) == "cuda"
     other = Rules(UNLIMITED.model_copy(update={"device": "mps"}))
     with pytest.raises(PublicError, match=r"policy of this device: device: .* no mps"):
-        other.device("cpu", chosen)
+        other.device("cpu", choose_device)
 
 
 def test_cuda_is_set_to_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(CUBLAS, raising=False)
+    monkeypatch.delenv(CUBLAS_VARIABLE, raising=False)
     for name in ("benchmark", "deterministic", "allow_tf32"):
         monkeypatch.setattr(torch.backends.cudnn, name, name != "deterministic")
     products = SimpleNamespace(allow_tf32=True)
     monkeypatch.setattr(torch.backends.cuda, "matmul", products)
     environ: dict[str, str] = {}
-    monkeypatch.setattr("covey.agent.training.learner_device.os.environ", environ)
-    assert opened("cuda") == torch.device("cuda")
-    assert environ == {CUBLAS: ":4096:8"}
+    monkeypatch.setattr("covey.agent.training.compute_device.os.environ", environ)
+    assert prepare_device("cuda") == torch.device("cuda")
+    assert environ == {CUBLAS_VARIABLE: ":4096:8"}
     assert torch.backends.cudnn.deterministic
     assert not torch.backends.cudnn.benchmark
     assert not torch.backends.cudnn.allow_tf32
@@ -141,7 +141,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
             return torch.zeros(tensor.shape, dtype=tensor.dtype)
 
         monkeypatch.setattr(torch.Tensor, "cpu", cpu)
-        monkeypatch.setattr(learner, "opened", lambda kind: torch.device("meta"))
+        monkeypatch.setattr(learner, "prepare_device", lambda kind: torch.device("meta"))
         yield watch
 
 
@@ -210,7 +210,7 @@ def test_contrastive_views_are_made_on_the_device(task: Task, elsewhere: Watch) 
 def test_dp_sgd_works_on_the_device(elsewhere: Watch) -> None:
     pytest.importorskip("opacus")
     local, start = local_of(TABLE)
-    local.train_privately(LocalPrivacy(noise_multiplier=1.0), 2, Noise.simulated(1, "test"), None)
+    local.enable_privacy(LocalPrivacy(noise_multiplier=1.0), 2, Noise.simulated(1, "test"), None)
     elsewhere.products.clear()
     done = local.train(start, epochs=1)
     assert done.steps > 0
@@ -247,7 +247,7 @@ def test_a_report_names_what_it_was_computed_on(
 ) -> None:
     has(monkeypatch, "mps")
     monkeypatch.setattr(
-        learner, "opened", lambda kind: torch.device("cpu")
+        learner, "prepare_device", lambda kind: torch.device("cpu")
     )  # there is no such device here
     answer(job(tmp_path, training=Training(device="auto").model_dump(mode="json")))
     assert ReportContent.from_bytes((tmp_path / "report").read_bytes()).device == "mps"

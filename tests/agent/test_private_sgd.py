@@ -12,7 +12,7 @@ import pytest
 from torch import nn
 
 from covey.agent.data.dataset import Dataset, dataset
-from covey.agent.training import learner_private
+from covey.agent.training import private_sgd
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.agent.worker.worker import answer, load_memory
@@ -52,7 +52,7 @@ def local_of(
     settings = Training(**{"batch": 6, "lr": 0.1, "epochs": 2, **training})
     local = TorchLocal(data_of(task), task, layout, settings, generator(1, "test"))
     if privacy is not None:
-        local.train_privately(privacy, rounds, noise or Noise.simulated(1, "test"), ledger)
+        local.enable_privacy(privacy, rounds, noise or Noise.simulated(1, "test"), ledger)
     return local, start
 
 
@@ -134,7 +134,7 @@ def test_the_same_noise_gives_the_same_bytes_and_secret_noise_others() -> None:
 def test_the_account_is_the_published_one_and_grows_over_orders() -> None:
     """Rate 0.01, noise 1.1, 10 000 steps, delta 1e-5: 5.63 (TensorFlow Privacy's and Opacus' RDP accountants)."""
     ledger = np.array([[1.1, 0.01, 10_000.0]])
-    assert learner_private._epsilon(ledger, 1e-5) == pytest.approx(5.632, abs=0.001)
+    assert private_sgd._epsilon(ledger, 1e-5) == pytest.approx(5.632, abs=0.001)
     local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
     assert local.spent() == 0.0
     local.train(start)
@@ -154,7 +154,7 @@ def test_a_target_is_reached_by_all_rounds_and_never_exceeded() -> None:
         local.train(start)
         ledger = local.ledger
     assert local.spent() == pytest.approx(3.0, rel=0.01)
-    assert local.spent() <= 3.0 * learner_private.TOLERANCE
+    assert local.spent() <= 3.0 * private_sgd.TOLERANCE
     local, start = local_of(privacy, ledger=ledger)
     with pytest.raises(PublicError, match="the agent trains no more in this run"):
         local.train(start)
@@ -167,7 +167,7 @@ def test_a_batch_norm_is_refused_with_its_name_and_the_way_out() -> None:
 
 def test_a_layer_that_opacus_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PublicError, match="Opacus cannot train this model"):
-        learner_private._check_layers(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))
+        private_sgd._check_layers(nn.Sequential(nn.Linear(3, 3), nn.LSTM(3, 3)))
 
 
 def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

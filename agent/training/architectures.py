@@ -1,0 +1,312 @@
+"""The built-in models as torch modules.
+
+Every builder takes (features, outputs, **options): the shape of one sample, channels first, and the number of outputs.
+Modules are declared in the order of the forward pass, so that the last declared one is the final layer. Weights are
+torch's defaults.
+"""
+
+# density: most lines declare one layer each
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from covey.shared.consent import BUILT_IN_MODELS
+from covey.shared.errors import PublicError
+
+MAX_LAYERS = 64
+
+# filters and number of the convolutions between two poolings (Simonyan and Zisserman 2015, table 1, column D)
+VGG16_GROUPS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+
+Features = tuple[int, ...]
+
+
+class Net(nn.Sequential):
+    """Named layers, each applied to the outputs of the one before."""
+
+    def __init__(self, **layers: nn.Module) -> None:
+        super().__init__(OrderedDict(layers))
+
+
+class Headed(nn.Module):
+    """A model with a projection head on the features that its final layer reads.
+
+    The head is linear, ReLU, linear (Tang et al. 2024). Its outputs are logits of `clusters` clusters; `forward` leaves
+    it out. The layers keep their names, and the head is declared before the final layer, which so stays the last.
+
+    Args:
+        layers: a sequence of layers that ends in a linear one.
+        clusters: outputs of the head.
+
+    Raises:
+        PublicError: the last layer is not linear.
+    """
+
+    clusters: int
+    head: nn.Module  # features (n, width) -> logits (n, clusters)
+    _body: list[str]  # names of all layers before the final one, in order
+    _final: str  # name of the final layer
+
+    def __init__(self, layers: nn.Sequential, clusters: int) -> None:
+        super().__init__()
+        *body, (last, final) = layers.named_children()
+        if not isinstance(final, nn.Linear):
+            raise PublicError(
+                "task.model.options.head: a projection head needs a model that ends in a linear "
+                f"layer, this one ends in {type(final).__name__}; choose another model"
+            )
+        self.clusters = clusters
+        self._body = [name for name, _ in body]
+        self._final = last
+        for name, layer in body:
+            self.add_module(name, layer)
+        width = final.in_features
+        self.head = nn.Sequential(
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, clusters),
+        )
+        self.add_module(last, final)
+
+    def features(self, x: Tensor) -> Tensor:
+        """The features (n, width) that the final layer and the head read, from inputs (n, *features)."""
+        for name in self._body:
+            layer = self.get_submodule(name)
+            x = layer(x)
+        return x
+
+    def classify(self, features: Tensor) -> Tensor:
+        """The task's outputs (n, outputs) from the features (n, width)."""
+        final = self.get_submodule(self._final)
+        return cast(Tensor, final(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        features = self.features(x)
+        return self.classify(features)
+
+
+def linear(features: Features, outputs: int) -> nn.Module:
+    """Multinomial logistic regression, or linear regression: 7 850 parameters for (1, 28, 28) and 10 classes."""
+    width = math.prod(features)
+    return Net(
+        flatten=nn.Flatten(),
+        fc=nn.Linear(width, outputs),
+    )
+
+
+def mlp(features: Features, outputs: int, *, hidden: int | list[int] = 200) -> nn.Module:
+    """Fully connected layers with ReLU.
+
+    For (1, 28, 28) and 10 classes it has 159 010 parameters; with `hidden` [200, 200] it is the 2NN of McMahan et al.
+    2017 with 199 210.
+    """
+    hidden_widths = [hidden] if isinstance(hidden, int) else hidden
+    if len(hidden_widths) >= MAX_LAYERS:
+        raise PublicError(
+            f"task.model.options.hidden has {len(hidden_widths)} layers; use fewer than {MAX_LAYERS}"
+        )
+    inputs = math.prod(features)
+    widths = [inputs, *hidden_widths]
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for number, (before, after) in enumerate(itertools.pairwise(widths), start=1):
+        layers[f"fc{number}"] = nn.Linear(before, after)
+        layers[f"relu{number}"] = nn.ReLU()
+    layers[f"fc{len(widths)}"] = nn.Linear(widths[-1], outputs)
+    return Net(**layers)
+
+
+def lenet5(features: Features, outputs: int) -> nn.Module:
+    """LeNet-5 (LeCun et al. 1998) without padding, with ReLU and max pooling.
+
+    44 426 parameters for (1, 28, 28), 62 006 for (3, 32, 32), with 10 classes.
+    """
+    channels, height, width = _image_shape(features, "lenet5", 16)
+    pooled_height = ((height - 4) // 2 - 4) // 2
+    pooled_width = ((width - 4) // 2 - 4) // 2
+    return Net(
+        conv1=nn.Conv2d(channels, 6, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(16 * pooled_height * pooled_width, 120),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(120, 84),
+        relu4=nn.ReLU(),
+        fc3=nn.Linear(84, outputs),
+    )
+
+
+def cnn1d(features: Features, outputs: int, *, filters: int = 32, hidden: int = 64) -> nn.Module:
+    """Two convolutions of width 5 over sensor windows (channels, length), then 8 averaged positions and two linear layers.
+
+    A small network of our own, after no paper: 44 998 parameters for UCI HAR's (9, 128) and 6 classes.
+    """
+    if len(features) != 2 or features[1] < 4:
+        raise PublicError(
+            f"task.model cnn1d: features {list(features)}; expected [channels, length] with a "
+            "length of at least 4"
+        )
+    channels = features[0]
+    positions = 8
+    return Net(
+        conv1=nn.Conv1d(channels, filters, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool1d(2),
+        conv2=nn.Conv1d(filters, 2 * filters, 5, padding=2),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool1d(2),
+        average=nn.AdaptiveAvgPool1d(positions),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(2 * filters * positions, hidden),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(hidden, outputs),
+    )
+
+
+class Residual(nn.Sequential):
+    """x + f(x), where f is the layers in a row (He et al. 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inside = x
+        for layer in self:
+            inside = layer(inside)
+        return x + inside
+
+
+def resnet9(features: Features, outputs: int) -> nn.Module:
+    """A residual network (He et al. 2016) of 9 layers with group norm (Wu and He 2018) in place of batch norm.
+
+    6 575 370 parameters for (3, 32, 32) and 10 classes.
+    """
+    channels, height, width = _image_shape(features, "resnet9", 32)
+    return Net(
+        prep=_convolution(channels, 64),
+        layer1=_pooled_convolution(64, 128),
+        residual1=Residual(_convolution(128, 128), _convolution(128, 128)),
+        layer2=_pooled_convolution(128, 256),
+        layer3=_pooled_convolution(256, 512),
+        residual3=Residual(_convolution(512, 512), _convolution(512, 512)),
+        pool=nn.MaxPool2d(4),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(512 * (height // 32) * (width // 32), outputs),
+    )
+
+
+def _convolution(before: int, after: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, padding=1),
+        nn.GroupNorm(32, after),
+        nn.ReLU(),
+    )
+
+
+def _pooled_convolution(before: int, after: int) -> nn.Sequential:
+    return _convolution(before, after).append(nn.MaxPool2d(2))
+
+
+def femnist_cnn(features: Features, outputs: int, *, hidden: int = 2048) -> nn.Module:
+    """LEAF's model for FEMNIST (Caldas et al. 2018): 6 603 710 parameters for (1, 28, 28) and 62 classes.
+
+    With `hidden` 248 it is the model of FeSEM (Long et al. 2023), 845 510 parameters.
+    """
+    channels, height, width = _image_shape(features, "femnist_cnn", 4)
+    return Net(
+        conv1=nn.Conv2d(channels, 32, 5, padding=2),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, 5, padding=2),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * (height // 4) * (width // 4), hidden),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(hidden, outputs),
+    )
+
+
+def celeba_cnn(
+    features: Features,
+    outputs: int,
+    *,
+    blocks: int = 4,
+    bn_mode: Literal["running", "batch"] = "running",
+) -> nn.Module:
+    """LEAF's model for CelebA (Caldas et al. 2018): 31 202 parameters for (3, 84, 84) and 2 classes.
+
+    `bn_mode` "running" tests with running statistics, "batch" with those of the batch.
+    """
+    channels, height, width = _image_shape(features, "celeba_cnn", 2)
+    if bn_mode not in {"running", "batch"}:
+        raise PublicError(f"task.model.options.bn_mode is {bn_mode!r}; expected running or batch")
+    if blocks > MAX_LAYERS:
+        raise PublicError(f"task.model.options.blocks is {blocks}; use at most {MAX_LAYERS}")
+    filters = 32
+    track = bn_mode == "running"
+    layers: dict[str, nn.Module] = {}
+    for number in range(1, blocks + 1):
+        layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
+        layers[f"bn{number}"] = nn.BatchNorm2d(filters, momentum=0.1, track_running_stats=track)
+        layers[f"pool{number}"] = nn.MaxPool2d(2, ceil_mode=True)
+        layers[f"relu{number}"] = nn.ReLU()
+        channels = filters
+        height = (height + 1) // 2
+        width = (width + 1) // 2
+    layers["flatten"] = nn.Flatten()
+    layers["fc"] = nn.Linear(filters * height * width, outputs)
+    return Net(**layers)
+
+
+def vgg16(features: Features, outputs: int, *, dropout: float = 0.0) -> nn.Module:
+    """VGG16 (Simonyan and Zisserman 2015) for small images: its 13 convolutions, and hidden layers of 512 instead of 4096.
+
+    15 245 130 parameters for (3, 32, 32) and 10 classes.
+    """
+    channels, height, width = _image_shape(features, "vgg16", 32)
+    layers: dict[str, nn.Module] = {}
+    number = 0
+    for group, (filters, repeats) in enumerate(VGG16_GROUPS, start=1):
+        for _ in range(repeats):
+            number += 1
+            layers[f"conv{number}"] = nn.Conv2d(channels, filters, 3, padding=1)
+            layers[f"relu{number}"] = nn.ReLU()
+            channels = filters
+        layers[f"pool{group}"] = nn.MaxPool2d(2)
+    layers["flatten"] = nn.Flatten()
+    before = channels * (height // 32) * (width // 32)
+    hidden = 512
+    for number in (1, 2):
+        layers[f"fc{number}"] = nn.Linear(before, hidden)
+        layers[f"relu_fc{number}"] = nn.ReLU()
+        if dropout:
+            layers[f"dropout{number}"] = nn.Dropout(dropout)
+        before = hidden
+    layers["fc3"] = nn.Linear(hidden, outputs)
+    return Net(**layers)
+
+
+def _image_shape(features: Features, model: str, smallest: int) -> tuple[int, int, int]:
+    """(channels, height, width) of at least `smallest` pixels a side. Raises PublicError for anything else."""
+    if len(features) != 3 or min(features[1:]) < smallest:
+        raise PublicError(
+            f"task.model {model}: features {list(features)}; expected images "
+            f"[channels, height, width] of at least {smallest}x{smallest}"
+        )
+    channels, height, width = features
+    return channels, height, width
+
+
+_BUILDERS = (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16)
+BUILT_IN: Mapping[str, Callable[..., nn.Module]] = {
+    builder.__name__: builder for builder in _BUILDERS
+}
+assert tuple(BUILT_IN) == BUILT_IN_MODELS  # noqa: S101 - the names are known where torch is not

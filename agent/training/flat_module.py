@@ -1,0 +1,111 @@
+"""A torch module whose whole state lies in one flat vector, and all of its gradients in another.
+
+A step of SGD then is a few vector operations whatever the number of layers, and a model comes and goes as one copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from covey.agent.training.models import BATCH_NORMS, layout_of, tensors_of
+from covey.shared.errors import PublicError
+from covey.shared.numerics.vectors import Layout, Vector
+
+SEEDS = 2**63  # torch accepts seeds below this
+
+
+class FlatModule:
+    """A module whose float32 state lies in one tensor (d,) and whose gradients lie in another (P,).
+
+    Args:
+        module: on the device already. Its parameters and buffers become views of `state`.
+        layout: of the coordinator's model.
+        device: where both tensors lie.
+
+    Raises:
+        PublicError: the module's own layout differs from the coordinator's.
+    """
+
+    module: nn.Module
+    state: (
+        Tensor  # (d,) float32: parameters, then floating-point buffers, in the order of the layout
+    )
+    parameters: Tensor  # (P,) view of the first part of `state`
+    gradient: Tensor  # (P,) float32, in the order of `parameters`; backward() adds to it
+    gradients: list[Tensor]  # one view of `gradient` per parameter, in its shape
+    has_batch_norm: bool  # then a training batch needs two samples
+    draws_random_numbers: bool  # then its generator needs a seed for each training
+
+    def __init__(self, module: nn.Module, layout: Layout, device: torch.device) -> None:
+        own = layout_of(module)
+        if own.digest != layout.digest:
+            raise PublicError(
+                f"task.model: built here it has {own.parameters} parameters in "
+                f"{len(own.tensors)} tensors, the coordinator's has {layout.parameters} in "
+                f"{len(layout.tensors)}; install the same version on both machines"
+            )
+        layers = list(module.modules())
+        self.module = module
+        self.state = torch.empty(layout.size, device=device)
+        self.parameters = self.state[: layout.parameters]
+        self.gradient = torch.zeros(layout.parameters, device=device)
+        self.has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in layers)
+        self.draws_random_numbers = any(_may_draw(layer) for layer in layers)
+        self.gradients = []
+        tensors = tensors_of(module)
+        for entry, span in layout.spans():
+            tensor = tensors[entry.name]
+            values = self.state[span]
+            tensor.data = values.view(entry.shape)
+            if isinstance(tensor, nn.Parameter):
+                own_gradient = self.gradient[span]
+                tensor.grad = own_gradient.view(entry.shape)
+                self.gradients.append(tensor.grad)
+
+    def __repr__(self) -> str:
+        name = type(self.module).__name__
+        size = len(self.state)
+        return f"<FlatModule {name}: {size} values on {self.state.device}>"
+
+    def load(self, model: Vector) -> None:
+        """Copy a model (d,) into the state. Raises ValueError for another shape."""
+        expected = tuple(self.state.shape)
+        if model.shape != expected:
+            raise ValueError(f"model has shape {model.shape}, the layout has {expected}")
+        if self.state.device.type == "cpu":
+            np.copyto(self.state.numpy(), model)
+        else:
+            own_copy = np.array(model, np.float32)  # the model may be read-only, or memory-mapped
+            self.state.copy_(torch.from_numpy(own_copy))
+
+    def vector(self) -> Vector:
+        """A copy of the state (d,) float32, on the CPU."""
+        values = self.state.cpu().numpy()
+        return cast(Vector, values.copy())
+
+    @contextmanager
+    def seeded(self, rng: np.random.Generator) -> Iterator[None]:
+        """Seed torch's generator for layers such as dropout, and restore it afterwards.
+
+        A module without such layers draws nothing from `rng`.
+        """
+        with torch.random.fork_rng(devices=[], enabled=self.draws_random_numbers):
+            if self.draws_random_numbers:
+                seed = int(rng.integers(SEEDS))
+                torch.manual_seed(seed)
+            yield
+
+
+def _may_draw(layer: nn.Module) -> bool:
+    """Whether a layer may draw random numbers: dropout does, and a user's own layer might."""
+    kind = type(layer)
+    known = kind.__module__.startswith(("torch.", "covey.agent.training."))
+    if not known:
+        return True
+    return "dropout" in kind.__name__.lower()

@@ -1,0 +1,144 @@
+"""Scaling and standardisation of features, and the sums per channel from which a federation finds its own.
+
+The files' values are multiplied by `task.scale` and then standardised per channel (the first axis of the features).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from covey.shared.errors import PublicError
+from covey.shared.scenario.task import Standardise, Task
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class InputScaling:
+    """x * factor + shift turns features of a file into a model's inputs. None leaves a term out.
+
+    Both tensors are float32 of shape (channels, 1, ...), or () for a factor that all channels share.
+    """
+
+    shift: Tensor | None
+    factor: Tensor | None
+
+    @classmethod
+    def of(cls, task: Task, scaling: Mapping[str, Sequence[float]] | None = None) -> InputScaling:
+        """The scaling of a task.
+
+        Args:
+            task: `scale` and `standardise` count.
+            scaling: `mean` and `std` per channel, after `task.scale`; None: the task's fixed values, if it has any.
+
+        Raises:
+            PublicError: `mean` or `std` has another number of values than the features have channels.
+        """
+        fixed = task.standardise
+        if scaling is None and isinstance(fixed, Standardise):
+            scaling = {"mean": fixed.mean, "std": fixed.std}
+        if scaling is None:
+            if task.scale == 1:
+                return cls(None, None)
+            factor = torch.tensor(task.scale, dtype=torch.float32)
+            return cls(None, factor)
+        mean = _per_channel(task, "mean", scaling["mean"])
+        std = _per_channel(task, "std", scaling["std"])
+        spread = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
+        shift = _broadcast(task, -mean / spread)
+        factor = _broadcast(task, task.scale / spread)
+        return cls(shift, factor)
+
+    def to(self, device: torch.device) -> InputScaling:
+        """The same scaling on a device."""
+        shift = self.shift
+        if shift is not None:
+            shift = shift.to(device)
+        factor = self.factor
+        if factor is not None:
+            factor = factor.to(device)
+        return InputScaling(shift, factor)
+
+    def apply(self, raw: Tensor) -> Tensor:
+        """Inputs (n, *features) from float32 features (n, *features)."""
+        if self.factor is None:
+            return raw
+        if self.shift is None:
+            return raw * self.factor
+        return torch.addcmul(self.shift, raw, self.factor)
+
+    def undo(self, inputs: Tensor) -> Tensor:
+        """Float32 features (n, *features) from inputs."""
+        raw = inputs
+        if self.shift is not None:
+            raw = raw - self.shift
+        if self.factor is not None:
+            raw = raw / self.factor
+        return raw
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per channel, float64 (channels,): number of values, their sum, and their sum of squares."""
+
+    count: Float64
+    total: Float64
+    square: Float64
+
+
+def moments_of(task: Task, parts: Iterable[Tensor]) -> Moments:
+    """Sums over features after `task.scale` and before standardisation.
+
+    Args:
+        task: `features` and `scale` count.
+        parts: the features in pieces (n, *features), in the type of their file.
+    """
+    channels = task.features[0]
+    values_per_channel = 0
+    sums: list[Float64] = []
+    squares: list[Float64] = []
+    for part in parts:
+        samples = part.numpy().reshape(len(part), channels, -1)
+        channels_first = samples.swapaxes(0, 1)
+        rows = channels_first.reshape(channels, -1)
+        values = np.ascontiguousarray(rows, np.float64)
+        values = values * task.scale
+        values_per_channel += values.shape[1]
+        sums.append(values.sum(axis=1))
+        squares.append((values**2).sum(axis=1))
+    count = np.full(channels, float(values_per_channel))
+    return Moments(count, _exact_sums(sums), _exact_sums(squares))
+
+
+def _exact_sums(parts: list[Float64]) -> Float64:
+    """Sums over the parts, correctly rounded: a channel that hardly changes has its spread in the last digits."""
+    by_channel = zip(*parts, strict=True)
+    sums = [math.fsum(own) for own in by_channel]
+    return np.array(sums)
+
+
+def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:
+    """One number per channel. Raises PublicError for another count."""
+    values = np.asarray(numbers, np.float64)
+    channels = task.features[0]
+    if values.shape != (channels,):
+        raise PublicError(
+            f"task.standardise.{name} has {values.size} values, the features have {channels} "
+            "channels; give one value per channel"
+        )
+    return values
+
+
+def _broadcast(task: Task, values: Float64) -> Tensor:
+    """Values per channel as float32 (channels, 1, ...), to be combined with a batch of features."""
+    other_axes = len(task.features) - 1
+    shape = (-1, *[1] * other_axes)
+    single = values.astype(np.float32)
+    return torch.from_numpy(single.reshape(shape))

@@ -1,0 +1,230 @@
+"""DP-SGD with Opacus: per-example gradients clipped to a norm, noise on their sum, Poisson samples, an accountant.
+
+Abadi et al. 2016, Deep Learning with Differential Privacy; the accountant is Opacus' RDP accountant (Mironov 2017;
+Mironov, Talwar, Zhang 2019). Opacus computes and clips the gradients. Samples and noise come from
+`shared.privacy.noise`, so that a device draws both from the operating system's randomness and a simulated agent from
+the scenario's seed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from covey.agent.training.models import BATCH_NORMS
+from covey.shared.errors import PublicError
+from covey.shared.privacy.noise import Noise
+from covey.shared.privacy.settings import LocalPrivacy
+from covey.shared.strategies.base import SampleIndices, Training
+
+INSTALL = (
+    "privacy.local trains with Opacus, which is not installed here: pip install 'covey[privacy]'"
+)
+TOLERANCE = 1.001  # of a target epsilon: the search for its noise stops within a thousandth
+
+Ledger = npt.NDArray[np.float64]  # (rows, 3): noise multiplier, sampling rate, steps
+
+
+class PrivateSgd:
+    """The private part of one agent's training. Construct it before the module's parameters become views.
+
+    Args:
+        privacy: the scenario's section `privacy.local`.
+        module: on its device. Opacus adds hooks to it.
+        examples: n_i, the number of training samples.
+        training: batch size and epochs.
+        rounds: of the whole run; a target epsilon must last for them.
+        noise: draws samples and noise.
+        ledger: what earlier orders have spent; None for nothing.
+
+    Raises:
+        PublicError: Opacus is missing, the model cannot be trained this way, or no noise reaches the target.
+    """
+
+    rate: float  # probability with which a step uses an example
+    noise_multiplier: float  # standard deviation of a step's noise over max_grad_norm
+    ledger: Ledger  # one row per kind of step in the whole run; never shrinks
+
+    def __init__(
+        self,
+        privacy: LocalPrivacy,
+        module: nn.Module,
+        examples: int,
+        training: Training,
+        *,
+        rounds: int,
+        noise: Noise,
+        ledger: Ledger | None,
+    ) -> None:
+        opacus = _opacus()
+        _check_layers(module)
+        self._privacy = privacy
+        self._noise = noise
+        self._examples = examples
+        self._batch = min(training.batch, examples)  # expected size of a Poisson sample
+        self.rate = self._batch / examples
+        self.ledger = np.empty((0, 3)) if ledger is None else ledger
+        # one round more: some methods train in a phase before the rounds
+        max_steps = (rounds + 1) * self.steps(training.epochs)
+        self.noise_multiplier = privacy.noise_multiplier or _multiplier_for(
+            float(privacy.target_epsilon or 0.0),
+            privacy.delta,
+            self.rate,
+            max_steps,
+        )
+        self._module = opacus.GradSampleModule(module, loss_reduction="sum")
+        parameters = [one for one in module.parameters() if one.requires_grad]
+        self._optimizer = opacus.optimizers.DPOptimizer(
+            torch.optim.SGD(parameters, lr=1.0),  # never steps: our own SGD does
+            noise_multiplier=0.0,  # `gradients` adds noise from our own source
+            max_grad_norm=privacy.max_grad_norm,
+            expected_batch_size=self._batch,
+        )
+        self._parameters = parameters
+
+    def __repr__(self) -> str:
+        steps = int(self.ledger[:, 2].sum())
+        return f"<PrivateSgd: noise {self.noise_multiplier:g}, rate {self.rate:g}, {steps} steps>"
+
+    def steps(self, epochs: int) -> int:
+        """Steps in this number of epochs: each example is used once per epoch on average."""
+        steps_per_epoch = -(-self._examples // self._batch)
+        return epochs * steps_per_epoch
+
+    def spend(self, steps: int) -> None:
+        """Enter steps into the ledger, before they are made. Raises PublicError if they exceed a target epsilon."""
+        row = np.array([[self.noise_multiplier, self.rate, float(steps)]])
+        ledger = _merged(np.concatenate([self.ledger, row]))
+        target = self._privacy.target_epsilon
+        if target is not None:
+            after = _epsilon(ledger, self._privacy.delta)
+            if after > target * TOLERANCE:
+                raise PublicError(
+                    f"privacy.local: this training would bring epsilon to {after:.2f}, the target "
+                    f"is {target:g}; the agent trains no more in this run"
+                )
+        self.ledger = ledger
+
+    def spent(self) -> float:
+        """Epsilon of the ledger at the section's delta."""
+        return _epsilon(self.ledger, self._privacy.delta)
+
+    def sample(self) -> SampleIndices:
+        """SampleIndices of a Poisson sample: each example with the sampling rate, independently. May be empty."""
+        drawn = self._noise.uniform(self._examples)
+        return np.flatnonzero(drawn < self.rate)
+
+    def gradients(self, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> list[Tensor]:
+        """For each parameter the noised sum of clipped gradients, divided by the expected size of a batch.
+
+        Args:
+            loss: the summed loss () from the outputs for `inputs`.
+            inputs: (B, *features); B may be 0, which gives noise alone.
+        """
+        optimizer = self._optimizer
+        if len(inputs):
+            optimizer.zero_grad(set_to_none=True)
+            with _without_warnings():  # torch remarks that data needs no gradient
+                loss(self._module(inputs)).backward()  # type: ignore[no-untyped-call]
+            optimizer.clip_and_accumulate()
+            sums = [parameter.summed_grad for parameter in self._parameters]  # type: ignore[attr-defined]
+        else:
+            sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        spread = self.noise_multiplier * self._privacy.max_grad_norm
+        noised: list[Tensor] = []
+        for clipped_sum in sums:
+            noise = spread * self._normal(clipped_sum)
+            noised.append((clipped_sum + noise) / self._batch)
+        return noised
+
+    def _normal(self, like: Tensor) -> Tensor:
+        """Standard normal float32 numbers of a tensor's shape, on its device."""
+        drawn = self._noise.normal(like.numel()).astype(np.float32)
+        return torch.from_numpy(drawn).to(like.device).view_as(like)
+
+
+def _opacus() -> Any:
+    """The package, loaded when it is needed first. Raises PublicError if it is not installed."""
+    try:
+        with _without_warnings():
+            import opacus
+            import opacus.accountants
+            import opacus.optimizers
+    except ImportError:
+        raise PublicError(INSTALL) from None
+    return opacus
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _check_layers(module: nn.Module) -> None:
+    """Raises PublicError for layers that mix the examples of a batch, and for those that Opacus does not know."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, BATCH_NORMS):
+            raise PublicError(
+                f"privacy.local: layer {name} is {type(layer).__name__}, which mixes the examples "
+                "of a batch, so that no example has a gradient of its own; use a model with group "
+                "normalisation (nn.GroupNorm), or without normalisation"
+            )
+    from opacus.validators import ModuleValidator
+
+    mistakes = ModuleValidator.validate(module, strict=False)
+    if mistakes:
+        raise PublicError(f"privacy.local: Opacus cannot train this model: {mistakes[0]}")
+
+
+def _merged(ledger: Ledger) -> Ledger:
+    """One row for each pair of noise multiplier and sampling rate, with the steps of all such rows."""
+    kinds, places = np.unique(ledger[:, :2], axis=0, return_inverse=True)
+    steps = np.bincount(places.ravel(), weights=ledger[:, 2])
+    return np.column_stack([kinds, steps])
+
+
+def _epsilon(ledger: Ledger, delta: float) -> float:
+    """Epsilon of all the steps together; 0 for none."""
+    if not len(ledger):
+        return 0.0
+    accountant = _opacus().accountants.RDPAccountant()
+    history: list[tuple[float, float, int]] = []
+    for multiplier, rate, steps in ledger.tolist():
+        history.append((multiplier, rate, int(steps)))
+    accountant.history = history
+    # Opacus warns when the best order is at the end of its range: epsilon is valid, only less tight
+    with _without_warnings():
+        return float(accountant.get_epsilon(delta))
+
+
+@lru_cache(maxsize=64)
+def _multiplier_for(target: float, delta: float, rate: float, steps: int) -> float:
+    """The least noise that keeps this number of steps below the target. Raises PublicError if no noise does."""
+    _opacus()
+    from opacus.accountants.utils import get_noise_multiplier
+
+    try:
+        with _without_warnings():
+            found = get_noise_multiplier(
+                target_epsilon=target,
+                target_delta=delta,
+                sample_rate=rate,
+                steps=steps,
+                accountant="rdp",
+                epsilon_tolerance=target / 1000,
+            )
+    except ValueError:
+        raise PublicError(
+            f"privacy.local.target_epsilon {target:g} cannot be reached with any noise; raise it"
+        ) from None
+    return float(found)
