@@ -332,7 +332,9 @@ class TorchLocal:
                 )
             if steps is None:
                 steps = self._private.steps(epochs)
-            return self._train_with_dp_sgd(self._private, start, correction, steps, frozen, velocity)
+            return self._train_with_dp_sgd(
+                self._private, start, correction, steps, frozen, velocity
+            )
         net = self._net
         net.load(start)
         net.module.train()
