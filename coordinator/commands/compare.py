@@ -35,7 +35,7 @@ from covey.coordinator.compare.grid import (
     tuning_of,
 )
 from covey.coordinator.compare.tables import markdown, tables
-from covey.coordinator.processes.workers import Crew
+from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report import display
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
@@ -182,19 +182,19 @@ def run_cells(
     with ExitStack() as stack:
         if missing:
             stack.enter_context(alone_in(options.folder))
-        crew = None
+        pool = None
         if in_process and missing:
             size = scenario.fleet.workers if scenario.fleet is not None else 0
-            crew = stack.enter_context(Crew(size, options.folder / "workers.log"))
+            pool = stack.enter_context(WorkerPool(size, options.folder / "workers.log"))
         for cell in missing:
             with watching(cell) as observer:
-                if _run(cell, options, crew, observer) is None:
+                if _run(cell, options, pool, observer) is None:
                     return False
     return True
 
 
 def _run(
-    cell: Cell, options: Options, crew: Crew | None, observer: Observer
+    cell: Cell, options: Options, pool: WorkerPool | None, observer: Observer
 ) -> dict[str, Any] | None:
     folder = options.folder / cell.folder
     resume = Checkpoint(folder / "checkpoint").exists()
@@ -203,8 +203,8 @@ def _run(
             folder
         )  # ours, and stopped before its first checkpoint: nothing in it took any time
     own = replace(options, folder=folder, resume=resume)
-    if crew is not None:
-        return simulate(cell.scenario, own, crew, observer)
+    if pool is not None:
+        return simulate(cell.scenario, own, pool, observer)
     return asyncio.run(command.run(cell.scenario, own, observer))
 
 

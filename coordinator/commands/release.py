@@ -1,4 +1,4 @@
-"""`coordinator release`: ask a running coordinator to invite an agent again that is in quarantine."""
+"""`coordinator release`: ask the running coordinator to release an agent from quarantine."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ WITHIN_S = 5.0
 
 
 async def release(url: BrokerUrl, federation: str, agent: str) -> None:
-    """Return once the coordinator's roster shows the agent out of quarantine.
+    """Publish the command and return once the coordinator's roster shows the agent released.
 
-    Raises UserError for an agent that is in none, for a broker that does not answer, and where no coordinator answers
-    within `WITHIN_S` seconds. Who may publish on the control topic is the broker's rule: the coordinator's user alone.
+    Only the coordinator's user may publish on the control topic; the broker enforces that.
+
+    Raises:
+        UserError: the agent is not in quarantine, the broker does not answer, or no coordinator does
+            within `WITHIN_S` seconds
     """
     topics = Topics(federation)
     asked = False
@@ -34,15 +37,15 @@ async def release(url: BrokerUrl, federation: str, agent: str) -> None:
                         await link.subscribe([topics.roster])
                     case Down(why):
                         raise UserError(
-                            f"{url}: {why}; check its address with `broker doctor {url}`"
+                            f"{url}: {why}; check the address with `broker doctor {url}`"
                         )
                     case Message(topics.roster, payload):
-                        held = _is_held(RosterMessage.from_bytes(payload), agent)
-                        if asked and not held:
+                        quarantined = _in_quarantine(RosterMessage.from_bytes(payload), agent)
+                        if asked and not quarantined:
                             return
-                        if not held:
+                        if not quarantined:
                             raise UserError(
-                                f"{agent} is not in quarantine; `coordinator status` lists who is"
+                                f"{agent} is not in quarantine; `coordinator status` lists the agents that are"
                             )
                         if not asked:
                             asked = True
@@ -52,15 +55,19 @@ async def release(url: BrokerUrl, federation: str, agent: str) -> None:
     except TimeoutError:
         pass
     except DecodeError as error:
-        raise UserError(f"{url}: what is retained there is not Covey's ({error})") from None
+        raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
     if asked:
         raise UserError(
-            f"no coordinator released {agent} within {WITHIN_S:g} s; check that one runs and reads {url}"
+            f"no coordinator released {agent} within {WITHIN_S:g} s; check that one is running on {url}"
         )
-    raise UserError(f"{url}: no roster of federation {federation!r} came within {WITHIN_S:g} s")
+    raise UserError(
+        f"{url}: no roster of federation {federation!r} within {WITHIN_S:g} s; check --federation"
+    )
 
 
-def _is_held(roster: RosterMessage, agent: str) -> bool:
+def _in_quarantine(roster: RosterMessage, agent: str) -> bool:
     if agent not in roster.agents:
-        raise UserError(f"the coordinator knows no agent {agent}; `coordinator status` lists all")
+        raise UserError(
+            f"the coordinator has no agent {agent}; `coordinator status` lists all of them"
+        )
     return bool(roster.agents[agent].get("quarantined"))

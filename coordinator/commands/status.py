@@ -1,4 +1,4 @@
-"""What `coordinator status` reads: a run's folder, or the retained documents of a running fleet."""
+"""`coordinator status`: read the roster from a run's folder, or from the retained messages of a broker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ WITHIN_S = 3.0
 
 
 def from_folder(folder: Path) -> dict[str, Any]:
-    """The newest roster that a run has left in its folder, when it was written, and whether the run is finished."""
+    """The newest roster in a run's folder, when it was written, and whether the run is finished.
+
+    Raises UserError if the folder has no roster, or a damaged one.
+    """
     path = folder / "roster.json"
     try:
         roster, written = RosterMessage.from_bytes(path.read_bytes()), path.stat().st_mtime
     except FileNotFoundError:
-        raise UserError(f"{folder}: no roster is here; {_instead(folder)}") from None
+        raise UserError(f"{folder}: it has no roster; {_instead(folder)}") from None
     except DecodeError as error:
         raise UserError(f"{path}: {error}") from None
     finished = (folder / "result.json").exists()
@@ -41,14 +44,22 @@ def from_folder(folder: Path) -> dict[str, Any]:
 def _instead(folder: Path) -> str:
     """What to do about a folder without a roster."""
     if (folder / "result.json").exists():
-        return f"a run without a broker keeps none. It is finished: `coordinator report {folder}` shows its result"
+        return (
+            "a run without a broker keeps none. "
+            f"It is finished: `coordinator report {folder}` shows its result"
+        )
     if (folder / "scenario.yaml").exists():
-        return "a run without a broker keeps none, any other from the moment when its first agent is there"
+        return (
+            "a run without a broker keeps none; any other writes it when its first agent connects"
+        )
     return "is it a run's folder?"
 
 
 async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
-    """Coordinator status and roster as the broker holds them. UserError where there are none."""
+    """The coordinator's status and roster, as the broker retains them.
+
+    Raises UserError if the broker does not answer within `WITHIN_S` seconds, or retains no roster.
+    """
     topics = Topics(federation)
     found: dict[str, Any] = {}
     account: dict[str, Any] | None = None
@@ -64,11 +75,11 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
                         up = True
                         await link.subscribe(
                             [topics.metrics]
-                        )  # first: it need not exist, and is not waited for
+                        )  # first, because nothing waits for it
                         await link.subscribe([topics.coordinator_status, topics.roster])
                     case Down(why):
                         raise UserError(
-                            f"{url}: {why}; is a broker there? `broker doctor {url}` tells more"
+                            f"{url}: {why}; check the address with `broker doctor {url}`"
                         )
                     case Message(topic, payload) if topic == topics.metrics:
                         account = _account(payload)
@@ -80,11 +91,13 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
     except TimeoutError:
         pass
     except DecodeError as error:
-        raise UserError(f"{url}: what is retained there is not Covey's ({error})") from None
+        raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
     if not up:
-        raise UserError(f"{url}: no answer within {WITHIN_S:g} s; `broker doctor {url}` tells more")
+        raise UserError(
+            f"{url}: no answer within {WITHIN_S:g} s; check it with `broker doctor {url}`"
+        )
     if topics.roster not in found:
-        raise UserError(f"{url}: no run of federation {federation!r} has been seen there")
+        raise UserError(f"{url}: no run of federation {federation!r}; check --federation")
     return {
         "status": found.get(topics.coordinator_status),
         "roster": found[topics.roster],
@@ -93,7 +106,7 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
 
 
 def _account(payload: bytes) -> dict[str, Any] | None:
-    """The privacy account in the newest line of the record; None where there is none that can be read."""
+    """The privacy account in the newest record, or None if there is none that can be read."""
     try:
         line = json.loads(payload)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The end of a run: its models, records and result are left in its folder."""
+"""Finish a run: write its models, its table of agents and its result."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from covey.shared.scenario.scenario import Scenario
 async def finish(
     this: Run, data_root: Path | None, allowed: AllowedCode = NO_CODE
 ) -> dict[str, Any]:
-    """Leave models, records and the result of a run that is over in its folder; returns the result. UserError."""
-    scenario, folder = this.scenario, this.folder
+    """Write models, the table of agents and the result of a completed run to its folder.
+
+    Returns the result, as `result.json` holds it. Raises UserError if a child process fails.
+    """
+    scenario = this.scenario
+    folder = this.folder
     write_models(this)
     tested: list[list[float]] = []
     if _has_superclasses(scenario) and this.strategy.clusters(this.state):
         tested = await launch.superclass_accuracies(folder, data_root, this.facts.scaling, allowed)
     memberships = this.strategy.memberships(this.state)
     mixed = mixtures.figures(memberships, mixtures_of(scenario, folder), tested)
-    return write_all(
-        this, truth_of(scenario, folder), {**mixed, "partition": partition_digest(folder)}
-    )
+    truth = truth_of(scenario, folder)
+    return write_all(this, truth, {**mixed, "partition": partition_digest(folder)})
 
 
 def _has_superclasses(scenario: Scenario) -> bool:

@@ -1,7 +1,7 @@
-"""The child processes of a run: a broker, a simulated fleet, a model builder, a test of models. Each dies with its parent.
+"""The child processes of a run: a broker, a simulated fleet, a model builder, a test of models.
 
-The coordinator imports neither `broker` nor `agent`: it starts their commands, so that torch never
-gets into its memory and each can be replaced by one that runs elsewhere.
+The coordinator imports neither `broker` nor `agent`. It starts their commands, so that torch never enters
+its memory and each child can be replaced by a program elsewhere. Children die with their parent.
 """
 
 from __future__ import annotations
@@ -34,36 +34,38 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 
 READY_WITHIN_S = 60.0
-# what `broker up` allows by default, and what it adds for topics and digests (broker/limits.py)
+END_WITHIN_S = 15.0  # after SIGTERM; then the child is killed
+# The defaults of `broker up`, and what it adds for topics and digests (broker/limits.py)
 USUAL_AGENTS = 1000
 USUAL_PART_BYTES = 512 << 10
 ROSTER_ROW_BYTES = 400
 PACKET_ENVELOPE_BYTES = 16 << 10
 PASSWORD_BYTES = 32
-STANDS_IN = "no mosquitto is installed here: the embedded broker, in pure Python, takes its place"
+EMBEDDED_INSTEAD = "mosquitto is not installed: using the embedded broker, in pure Python"
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class StartedBroker:
-    """A broker of our own. The addresses hold passwords of this run; shown as text, they leave them out."""
+    """A broker that this run started. Its addresses hold passwords, which their text form omits."""
 
     url: BrokerUrl  # for the coordinator
-    fleet_url: BrokerUrl  # for a simulated fleet, which may do what agents may
+    fleet_url: BrokerUrl  # for a simulated fleet, with an agent's rights
     name: str
-    note: str  # a line for the user where there is something to say
+    note: str  # a line for the user, or empty
 
 
 @asynccontextmanager
 async def broker(
     folder: Path, scenario: Scenario, *, embedded: bool
 ) -> AsyncIterator[StartedBroker]:
-    """A broker of our own on a free port of this machine, for as long as the block lasts.
+    """Run a broker on a free port of this machine for as long as the block lasts.
 
-    Every user of the machine reaches that port, so the broker lets in nobody without a password. They are new for each
-    run and travel through the environment, where only the same user reads them.
+    Every user of the machine can reach that port, so the broker requires passwords. They are new for each
+    run and travel through the environment, which no other user can read.
     """
-    password, fleet_password = (secrets.token_urlsafe(PASSWORD_BYTES) for _ in range(2))
+    password = secrets.token_urlsafe(PASSWORD_BYTES)
+    fleet_password = secrets.token_urlsafe(PASSWORD_BYTES)
     command = [
         "covey.broker.cli",
         "up",
@@ -74,20 +76,23 @@ async def broker(
         "--user",
         COORDINATOR,
     ]
-    command += [*_limits(scenario), *(["--embedded"] if embedded else [])]
+    command += _limits(scenario)
+    if embedded:
+        command.append("--embedded")
     settings = {"COVEY_BROKER_PASSWORD": password, "COVEY_FLEET_PASSWORD": fleet_password}
     async with _child(command, folder / "broker.log", talks=True, settings=settings) as child:
         line = await _first_line(child, folder / "broker.log")
-        told = json_text.loads(line)
-        stands_in = told["broker"].startswith("embedded") and not embedded
-        place = BrokerUrl.parse(told["url"])
-        url = replace(place, user=COORDINATOR, password=password)
-        fleet_url = replace(place, user=FLEET, password=fleet_password)
-        yield StartedBroker(url, fleet_url, told["broker"], STANDS_IN if stands_in else "")
+        ready = json_text.loads(line)
+        name = ready["broker"]
+        address = BrokerUrl.parse(ready["url"])
+        url = replace(address, user=COORDINATOR, password=password)
+        fleet_url = replace(address, user=FLEET, password=fleet_password)
+        note = EMBEDDED_INSTEAD if name.startswith("embedded") and not embedded else ""
+        yield StartedBroker(url, fleet_url, name, note)
 
 
 def _limits(scenario: Scenario) -> list[str]:
-    """Options of `broker up` where the scenario needs more than its defaults: a large fleet, or large parts."""
+    """Options of `broker up` for a scenario that exceeds its defaults: a large fleet, or large parts."""
     agents = scenario.fleet.agents if scenario.fleet is not None else 0
     options = ["--agents", str(agents)] if agents > USUAL_AGENTS else []
     if scenario.wire.part_bytes > USUAL_PART_BYTES:
@@ -100,7 +105,7 @@ def _limits(scenario: Scenario) -> list[str]:
 async def fleet(
     folder: Path, url: BrokerUrl, data_root: Path | None, allowed: AllowedCode = NO_CODE
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The simulated agents of the scenario in `folder`, for as long as the block lasts."""
+    """Run the simulated agents of the scenario in `folder` for as long as the block lasts."""
     command = ["covey.agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
@@ -111,7 +116,10 @@ async def fleet(
 
 
 async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
-    """The initial models, built once per run by a child process and kept in `start.npz`."""
+    """Build the initial models once per run, in a child process, and keep them in `start.npz`.
+
+    Raises UserError if they cannot be built, or if `task.init` does not fit the method.
+    """
     if wants_start(folder, scenario):
         command = [
             "covey.agent.cli",
@@ -130,30 +138,27 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
 
 
 def wants_start(folder: Path, scenario: Scenario) -> bool:
-    """Is there neither a `start.npz` in the folder nor one that the scenario gives?"""
+    """Must the initial models be built? Not if the folder has a `start.npz`, or the scenario names one."""
     path = folder / START
     return not path.exists() and not _given(scenario, path)
 
 
 def started(folder: Path, scenario: Scenario) -> Setup:
-    """The setup of a run whose `start.npz` lies in the folder. Raises UserError where it is damaged."""
+    """The setup of a run whose folder has a `start.npz`. Raises UserError if that file is damaged."""
     starts, layout = _read_start(folder / START)
-    return setup_of(
-        scenario, tuple(np.ascontiguousarray(start, np.float32) for start in starts), layout
-    )
+    models = [np.ascontiguousarray(start, np.float32) for start in starts]
+    return setup_of(scenario, models, layout)
 
 
 def _read_start(path: Path) -> tuple[np.ndarray, Layout]:
-    """The initial models (starts, d) and their layout. Raises UserError for a damaged file."""
+    """The initial models, float32 (starts, d), and their layout. Raises UserError for a damaged file."""
     try:
         with np.load(path, allow_pickle=False) as file:
             return file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
-    except (
-        Exception
-    ) as error:  # numpy, zipfile and zlib raise a dozen types for a file that is not what it was
+    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged files
         raise UserError(
             f"{path}: the initial models are missing or damaged ({type(error).__name__}: {error}). "
-            "Remove the file and run the same command again: it is built again from the scenario"
+            "Remove the file and type the same command: it is built again from the scenario"
         ) from None
 
 
@@ -165,7 +170,7 @@ async def superclass_accuracies(
 ) -> list[list[float]]:
     """Accuracy of each model in `folder`/models (rows) on each super-class of the fleet's test data (columns).
 
-    Measured by a child process. Empty where a super-class has no test data.
+    A child process measures it. The list is empty if a super-class has no test data.
     """
     command = [
         "covey.agent.cli",
@@ -179,15 +184,15 @@ async def superclass_accuracies(
     command += allowed.options()
     log = folder / "superclasses.log"
     async with _child(command, log, talks=True) as child:
-        told, _ = await child.communicate()
+        output, _ = await child.communicate()
         if child.returncode != 0:
             raise UserError(f"the clusters could not be tested on the super-classes:\n{tail(log)}")
-    table: list[list[float]] = json_text.loads(told)
+    table: list[list[float]] = json_text.loads(output)
     return table
 
 
 async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_CODE) -> None:
-    """Write a model file of a finished run as a program, by a child process: `agent export`."""
+    """Export a model file of a finished run as a program, in a child process (`agent export`)."""
     command = ["covey.agent.cli", "export", str(model), "--out", str(out), *allowed.options()]
     async with _child(command, log, talks=False) as child:
         if await child.wait() != 0:
@@ -195,7 +200,7 @@ async def exported(model: Path, out: Path, log: Path, allowed: AllowedCode = NO_
 
 
 def _given(scenario: Scenario, path: Path) -> bool:
-    """Take the models that `agent model` has made elsewhere from task.init: then no torch is needed here."""
+    """Copy the initial models from task.init, which `agent model` made elsewhere: no torch is needed here."""
     given = scenario.task.init
     if given is None:
         return False
@@ -203,18 +208,19 @@ def _given(scenario: Scenario, path: Path) -> bool:
         with np.load(given, allow_pickle=False) as file:
             starts, layout = file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
     except (OSError, ValueError, KeyError, DecodeError, zipfile.BadZipFile):
-        return False  # other contents, and what is wrong with them, are for `agent model`
-    wanted = (scenario.strategy.starts, layout.size)
-    if starts.shape != wanted:
+        return False  # `agent model` judges other contents and reports what is wrong
+    expected = (scenario.strategy.starts, layout.size)
+    if starts.shape != expected:
         raise UserError(
-            f"task.init {given}: starts has shape {starts.shape}, {wanted} is wanted; make it anew with `agent model`"
+            f"task.init {given}: starts has shape {starts.shape}, expected {expected}; "
+            "create it again with `agent model`"
         )
     write_atomically(path, Path(given).read_bytes())
     return True
 
 
 def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -> Setup:
-    """What the scenario tells its strategy."""
+    """The setup that a scenario gives its strategy; `starts` are its initial models, float32 (d,) each."""
     return Setup(
         tuple(starts),
         layout,
@@ -226,19 +232,24 @@ def setup_of(scenario: Scenario, starts: Sequence[np.ndarray], layout: Layout) -
 
 
 def tail(path: Path, lines: int = 12) -> str:
-    """The end of a child's log, for an error message."""
-    return (
-        "\n".join(path.read_text(errors="replace").splitlines()[-lines:]) if path.exists() else ""
-    )
+    """The last lines of a child's log, for an error message."""
+    if not path.exists():
+        return ""
+    text = path.read_text(errors="replace")
+    return "\n".join(text.splitlines()[-lines:])
 
 
 @asynccontextmanager
 async def _child(
     command: Sequence[str], log: Path, *, talks: bool, settings: Mapping[str, str] = NO_SETTINGS
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m command`; stopped by closing its standard input and SIGTERM when the block ends.
+    """Run `python -m command` for as long as the block lasts; then close its stdin and send SIGTERM.
 
-    The first word of `command` is a module. `settings` go into its environment, which no other user may read.
+    Args:
+        command: a module, then its arguments
+        log: receives stderr, and stdout unless the child talks
+        talks: give us the child's stdout as a pipe
+        settings: for the child's environment, which no other user can read
     """
     with log.open("ab") as file:
         child = await asyncio.create_subprocess_exec(
@@ -247,7 +258,7 @@ async def _child(
             stdout=asyncio.subprocess.PIPE if talks else file,
             stderr=file,
             env=environment(**settings),
-            start_new_session=True,  # Ctrl-C is for us; we end our children ourselves
+            start_new_session=True,  # Ctrl-C must reach us alone: we end our children
         )
     try:
         yield child
@@ -261,7 +272,7 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         child.terminate()
     try:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(END_WITHIN_S):
             await child.wait()
     except TimeoutError:
         child.kill()

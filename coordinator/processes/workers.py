@@ -1,6 +1,7 @@
-"""Worker processes of a run without a network: the very processes that agents give their work to.
+"""Worker processes for a run without a broker: the same program that agents train in.
 
-`python -m covey.agent.worker.worker` is started as a program, for the coordinator imports neither `agent` nor torch.
+`python -m covey.agent.worker.worker` is started as a program, because the coordinator imports neither
+`agent` nor torch.
 """
 
 from __future__ import annotations
@@ -23,15 +24,27 @@ from covey.shared.wire.frames import Job, pack, read
 COMMAND = python("covey.agent.worker.worker")
 
 
-class Crew:
-    """`size` workers (0: one per core), as `with Crew(...) as crew`; leaving it ends them."""
+class WorkerPool:
+    """A fixed number of worker processes that take one job at a time each.
+
+    Use it as `with WorkerPool(size, log) as pool`; leaving the block kills the workers.
+
+    Args:
+        size: how many workers; 0 for one per core
+        log: the file that receives their stderr
+        command: the program to start, without the options of the user's consent
+    """
 
     def __init__(self, size: int, log: Path, command: Sequence[str] = COMMAND) -> None:
         self._size = size or os.cpu_count() or 1
-        self._log, self._command = log, tuple(command)
-        self._all: list[subprocess.Popen[bytes]] = []
-        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(self._size)
+        self._log = log
+        self._command = tuple(command)
+        self._workers: list[subprocess.Popen[bytes]] = []  # all of them, empty before the block
+        self._idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()  # those without a job
+        self._threads = ThreadPoolExecutor(self._size)  # one waits for each busy worker
+
+    def __repr__(self) -> str:
+        return f"WorkerPool(size={self._size}, idle={self._idle.qsize()}, log={str(self._log)!r})"
 
     def __enter__(self) -> Self:
         self._log.parent.mkdir(parents=True, exist_ok=True)
@@ -44,9 +57,9 @@ class Crew:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=one_thread,
-                    start_new_session=True,  # Ctrl-C is for us; we end our workers ourselves
+                    start_new_session=True,  # Ctrl-C must reach us alone: we end our workers
                 )
-                self._all.append(worker)
+                self._workers.append(worker)
                 self._idle.put(worker)
         return self
 
@@ -56,17 +69,17 @@ class Crew:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for worker in self._all:
+        for worker in self._workers:
             worker.kill()
             worker.wait()
         self._threads.shutdown(cancel_futures=True)
-        for worker in self._all:
+        for worker in self._workers:
             for pipe in (worker.stdin, worker.stdout):
                 with suppress(BrokenPipeError):  # half a job may still be in the buffer
                     pipe.close()  # type: ignore[union-attr]  # both are pipes
 
-    def ask(self, job: Job) -> Job:
-        """The answer to one job. Raises UserError where the worker ended in the middle of it."""
+    def call(self, job: Job) -> Job:
+        """Run one job and return its answer. Raises UserError if the worker dies during the job."""
         worker = self._idle.get()
         assert worker.stdin is not None  # noqa: S101 - both are pipes
         assert worker.stdout is not None  # noqa: S101
@@ -76,16 +89,16 @@ class Crew:
             worker.stdin.flush()
             answer = read(worker.stdout)
         except BrokenPipeError:
-            pass  # it is said below
+            pass  # there is no answer, which is reported below
         finally:
             self._idle.put(worker)
         if answer is None:
             raise UserError(
-                f"a worker ended in the middle of a job (killed, for its memory?); see {self._log}; "
-                "the same command goes on from here"
+                f"a worker process died during a job (out of memory?); see {self._log}. "
+                "Type the same command to continue"
             )
         return answer
 
-    def each(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        """The answers to many jobs, in their order, while the later ones are still at work."""
-        return self._threads.map(self.ask, jobs)
+    def map(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        """Run many jobs in parallel; yields their answers in the order of the jobs."""
+        return self._threads.map(self.call, jobs)

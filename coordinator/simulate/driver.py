@@ -14,7 +14,7 @@ from typing import Any
 
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
-from covey.coordinator.processes.workers import Crew
+from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
 from covey.coordinator.run.notices import AgentExcluded, Observer
 from covey.coordinator.run.options import Options
@@ -39,13 +39,13 @@ class Simulation(Driver):
     def __init__(
         self,
         run: Run,
-        crew: Crew,
+        pool: WorkerPool,
         sources: Mapping[ClientId, Job],
         observer: Observer,
         allowed: AllowedCode = NO_CODE,
     ) -> None:
         super().__init__(run, observer)
-        self._crew, self._sources, self._allowed = crew, sources, allowed
+        self._pool, self._sources, self._allowed = pool, sources, allowed
         for client in sources:
             self._folder(client).mkdir(parents=True, exist_ok=True)
             self._settle(client)
@@ -59,7 +59,7 @@ class Simulation(Driver):
         ordered = sorted(work, key=lambda item: places.get(item[0], len(places)))
         effects: list[Effect] = []
         for (client, _), answer in zip(
-            ordered, self._crew.each([self._job(*item) for item in ordered]), strict=True
+            ordered, self._pool.map([self._job(*item) for item in ordered]), strict=True
         ):
             if "failure" in answer:
                 raise UserError(f"{client}: {answer['failure']}")
@@ -116,22 +116,24 @@ def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str,
     check_code(scenario, options.allowed)
     with (
         prepared(scenario, options, in_process=True) as resume,
-        Crew(fleet.workers, options.folder / "workers.log") as crew,
+        WorkerPool(fleet.workers, options.folder / "workers.log") as pool,
     ):
-        return _run(scenario, replace(options, resume=resume), crew, observer)
+        return _run(scenario, replace(options, resume=resume), pool, observer)
 
 
 def simulate(
-    scenario: Scenario, options: Options, crew: Crew, observer: Observer
+    scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
 ) -> dict[str, Any]:
     """Run to the end, or on from where it was interrupted, and return the result. Raises UserError."""
     _simulated(scenario)
     check_code(scenario, options.allowed)
     with prepared(scenario, options, in_process=True) as resume:
-        return _run(scenario, replace(options, resume=resume), crew, observer)
+        return _run(scenario, replace(options, resume=resume), pool, observer)
 
 
-def _run(scenario: Scenario, options: Options, crew: Crew, observer: Observer) -> dict[str, Any]:
+def _run(
+    scenario: Scenario, options: Options, pool: WorkerPool, observer: Observer
+) -> dict[str, Any]:
     """`simulate` in a folder that is prepared."""
     fleet = _simulated(scenario)
     folder = options.folder.resolve()
@@ -139,15 +141,17 @@ def _run(scenario: Scenario, options: Options, crew: Crew, observer: Observer) -
     source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}
     if scenario.training.device not in ALWAYS_THERE:
         _done(
-            crew.ask({"job": "device", "wanted": scenario.training.device})
+            pool.call({"job": "device", "wanted": scenario.training.device})
         )  # said before anybody trains
-    _done(crew.ask({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
+    _done(pool.call({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
     sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
-    people = _people(scenario, crew, sources, observer)
+    people = _people(scenario, pool, sources, observer)
     if launch.wants_start(folder, scenario):
         allow = sorted(options.allowed.names)
         _done(
-            crew.ask({"job": "start", "source": source, "out": str(folder / START), "allow": allow})
+            pool.call(
+                {"job": "start", "source": source, "out": str(folder / START), "allow": allow}
+            )
         )
     setup, rules = launch.started(folder, scenario), rules_of(scenario)
     first: Sequence[Effect] = ()
@@ -159,7 +163,7 @@ def _run(scenario: Scenario, options: Options, crew: Crew, observer: Observer) -
         run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
     run.spool.durable = False
     try:
-        Simulation(run, crew, sources, observer, options.allowed).complete(people, first)
+        Simulation(run, pool, sources, observer, options.allowed).complete(people, first)
     except GivenUpError as error:
         raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
     return asyncio.run(finish(run, options.data_root, options.allowed))
@@ -180,11 +184,11 @@ def _simulated(scenario: Scenario) -> Fleet:
 
 
 def _people(
-    scenario: Scenario, crew: Crew, sources: Mapping[ClientId, Job], observer: Observer
+    scenario: Scenario, pool: WorkerPool, sources: Mapping[ClientId, Job], observer: Observer
 ) -> dict[ClientId, tuple[int, int]]:
     """Training and test samples of everybody whose data fits."""
     task = scenario.task.model_dump(mode="json")
-    found = crew.each(
+    found = pool.map(
         [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     )
     people = {}

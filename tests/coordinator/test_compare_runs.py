@@ -22,7 +22,7 @@ from covey.coordinator.commands.compare import (
     write_tables,
 )
 from covey.coordinator.compare.grid import Cell, Row, grid, summaries
-from covey.coordinator.processes.workers import Crew
+from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
@@ -52,10 +52,10 @@ class Watching:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
     """Two workers; torch is imported once for all tests."""
-    with Crew(2, tmp_path_factory.mktemp("crew") / "workers.log") as crew:
-        yield crew
+    with WorkerPool(2, tmp_path_factory.mktemp("pool") / "workers.log") as pool:
+        yield pool
 
 
 def compare_in_process(
@@ -218,17 +218,17 @@ def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path
         assert here[key] == there[key]
 
 
-class Tired(Crew):
-    """Another crew that gives up after so many reports."""
+class Interrupted(WorkerPool):
+    """A pool that is interrupted after this many reports."""
 
-    def __init__(self, crew: Crew, reports: int) -> None:
-        self._crew, self._left = crew, reports
+    def __init__(self, pool: WorkerPool, reports: int) -> None:
+        self._pool, self._left = pool, reports
 
-    def ask(self, job: Job) -> Job:
-        return self._crew.ask(job)
+    def call(self, job: Job) -> Job:
+        return self._pool.call(job)
 
-    def each(self, jobs: Iterable[Job]) -> Iterator[Job]:
-        for answer in self._crew.each(jobs):
+    def map(self, jobs: Iterable[Job]) -> Iterator[Job]:
+        for answer in self._pool.map(jobs):
             if "digest" in answer:
                 self._left -= 1
                 if self._left < 0:
@@ -237,14 +237,16 @@ class Tired(Crew):
 
 
 @pytest.mark.processes
-def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew) -> None:
+def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, pool: WorkerPool) -> None:
     scene = grid(scenario())[1].scenario
-    whole = simulate(scene, Options(tmp_path / "whole"), crew, lambda row: None)
-    tired = Tired(crew, 6 + 3 + 2)  # signatures, the first round, all but one of the second
+    whole = simulate(scene, Options(tmp_path / "whole"), pool, lambda row: None)
+    interrupted = Interrupted(
+        pool, 6 + 3 + 2
+    )  # signatures, the first round, all but one of the second
     with pytest.raises(KeyboardInterrupt):
-        simulate(scene, Options(tmp_path / "cut"), tired, lambda row: None)
+        simulate(scene, Options(tmp_path / "cut"), interrupted, lambda row: None)
     assert not (tmp_path / "cut" / "result.json").exists()
-    again = simulate(scene, Options(tmp_path / "cut", resume=True), crew, lambda row: None)
+    again = simulate(scene, Options(tmp_path / "cut", resume=True), pool, lambda row: None)
     assert model_bytes(tmp_path / "cut") == model_bytes(tmp_path / "whole")
     assert again["accuracy"] == whole["accuracy"]  # E-last is measured with the agents' memories
 
@@ -252,7 +254,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path: Path, crew: Crew
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [NotImplementedError, RecursionError, RuntimeError])
 def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
-    kind: type[Exception], tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+    kind: type[Exception], tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fold(*_: Any) -> Any:
         raise kind("not yet")
@@ -261,16 +263,16 @@ def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
     with pytest.raises(
         UserError, match=f"given up after round 0: .* the fold failed: {kind.__name__}: not yet"
     ):
-        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), crew, lambda row: None)
+        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
 
 
 @pytest.mark.processes
 def test_a_run_that_is_given_up_says_why(
-    tmp_path: Path, crew: Crew, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])
     with pytest.raises(UserError, match="given up after round 0: 20 void rounds in a row"):
-        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), crew, lambda row: None)
+        simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
 
 
 def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
@@ -304,17 +306,17 @@ def test_faults_need_a_broker(tmp_path: Path) -> None:
         simulate(
             scenario(fleet=fleet),
             Options(tmp_path / "x"),
-            Crew(1, tmp_path / "log"),
+            WorkerPool(1, tmp_path / "log"),
             lambda row: None,
         )
     assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.processes
-def test_a_worker_that_ends_in_mid_job_is_told_of(tmp_path: Path) -> None:
+def test_a_worker_that_dies_during_a_job_is_reported(tmp_path: Path) -> None:
     dies = (sys.executable, "-c", "import sys; sys.stdin.buffer.read(4)")
     with (
-        Crew(1, tmp_path / "log", dies) as crew,
-        pytest.raises(UserError, match="ended in the middle of a job"),
+        WorkerPool(1, tmp_path / "log", dies) as pool,
+        pytest.raises(UserError, match="a worker process died during a job"),
     ):
-        crew.ask({"job": "inspect"})
+        pool.call({"job": "inspect"})

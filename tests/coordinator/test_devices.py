@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from pyarrow import parquet
 
-from covey.coordinator.processes.workers import Crew
+from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run import records
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.result import write_all
@@ -86,9 +86,9 @@ def test_settings_for_the_cpu_are_those_of_an_earlier_version() -> None:
 
 
 class NoGpu:
-    """Workers without a GPU; nothing else may be asked of them."""
+    """Workers without a GPU; they are given no other job."""
 
-    def ask(self, job: Job) -> Job:
+    def call(self, job: Job) -> Job:
         assert job == {"job": "device", "wanted": "cuda"}
         return {"failure": "training.device: torch can use no cuda here", "detail": ""}
 
@@ -101,4 +101,4 @@ def test_a_simulation_says_that_its_device_is_not_there_before_anybody_trains(
     )
     options = Options(tmp_path / "run")
     with pytest.raises(UserError, match=r"training\.device: torch can use no cuda here"):
-        driver.simulate(scene, options, cast(Crew, NoGpu()), lambda row: None)
+        driver.simulate(scene, options, cast(WorkerPool, NoGpu()), lambda row: None)

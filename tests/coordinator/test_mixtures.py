@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from covey.coordinator.processes.finish import finish
-from covey.coordinator.processes.workers import Crew
+from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.mixtures import cluster_accuracy, columns, membership, row_of
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
@@ -178,14 +178,14 @@ def scenario(strategy: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with Crew(1, tmp_path_factory.mktemp("crew") / "workers.log") as crew:
-        yield crew
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
+    with WorkerPool(1, tmp_path_factory.mktemp("pool") / "workers.log") as pool:
+        yield pool
 
 
 @pytest.mark.processes
 def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
-    tmp_path: Path, crew: Crew
+    tmp_path: Path, pool: WorkerPool
 ) -> None:
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(scenario({"name": "fuzzy"})))
@@ -199,7 +199,7 @@ def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
         "--json",
     ]
     ends_well(Program(arguments, tmp_path / "log"))
-    here = simulate(load(path), Options(tmp_path / "here"), crew, lambda row: None)
+    here = simulate(load(path), Options(tmp_path / "here"), pool, lambda row: None)
     there = json.loads((tmp_path / "wire" / "result.json").read_text())
     assert here["membership"] == there["membership"]
     assert here["cluster_accuracy"] == there["cluster_accuracy"]
@@ -224,12 +224,12 @@ def test_a_soft_method_ends_with_both_figures_over_a_broker_as_without_one(
 
 @pytest.mark.processes
 def test_memberships_that_are_known_have_no_error_and_their_clusters_know_their_own_superclass(
-    tmp_path: Path, crew: Crew
+    tmp_path: Path, pool: WorkerPool
 ) -> None:
     known = {f"agent-{i}": ([0.9, 0.1] if i < 2 else [0.1, 0.9]) for i in range(4)}
     scene = Scenario.model_validate(
         scenario({"name": "fuzzy", "variant": "fedavg+clusteredFL", "known": known})
     )
-    told = simulate(scene, Options(tmp_path / "run"), crew, lambda row: None)
+    told = simulate(scene, Options(tmp_path / "run"), pool, lambda row: None)
     assert told["membership"]["mse_sum"] == pytest.approx(0, abs=1e-12)
     assert told["membership"]["permutation"] == told["cluster_accuracy"]["permutation"] == [0, 1]
