@@ -1,0 +1,56 @@
+"""What README.md shows of `make run` is what the programs print."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SHOWN = re.search(r"```\n(broker: .*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
+TIMED = 7  # columns of the table from here on depend on the transport and the machine
+
+
+def coordinator(*words: str, folder: Path) -> str:
+    """What a command prints, on a screen as wide as the table."""
+    done = subprocess.run(
+        [sys.executable, "-m", "covey.coordinator.cli", *words],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "140", "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def rounds(text: str) -> list[str]:
+    """The lines of progress, one for each phase."""
+    return [line.strip() for line in text.splitlines() if re.match(r"round +\d+  \w+:", line)]
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    """The rows of the table by method, without what differs from run to run."""
+    rows = [line.strip("│ ").split("│") for line in text.splitlines() if line.startswith("│")]
+    return {row[0].strip(): [cell.strip() for cell in row[1:TIMED]] for row in rows}
+
+
+@pytest.mark.processes
+def test_the_readme_shows_what_make_run_prints(tmp_path: Path) -> None:
+    assert SHOWN is not None
+    recipe = (ROOT / "Makefile").read_text("utf-8").split("\nrun: ")[1].split("\n\n")[0]
+    commands = re.findall(r"\$\(BIN\)/coordinator (.+)", recipe)
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    printed = ""
+    for command in commands:
+        quick = ["--in-process"] if command.startswith("run ") else []
+        printed += coordinator(*command.split(), *quick, folder=tmp_path)
+    assert set(rounds(SHOWN[1])) <= set(rounds(printed))
+    assert len(rounds(SHOWN[1])) >= 4
+    assert {"fedclust", "fedavg"} <= cells(SHOWN[1]).keys()
+    assert cells(SHOWN[1]) == cells(printed)
