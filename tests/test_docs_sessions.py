@@ -1,0 +1,155 @@
+"""What the documentation shows as a session runs, page by page, as a reader would type it.
+
+All blocks of a page marked `console run` are run in order, in one folder that has the scenarios at first. Programs of a
+block marked `console run in the background` start together and live until the page ends: a reader has terminals for
+them. A block whose first line is a comment with a path (`# first.yaml`) is a file that the reader saves.
+The broker's usual port becomes a free one, and the home folder a new one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.processes import free_port
+from tests.test_docs import PAGES, ROOT
+
+USUAL_PORT = "1883"
+LIMIT_S = 420.0  # for all commands of one block
+LANGUAGES = r"console run in the background|console run|yaml|python|toml"
+FENCE = re.compile(rf"^```({LANGUAGES})[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"# ([\w/.-]+\.(?:yaml|py|toml))\n")
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """A file that the reader saves."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Commands:
+    """The commands of one block."""
+
+    lines: tuple[str, ...]
+    in_background: bool
+
+
+Step = SavedFile | Commands
+
+
+def steps(markdown: str) -> Iterator[Step]:
+    """What a reader of a page does, in order."""
+    for match in FENCE.finditer(markdown):
+        language, body = match[1], match[2]
+        name = FILE_NAME.match(body)
+        if language.startswith("console"):
+            lines = body.replace("\\\n", " ").splitlines()
+            commands = tuple(line[2:] for line in lines if line.startswith("$ "))
+            yield Commands(commands, in_background=language.endswith("background"))
+        elif name is not None:
+            yield SavedFile(name[1], body)
+
+
+def is_session(page: Path) -> bool:
+    return any(isinstance(step, Commands) for step in steps(page.read_text("utf-8")))
+
+
+SESSIONS = [page for page in PAGES if page.exists() and is_session(page)]
+
+
+def in_own_folder(folder: Path) -> dict[str, str]:
+    """An environment in which our programs are found and nothing of the reader's own home is touched."""
+    programs = str(Path(sys.executable).parent)
+    paths = [str(folder), str(ROOT), str(ROOT / "src")]
+    return {
+        **os.environ,
+        "HOME": str(folder / "home"),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(paths),
+        "COLUMNS": "140",
+    }
+
+
+def started(command: str, folder: Path, log: Path) -> subprocess.Popen[bytes]:
+    """A program that lives until the page ends."""
+    with log.open("ab") as file:
+        return subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=folder,
+            env=in_own_folder(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+        )
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("page", SESSIONS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_the_sessions_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    (tmp_path / "home").mkdir()
+    text = page.read_text("utf-8").replace(USUAL_PORT, str(free_port()))
+    log = tmp_path / "background.log"
+    log.touch()
+    with ExitStack() as stack:
+        for step in steps(text):
+            match step:
+                case SavedFile(name, content):
+                    path = tmp_path / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(content, "utf-8")
+                case Commands(lines, in_background=True):
+                    for line in lines:
+                        stack.callback(ended, started(line, tmp_path, log))
+                case Commands(lines):
+                    run(lines, tmp_path, log)
+
+
+def run(lines: tuple[str, ...], folder: Path, log: Path) -> None:
+    """Run the commands of one block; the first one that fails fails the test."""
+    script = "\n".join(["set -euo pipefail", *lines])
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env=in_own_folder(folder),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{log.read_text('utf-8')[-3000:]}"
+
+
+def test_the_steps_of_a_page_are_found_in_order() -> None:
+    page = (
+        "```yaml\n# a.yaml\nname: a\n```\n"
+        "```yaml\nname: shown only\n```\n"
+        "```console run in the background\n$ broker up\n```\n"
+        "```console run\n$ one \\\n  two\noutput\n$ three\n```\n"
+        "```sh\n$ shown only\n```\n"
+    )
+    assert list(steps(page)) == [
+        SavedFile("a.yaml", "# a.yaml\nname: a\n"),
+        Commands(("broker up",), in_background=True),
+        Commands(("one    two", "three"), in_background=False),
+    ]
