@@ -27,11 +27,7 @@ from covey.shared.scenario.describe import methods, schema
 
 Json = dict[str, Any]
 
-PROGRAMS = {
-    "coordinator": "covey.coordinator.cli:main",
-    "agent": "covey.agent.cli:app",
-    "broker": "covey.broker.cli:app",
-}
+PROGRAMS = ("coordinator", "agent", "broker")
 
 # What a value counts or measures, by key. A key that ends in `_s` is in seconds; one that is not here has no unit.
 UNITS = {
@@ -188,11 +184,10 @@ def _unit(key: str, described: Json) -> str:
 def commands_page() -> str:
     """Every command of the three programs with its arguments and options."""
     lines: list[str] = []
-    for program, where in PROGRAMS.items():
-        module, _, attribute = where.partition(":")
-        tree = get_command(getattr(import_module(module), attribute))
+    for program in PROGRAMS:
+        tree: Any = get_command(import_module(f"covey.{program}.cli").app)
         lines += ["", f"## {program}", "", _help_text(tree)]
-        for name, command in tree.commands.items():  # type: ignore[attr-defined]
+        for name, command in tree.commands.items():
             if not command.hidden:
                 lines += _command(f"{program} {name}", command)
     return "\n".join(lines)
