@@ -11,86 +11,94 @@ from covey.shared.scenario.section import Section
 
 
 class MaxSamples(Section):
-    """How many examples a report may count with. The cap binds claims, not what an agent trains on."""
+    """The largest number of examples that a report may count with. It limits the weight, not the training."""
 
-    absolute: int | None = Field(None, ge=1, description="a fixed number; null: none")
+    absolute: int | None = Field(
+        None, ge=1, description="A fixed number of examples. null: no such limit."
+    )
     times_median: float | None = Field(
         100.0,
         ge=1,
-        description="a multiple of the median claim of the reports that are folded together; null: none",
+        description="A multiple of the median number of examples in the reports that are averaged together. null: no such "
+        "limit. The default affects only claims far beyond all others.",
     )
 
 
 class Clip(Section):
-    """How far a report may move away from the model that its order named. Longer steps are shortened."""
+    """The longest step that a report may take from the model that its order named. Longer steps are shortened."""
 
-    norm: float | None = Field(None, gt=0, description="a fixed Euclidean norm; null: none")
+    norm: float | None = Field(None, gt=0, description="A fixed Euclidean norm. null: no limit.")
     times_median: float | None = Field(
         None,
         gt=0,
-        description="a multiple of the median norm of the reports on the same model; null: none",
+        description="A multiple of the median norm of the reports on the same model. null: no limit.",
     )
 
     @model_validator(mode="after")
     def _one_limit(self) -> Self:
         if self.norm is not None and self.times_median is not None:
-            raise ValueError("norm and times_median limit the same step: give one of them")
+            raise ValueError("norm and times_median both limit the same step; set only one of them")
         return self
 
 
 class Aggregation(Section):
-    """What keeps a few agents from owning the model. Applies to every method, in every cluster, before each fold."""
+    """Limits on the influence of single agents. They apply to every method, in every cluster, before averaging."""
 
     rule: Rule = Field(
         "mean",
-        description="mean weighs by samples; trimmed_mean, median, krum, multi_krum and geometric_median count all "
-        "reports of a cluster alike and resist some that lie",
+        description="How reports become one model. mean weighs them by examples, as the methods' papers do; trimmed_mean, "
+        "median, krum, multi_krum and geometric_median weigh all reports of a cluster equally and resist some false ones.",
     )
-    max_samples: MaxSamples = MaxSamples()
-    clip: Clip = Clip()
+    max_samples: MaxSamples = Field(
+        MaxSamples(), description="The largest number of examples that a report may count with."
+    )
+    clip: Clip = Field(Clip(), description="The longest step that a report may take.")
     trim: float = Field(
         0.2,
         ge=0,
         lt=0.5,
-        description="trimmed_mean: share of reports dropped on each side of a value, rounded up",
+        description="trimmed_mean: share of reports that is dropped on each side of a value, rounded up.",
     )
     liars: float = Field(
         0.2,
         ge=0,
         lt=0.5,
-        description="krum, multi_krum: share of a cluster's reports that may lie, rounded up",
+        description="krum, multi_krum: share of a cluster's reports that may be false, rounded up.",
     )
     keep: int | None = Field(
         None,
         ge=1,
-        description="multi_krum: reports that are averaged; null: all but those that may lie",
+        description="multi_krum: number of reports that are averaged. null: all except those that may be false.",
     )
     iterations: int = Field(
-        50, ge=1, le=1000, description="geometric_median: most iterations of Weiszfeld"
+        50,
+        ge=1,
+        le=1000,
+        description="geometric_median: maximum number of iterations of Weiszfeld's algorithm.",
     )
     eps: float = Field(
         1e-4,
         gt=0,
-        description="geometric_median: stop when the centre moves by less than this share of a distance",
+        description="geometric_median: stop when the centre moves by less than this share of a distance.",
     )
     refuse_beyond: float | None = Field(
         100.0,
         gt=1,
-        description="refuse a report whose step is this many times as long as the median step of its cluster and as the "
-        "model itself; null: never",
+        description="Refuse a report whose step is this many times longer than both the median step of its cluster and the "
+        "model itself. null: never. The default refuses only steps that no honest training takes.",
     )
     quarantine_after: int | None = Field(
         3,
         ge=1,
-        description="an agent whose reports were refused in so many steps is invited no more; null: never",
+        description="Stop inviting an agent after its reports were refused in this many steps. null: never.",
     )
 
     @property
     def clips(self) -> bool:
-        """Are steps shortened at all?"""
+        """Whether any step is shortened."""
         return self.clip.norm is not None or self.clip.times_median is not None
 
     @property
     def average(self) -> Average:
-        """What folds call in place of the weighted mean."""
+        """The average that folds use in place of the weighted mean."""
         return Average(self.rule, self.trim, self.liars, self.keep, self.iterations, self.eps)

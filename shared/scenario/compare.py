@@ -2,148 +2,183 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
 from covey.shared.scenario.partition import Partition
-from covey.shared.scenario.section import Section, Share
+from covey.shared.scenario.section import Section, Share, repeated
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Name
 
 Metric = Literal["last", "server", "tuned", "global", "newcomers"]
+JsonSchema = dict[str, Any]
 
 
-class Method(Section):
+class _WrittenFlat(Section):
+    """A section around another one, whose keys people write side by side.
+
+    In {label: four, name: fedclust, n_clusters: 4} the key `label` belongs to the outer section, and all keys
+    that the outer section does not have belong to the inner one. The nested form is accepted too.
+    """
+
+    inner_field: ClassVar[str]  # the field that holds the inner section, a union of named sections
+
+    @model_validator(mode="before")
+    @classmethod
+    def _nest(cls, data: Any) -> Any:
+        """Turn the flat form into the nested one; the name of the inner section is the usual label."""
+        if not isinstance(data, dict) or cls.inner_field in data:
+            return data
+        outer = {key: value for key, value in data.items() if key in cls.model_fields}
+        inner = {key: value for key, value in data.items() if key not in outer}
+        return {"label": inner.get("name"), **outer, cls.inner_field: inner}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchema:
+        """One flat form for each member of the inner union, and the nested form."""
+        nested = handler.resolve_ref_schema(handler(core))
+        properties = nested["properties"]
+        outer = {key: value for key, value in properties.items() if key != cls.inner_field}
+        forms = []
+        for reference in _union_members(properties[cls.inner_field]):
+            member = handler.resolve_ref_schema(reference)
+            flat = {
+                **member,
+                "properties": {**member["properties"], **outer},
+                "required": ["name", *member.get("required", [])],
+            }
+            forms.append(flat)
+        return {"description": nested["description"], "anyOf": [*forms, nested]}
+
+
+def _union_members(union: JsonSchema) -> list[JsonSchema]:
+    """References to the named sections of a union. Other alternatives, such as a file's path, are left out."""
+    members: list[JsonSchema] = []
+    for alternative in union.get("anyOf", [union]):
+        members += alternative.get("oneOf", [])
+    return members
+
+
+class Method(_WrittenFlat):
     """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}."""
 
+    inner_field: ClassVar[str] = "strategy"
+
     label: Name = Field(
-        description="what the tables and the folder are called; the method's name where none is given"
+        description="Name of the column and of its folder. By default the name of the method."
     )
-    strategy: AnyStrategy = Field(description="name and hyper-parameters")
-    training: dict[str, Any] = Field({}, description="laid over the scenario's training section")
+    strategy: AnyStrategy = Field(description="The method and its hyper-parameters.")
+    training: dict[str, Any] = Field(
+        {}, description="Settings that replace those of the training section for this method."
+    )
     model_options: dict[str, Any] = Field(
-        {}, description="laid over task.model.options, e.g. {head: null}"
+        {},
+        description="Options that replace those of task.model.options for this method, for example {head: null}.",
     )
     metric: Metric | None = Field(
-        None, description="in place of compare.metric, e.g. global for a single model"
+        None,
+        description="Figure of this method that is compared, for example global for a single model. null: compare.metric.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _flat(cls, data: Any) -> Any:
-        return _nested(cls, "strategy", data)
 
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return _flat_or_nested("strategy", core, handler)
-
-
-class Split(Section):
+class Split(_WrittenFlat):
     """A partition of a comparison, written flat: {label: skew20, name: label_skew, share: 0.2, target: 0.75}."""
 
+    inner_field: ClassVar[str] = "partition"
+
     label: Name = Field(
-        description="what the tables and the folder are called; the rule's name where none is given"
+        description="Name of the table and of its folder. By default the name of the rule."
     )
-    partition: Partition | str = Field(description="in place of fleet.partition")
-    published: dict[str, float] = Field({}, description="as compare.published")
-    target: Share | None = Field(None, description="as compare.target")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _flat(cls, data: Any) -> Any:
-        return _nested(cls, "partition", data)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        return _flat_or_nested("partition", core, handler)
-
-
-def _nested(section: type[Section], inner: str, data: Any) -> Any:
-    """What was written flat: keys that are none of the section's own are those of the section in it."""
-    if not isinstance(data, dict) or inner in data:
-        return data
-    own = {key: value for key, value in data.items() if key in section.model_fields}
-    rest = {key: value for key, value in data.items() if key not in own}
-    return {"label": rest.get("name"), **own, inner: rest}
-
-
-def _flat_or_nested(inner: str, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-    """The JSON schema of what `_nested` takes: one form for each member of the inner union, and the nested form."""
-    nested = handler.resolve_ref_schema(handler(core))
-    own = {key: value for key, value in nested["properties"].items() if key != inner}
-    union = nested["properties"][inner]
-    members = [
-        handler.resolve_ref_schema(ref)
-        for kind in union.get("anyOf", [union])
-        for ref in kind.get("oneOf", [])
-    ]
-    flat = [
-        {
-            **member,
-            "properties": {**member["properties"], **own},
-            "required": ["name", *member.get("required", [])],
-        }
-        for member in members
-    ]
-    return {"description": nested["description"], "anyOf": [*flat, nested]}
+    partition: Partition | str = Field(
+        description="The rule or file that replaces fleet.partition."
+    )
+    published: dict[str, float] = Field(
+        {}, description="Published figures for this partition, as compare.published."
+    )
+    target: Share | None = Field(
+        None, description="Accuracy to reach on this partition, as compare.target."
+    )
 
 
 class Compare(Section):
-    """Every method on every partition and seed. The cells of one seed and partition share the partition, the initial
+    """Every method on every partition with every seed. Cells with the same seed and partition share the initial
     weights and the draws."""
 
-    methods: tuple[Method, ...]
+    methods: tuple[Method, ...] = Field(description="The methods to compare, at least one.")
     partitions: tuple[Split, ...] = Field(
-        (), description="in place of fleet.partition, one after another; empty: it alone"
+        (),
+        description="Partitions that replace fleet.partition, one after another. Empty: only fleet.partition.",
     )
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (1, 2, 3)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (1, 2, 3),
+        description="Seeds of the runs. The default gives a mean and a deviation at three times the cost of one run.",
+    )
     published: dict[str, float] = Field(
-        {}, description="by label: the figure that is printed beside ours, in percent"
+        {}, description="Published figure of each method by label, in percent, shown next to ours."
     )
     metric: Metric = Field(
         "last",
-        description="what the published figure is: a mode's macro average; global: E-server's micro one, over all agents' "
-        "test samples together (one that several agents hold counts for each); newcomers: E-tuned of the newcomers",
+        description="The compared figure. last, server, tuned: macro average of that evaluation mode; global: micro average "
+        "of E-server over all agents' test samples (a sample that several agents hold counts for each); newcomers: E-tuned "
+        "of the newcomers.",
     )
     layout: Literal["modes", "averages"] = Field(
         "modes",
-        description="columns of the tables: a mode of evaluation each, or micro and macro accuracy and F1 in `metric`'s mode",
+        description="Columns of the tables: one per evaluation mode, or micro and macro accuracy and F1 in the mode of "
+        "metric.",
     )
     target: float | None = Field(
-        None, gt=0, le=1, description="count the rounds until the accuracy gets there"
+        None,
+        gt=0,
+        le=1,
+        description="Count the rounds until the accuracy reaches this share. null: do not count.",
     )
 
     @model_validator(mode="after")
-    def _labels_are_names_of_methods(self) -> Self:
-        labels = [method.label for method in self.methods]
-        if not labels or not self.seeds:
-            raise ValueError("at least one method and one seed are wanted")
-        twice = sorted({label for label in labels if labels.count(label) > 1})
-        if twice:
-            raise ValueError(f"methods {twice} stand there twice: give each a label of its own")
+    def _methods_and_seeds_are_distinct(self) -> Self:
+        labels = self._method_labels
+        if not labels:
+            raise ValueError("methods is empty; list at least one method")
+        if not self.seeds:
+            raise ValueError("seeds is empty; list at least one seed")
+        if twice := repeated(labels):
+            raise ValueError(f"methods {twice} occur more than once; give each a label of its own")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds {list(self.seeds)}: each is wanted once")
-        splits = [split.label for split in self.partitions]
-        if len(set(splits)) < len(splits) or set(splits) & set(labels):
+            raise ValueError(f"seeds {list(self.seeds)} repeat a seed; list each seed once")
+        return self
+
+    @model_validator(mode="after")
+    def _partitions_are_distinct(self) -> Self:
+        labels = [split.label for split in self.partitions]
+        if repeated([*self._method_labels, *labels]):
             raise ValueError(
-                f"partitions {splits}: give each a label of its own, other than the methods'"
+                f"partitions {labels} need labels of their own; no two may be equal, or equal to that of a method"
             )
         if self.partitions and (self.published or self.target is not None):
             raise ValueError(
-                "published and target are said for each of the partitions, not for all"
+                "published and target apply to one partition; set them in each entry of partitions instead"
             )
-        strangers = sorted({name for published in self.figures for name in published} - set(labels))
-        if strangers:
-            raise ValueError(f"published names {strangers}; the methods are {labels}")
+        return self
+
+    @model_validator(mode="after")
+    def _published_figures_have_a_method(self) -> Self:
+        published = {label for figures in self.figures for label in figures}
+        unknown = sorted(published - set(self._method_labels))
+        if unknown:
+            raise ValueError(
+                f"published names {unknown}; expected labels of the methods {self._method_labels}"
+            )
         return self
 
     @property
+    def _method_labels(self) -> list[str]:
+        return [method.label for method in self.methods]
+
+    @property
     def figures(self) -> list[dict[str, float]]:
-        """All published figures, by label."""
+        """All published figures by label: those of the comparison, then those of each partition."""
         return [self.published, *(split.published for split in self.partitions)]

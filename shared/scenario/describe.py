@@ -1,12 +1,13 @@
-"""A scenario back to YAML, its JSON schema, and the list of methods with their parameters."""
+"""A scenario written back to YAML, its JSON schema, and the list of methods with their parameters."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, get_args, get_origin
 
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from covey.shared.scenario.explain import fields, members, name_of
+from covey.shared.scenario.introspection import fields, members, name_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import render
 from covey.shared.strategies.base import Strategy
@@ -14,12 +15,12 @@ from covey.shared.strategies.registry import AnyStrategy
 
 
 def dump(scenario: Scenario) -> str:
-    """Complete YAML: every default spelled out, in the order of the fields; `load` gives an equal scenario."""
+    """Complete YAML with all defaults, in the order of the fields. `load` reads an equal scenario from it."""
     return render(scenario.model_dump(by_alias=True))
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a scenario, for editors."""
+    """The JSON schema of a scenario file, for editors and for the reference of its keys."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **Scenario.model_json_schema(by_alias=True),
@@ -27,24 +28,19 @@ def schema() -> dict[str, Any]:
 
 
 def methods() -> list[dict[str, Any]]:
-    """Every training method by name: summary, source, and parameters with type, default and description."""
+    """Every training method, sorted by name, as JSON.
+
+    Returns:
+        One object per method: name, summary, source (paper), and parameters with type, default and description.
+    """
     return [_method(kind) for kind in sorted(members(AnyStrategy), key=name_of)]
 
 
 def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:
-    parameters = [
-        {
-            "name": name,
-            "type": _type_text(info.annotation),
-            "default": to_jsonable_python(
-                None if info.is_required() else info.get_default(call_default_factory=True)
-            ),
-            "required": info.is_required(),
-            "description": info.description or "",
-        }
-        for name, info in fields(kind).items()
-        if name != "name"
-    ]
+    parameters = []
+    for name, info in fields(kind).items():
+        if name != "name":  # chooses the method, and is no parameter of it
+            parameters.append(_parameter(name, info))
     return {
         "name": name_of(kind),
         "summary": kind.summary,
@@ -53,19 +49,36 @@ def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:
     }
 
 
+def _parameter(name: str, info: FieldInfo) -> dict[str, Any]:
+    default = None
+    if not info.is_required():
+        default = info.get_default(call_default_factory=True)
+    return {
+        "name": name,
+        "type": _type_text(info.annotation),
+        "default": to_jsonable_python(default),
+        "required": info.is_required(),
+        "description": info.description or "",
+    }
+
+
 def _type_text(annotation: Any) -> str:
-    """A type as a reader of YAML would say it."""
-    words = []
+    """A type in the words of a reader of YAML, such as "float | null"."""
+    words: list[str] = []
     for member in members(annotation):
-        if get_origin(member) is Literal:
-            words += [str(choice) for choice in get_args(member)]
-        elif get_origin(member) is not None:
-            inner = [
-                _type_text(argument) for argument in get_args(member) if argument is not Ellipsis
-            ]
-            words.append(f"{get_origin(member).__name__} of {', '.join(dict.fromkeys(inner))}")
-        else:
-            words.append(
-                "null" if member is type(None) else getattr(member, "__name__", str(member))
-            )
+        words += _member_texts(member)
     return " | ".join(words)
+
+
+def _member_texts(member: Any) -> list[str]:
+    if member is type(None):
+        return ["null"]
+    origin = get_origin(member)
+    arguments = get_args(member)
+    if origin is Literal:
+        return [str(choice) for choice in arguments]
+    if origin is None:
+        return [getattr(member, "__name__", str(member))]
+    inner = [_type_text(argument) for argument in arguments if argument is not Ellipsis]
+    distinct = dict.fromkeys(inner)
+    return [f"{origin.__name__} of {', '.join(distinct)}"]

@@ -12,46 +12,62 @@ from covey.shared.strategies.base import Batch, Decay, Momentum, Rate
 
 
 class Tune(Section):
-    """How mode E-tuned trains where it differs from the `training` section. null: as there."""
+    """Settings of fine-tuning (mode E-tuned) that differ from the training section. null: no difference."""
 
-    batch: Batch | None = Field(None, description="in place of training.batch")
-    lr: Rate | None = Field(None, description="in place of training.lr")
-    momentum: Momentum | None = Field(None, description="in place of training.momentum")
-    weight_decay: Decay | None = Field(None, description="in place of training.weight_decay")
+    batch: Batch | None = Field(
+        None, description="Mini-batch size of fine-tuning. null: training.batch."
+    )
+    lr: Rate | None = Field(None, description="Learning rate of fine-tuning. null: training.lr.")
+    momentum: Momentum | None = Field(
+        None, description="Momentum of fine-tuning. null: training.momentum."
+    )
+    weight_decay: Decay | None = Field(
+        None, description="Weight decay of fine-tuning. null: training.weight_decay."
+    )
 
     @model_validator(mode="before")
     @classmethod
-    def _what_fine_tuning_has_not(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and "epochs" in data:
-            raise ValueError("epochs of fine-tuning are evaluation.tune_epochs: set them there")
-        if isinstance(data, Mapping) and "lr_steps" in data:
+    def _refuse_keys_of_training(cls, data: Any) -> Any:
+        """Give a reason for two keys that a reader of the training section would expect here."""
+        if not isinstance(data, Mapping):
+            return data
+        if "epochs" in data:
+            raise ValueError("epochs is no key of this section; set evaluation.tune_epochs instead")
+        if "lr_steps" in data:
             raise ValueError(
-                "lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr"
+                "lr_steps counts rounds, and fine-tuning has no rounds; set the learning rate lr instead"
             )
         return data
 
     @model_serializer(mode="wrap")
-    def _given(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What differs, and nothing else: an empty section where nothing does."""
+    def _only_differences(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out every null, so that a section without differences is empty."""
         return {key: value for key, value in serialize(self).items() if value is not None}
 
 
 class Evaluation(Section):
-    """What is measured, and when."""
+    """Which figures are measured, and when."""
 
     every: int = Field(
-        0, ge=0, description="evaluate all agents after every so many rounds; 0: only at the end"
+        0,
+        ge=0,
+        description="Evaluate all agents each time this many rounds are complete. 0: only after the last round, which costs "
+        "the least.",
     )
-    tune_epochs: int = Field(1, ge=0, description="E_ft of mode E-tuned; 0: leave the mode out")
+    tune_epochs: int = Field(
+        1, ge=0, description="E_ft, epochs of fine-tuning in mode E-tuned. 0: leave the mode out."
+    )
     tune: Tune = Field(
         Tune(),
-        description="laid over the training section for E-tuned, e.g. {momentum: 0.5}; the schedule training.lr_steps and a "
-        "compared method's own training have no part in it",
+        description="Settings of fine-tuning that differ from the training section, for example {momentum: 0.5}. "
+        "training.lr_steps and the training settings of a compared method do not apply to fine-tuning.",
     )
     track: bool = Field(
         False,
-        description="measure every participant's test accuracy right after training, every round (E-best needs it)",
+        description="Measure the test accuracy of each participant right after its training, in every round. E-best needs "
+        "it. The default saves the time on the devices.",
     )
     weight: Literal["test", "total"] = Field(
-        "test", description="micro averages weigh agents by test samples or by all"
+        "test",
+        description="Weights of agents in micro averages: their test samples, or all their samples.",
     )

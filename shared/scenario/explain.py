@@ -1,184 +1,198 @@
-"""What pydantic says about a scenario, in the words of the person who wrote the file.
+"""Validation errors in the words of the person who wrote the file.
 
-Pydantic names the members of a union in its paths and complains once per member; a person wrote keys and wants
-to hear about each once, with the line and a guess at what was meant.
+Pydantic names the members of unions in its locations, and reports an error once per member. A person wrote keys, and
+needs each error once, with the line of the key and a guess at the intended name.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from dataclasses import dataclass
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
+from covey.shared.scenario.introspection import (
+    SectionType,
+    chosen,
+    fields,
+    name_of,
+    sections_around,
+    sections_in,
+    value_inside,
+)
 from covey.shared.scenario.yaml_source import Path, Source
 
-MAX_SEEN_LENGTH = 60
+MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
+SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
+# errors of these kinds say that a value is of another type: other members of its union may accept it
+OTHER_TYPE = ("_type", "literal_error", "_parsing")
 
 
-def explain(error: ValidationError, source: Source, root: type[BaseModel]) -> list[str]:
-    """One line per mistake: key path, what was seen, where, what is wanted."""
-    found: dict[Path, list[tuple[str, str]]] = {}
-    other_members: set[Path] = set()  # where members of a union complain that they were not meant
+@dataclass(frozen=True)
+class _Complaint:
+    """One error at one key: the value that was seen ("" if it does not matter), and the expectation."""
+
+    seen: str
+    expected: str
+
+
+def explain(error: ValidationError, source: Source, root: SectionType) -> list[str]:
+    """One line per error: key path, value, line of the file, and the expectation.
+
+    Args:
+        error: what pydantic raised for `source.data`.
+        source: the data and the places of its keys.
+        root: the section that was validated.
+    """
+    complaints: dict[Path, list[_Complaint]] = {}
+    of_other_members: set[Path] = set()
     for item in error.errors(include_url=False):
-        path, in_member = _path(item["loc"], source.data, item["type"] == "missing")
-        if item["type"].startswith("union_tag"):
-            path = (*path, "name")
-        if in_member and item["type"].endswith(("_type", "literal_error", "_parsing")):
-            other_members.add(path)
-        found.setdefault(path, []).append(_said(item, path, source, root))
-    spurious = {
-        path
-        for path in other_members
-        if any(other[: len(path)] == path != other for other in found)
-    }
-    return [_line(path, said, source) for path, said in found.items() if path not in spurious]
+        path, inside_union = _key_path(item, source.data)
+        if inside_union and item["type"].endswith(OTHER_TYPE):
+            of_other_members.add(path)
+        around = sections_around(path, source.data, root)
+        complaint = _complaint(item, path, around, source.data)
+        complaints.setdefault(path, []).append(complaint)
+    lines = []
+    for path, found in complaints.items():
+        # a union of a text and a section: if something inside the section is wrong, a section was meant
+        spurious = path in of_other_members and _any_below(path, complaints)
+        if not spurious:
+            lines.append(_line(path, found, source))
+    return lines
 
 
 def unknown(word: str, known: Iterable[str]) -> str:
-    """A guess at what was meant, or all that there is."""
+    """The hint for an unknown name: a similar known one, or the list of all."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, 1, 0.5) or [
-        name for name in names if word and word in name
-    ]
-    return f"did you mean {close[0]}?" if close else f"known: {', '.join(names)}"
+    similar = difflib.get_close_matches(word, names, 1, SIMILARITY)
+    if not similar and word:
+        similar = [name for name in names if word in name]
+    if similar:
+        return f"did you mean {similar[0]}?"
+    return f"known: {', '.join(names)}"
 
 
-def models_at(path: Path, data: Any, root: type[BaseModel]) -> list[type[BaseModel]]:
-    """The sections that may stand at this path; where a `name` in the data chooses one, that one."""
-    choices = [root]
-    for key in path:
-        if isinstance(data, Mapping):
-            choices = _chosen(choices, data)
-        annotations = [
-            info.annotation
-            for choice in choices
-            for name, info in fields(choice).items()
-            if name == key
-        ]
-        if not isinstance(key, int):
-            choices = [model for annotation in annotations for model in _models(annotation)]
-        data = _inside(data, key)
-    return _chosen(choices, data) if isinstance(data, Mapping) else choices
+# -- locations ---------------------------------------------------------------------------------------------------------
 
 
-def fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Fields of a section by the name that a file uses."""
-    return {info.alias or name: info for name, info in model.model_fields.items()}
+def _has(data: Any, key: str | int) -> bool:
+    if isinstance(data, Mapping):
+        return key in data
+    if isinstance(data, list) and isinstance(key, int):
+        return key < len(data)
+    return False
 
 
-def members(annotation: Any) -> list[Any]:
-    """The types that a (possibly annotated) union offers; of anything else, itself."""
-    if get_origin(annotation) is Annotated:
-        return members(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [member for argument in get_args(annotation) for member in members(argument)]
-    return [annotation]
+def _key_path(item: ErrorDetails, data: Any) -> tuple[Path, bool]:
+    """The keys of a location, and whether the error is inside a member of a union.
 
-
-def name_of(kind: type[BaseModel]) -> str:
-    """The `name` that chooses this member of a union."""
-    return str(kind.model_fields["name"].default)
-
-
-def _models(annotation: Any) -> list[type[BaseModel]]:
-    found = []
-    for member in members(annotation):
-        if isinstance(member, type) and issubclass(member, BaseModel):
-            found.append(member)
-        elif get_origin(member) is tuple:
-            found += _models(get_args(member)[0])
-    return found
-
-
-def _chosen(choices: Sequence[type[BaseModel]], data: Mapping[Any, Any]) -> list[type[BaseModel]]:
-    named = [
-        one
-        for one in choices
-        if "name" in one.model_fields and one.model_fields["name"].default == data.get("name")
-    ]
-    return named if named and len(choices) > 1 else list(choices)
-
-
-def _inside(data: Any, key: str | int) -> Any:
-    try:
-        return data[key]
-    except (KeyError, IndexError, TypeError):
-        return None
-
-
-def _path(location: tuple[str | int, ...], data: Any, missing: bool) -> tuple[Path, bool]:
-    """The keys among the words of a location; what is no key there names a member of a union."""
+    A location also names members of unions. These words are no keys of the data, so they are left out.
+    """
+    location = item["loc"]
+    is_missing = item["type"] == "missing"
     path: list[str | int] = []
-    skipped = False
-    for word in location:
-        there = isinstance(data, Mapping) and word in data
-        there = there or (isinstance(data, list) and isinstance(word, int) and word < len(data))
-        if there:
-            path.append(word)
-            data = data[word]
-        else:
-            skipped = True
-    if missing:
+    for key in location:
+        if _has(data, key):
+            path.append(key)
+            data = data[key]
+    inside_union = len(path) < len(location) and not is_missing
+    if is_missing:
         path.append(location[-1])
-    return tuple(path), skipped and not missing
+    if item["type"].startswith("union_tag"):
+        path.append("name")
+    return tuple(path), inside_union
 
 
-def _said(item: Any, path: Path, source: Source, root: type[BaseModel]) -> tuple[str, str]:
-    """What was seen, and what is wanted."""
-    around = models_at(path[:-1], source.data, root) if path else [root]
+def _any_below(path: Path, others: Iterable[Path]) -> bool:
+    depth = len(path)
+    longer = (other for other in others if len(other) > depth)
+    return any(other[:depth] == path for other in longer)
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _complaint(
+    item: ErrorDetails, path: Path, around: Sequence[SectionType], data: Any
+) -> _Complaint:
+    """The value that was seen at a path, and the expectation. `around`: the sections that may hold its last key."""
+    context = item.get("ctx", {})
     match item["type"]:
         case "extra_forbidden":
-            known = [*around, *_written_flat(item["loc"], path, around, source.data)]
-            return "unknown key", unknown(
-                str(path[-1]), {name for model in known for name in fields(model)}
-            )
+            key = str(path[-1])
+            known = _known_keys(item["loc"], path, around, data)
+            return _Complaint("unknown key", unknown(key, known))
         case "missing":
-            infos = [fields(model).get(str(path[-1])) for model in around]
-            described = [info.description for info in infos if info and info.description]
-            return "missing", f"wanted: {described[0]}" if described else "it has no default"
+            key = str(path[-1])
+            return _Complaint("missing", _required(key, around))
         case "union_tag_invalid":
-            tags = [tag.strip(" '\"") for tag in item["ctx"]["expected_tags"].split(",")]
-            return _short(item["ctx"]["tag"]), unknown(str(item["ctx"]["tag"]), tags)
+            tag = context["tag"]
+            names = context["expected_tags"].split(",")
+            known = {name.strip(" '\"") for name in names}
+            return _Complaint(_shortened(tag), unknown(str(tag), known))
         case "union_tag_not_found":
-            named = [model for model in around if "name" in model.model_fields]
-            return "missing", "known: " + ", ".join(sorted(map(name_of, named)))
+            members_with_name = [one for one in around if "name" in one.model_fields]
+            known = set(map(name_of, members_with_name))
+            return _Complaint("missing", f"known: {', '.join(sorted(known))}")
         case "value_error":
-            return "", str(item["ctx"]["error"])
-    bare_word = isinstance(item["input"], bool) and item["type"] == "string_type"
-    hint = (
-        ": YAML takes a bare yes, no, on, off for true or false, put it in quotes"
-        if bare_word
-        else ""
-    )
-    return _short(item["input"]), item["msg"].removeprefix("Input ") + hint
+            return _Complaint("", str(context["error"]))
+    expected = item["msg"].removeprefix("Input ")
+    is_bare_word = item["type"] == "string_type" and isinstance(item["input"], bool)
+    if is_bare_word:
+        expected += "; YAML reads unquoted yes, no, on, off as true or false: put it in quotes"
+    return _Complaint(_shortened(item["input"]), expected)
 
 
-def _written_flat(
-    location: Sequence[str | int], path: Path, around: Sequence[type[BaseModel]], data: Any
-) -> list[type[BaseModel]]:
-    """The section whose keys a person may write into the one around it, as those of a compared method's strategy."""
+def _required(key: str, around: Sequence[SectionType]) -> str:
+    """What a missing key is for, from its description."""
+    for section in around:
+        info = fields(section).get(key)
+        if info is not None and info.description:
+            return f"this key is required: {info.description}"
+    return "this key is required"
+
+
+def _known_keys(
+    location: Sequence[str | int], path: Path, around: Sequence[SectionType], data: Any
+) -> set[str]:
+    """The keys that are possible where an unknown key was found.
+
+    A compared method is written flat: the keys of its strategy lie next to its own. The location of an error names
+    the field of such an inner section, and the path of keys does not.
+    """
     for key in path[:-1]:
-        data = _inside(data, key)
-    skipped = [
-        info
-        for model in around
-        for name, info in fields(model).items()
-        if name in location and name not in path
-    ]
-    return _chosen([model for info in skipped for model in _models(info.annotation)], data or {})
+        data = value_inside(data, key)
+    inner = []
+    for section in around:
+        for name, info in fields(section).items():
+            is_written_flat = name in location and name not in path
+            if is_written_flat:
+                inner += sections_in(info.annotation)
+    known = set()
+    for section in [*around, *chosen(inner, data or {})]:
+        known |= fields(section).keys()
+    return known
 
 
-def _short(seen: Any) -> str:
+def _shortened(seen: Any) -> str:
     text = repr(seen)
-    return text if len(text) <= MAX_SEEN_LENGTH else text[:MAX_SEEN_LENGTH] + "..."
+    if len(text) > MAX_SEEN_LENGTH:
+        text = text[:MAX_SEEN_LENGTH] + "..."
+    return text
 
 
-def _line(path: Path, said: Sequence[tuple[str, str]], source: Source) -> str:
-    name = ".".join(map(str, path)) or "the file"
-    seen = ", ".join(filter(None, (said[0][0], source.place(path))))
-    wanted = ", or ".join(dict.fromkeys(text for _, text in said))
-    return f"{name}: {seen}; {wanted}" if seen else f"{name}: {wanted}"
+def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
+    """The line `key: seen, line 3; expectation`. Expectations of several members of a union are joined by "or"."""
+    key = ".".join(map(str, path)) or "the file"
+    seen = complaints[0].seen
+    place = source.place(path)
+    expectations = dict.fromkeys(complaint.expected for complaint in complaints)
+    expected = ", or ".join(expectations)
+    seen_at = ", ".join(filter(None, (seen, place)))
+    if not seen_at:
+        return f"{key}: {expected}"
+    return f"{key}: {seen_at}; {expected}"

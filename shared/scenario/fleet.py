@@ -11,77 +11,103 @@ from covey.shared.scenario.section import Section, Share
 
 
 class Timeline(Section):
-    """When certain agents (by index) come and go, in rounds. A newcomer joins; a returner leaves and returns."""
+    """Rounds in which certain agents come and go. A newcomer joins; a returning agent leaves and returns."""
 
-    agents: tuple[int, ...]
-    joins: int | None = Field(None, ge=0)
-    leaves: int | None = Field(None, ge=0)
-    returns: int | None = Field(None, ge=0)
+    agents: tuple[int, ...] = Field(description="Indices of the agents, counted from 0.")
+    joins: int | None = Field(
+        None, ge=0, description="Round in which the agents join. null: present from the start."
+    )
+    leaves: int | None = Field(
+        None, ge=0, description="Round in which the agents leave. null: they stay."
+    )
+    returns: int | None = Field(
+        None,
+        ge=0,
+        description="Round in which the agents return after leaving. null: they do not.",
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         if self.returns is not None and self.leaves is None:
-            raise ValueError("an agent that returns must leave first")
-        times = [time for time in (self.joins, self.leaves, self.returns) if time is not None]
-        if times != sorted(set(times)):
-            raise ValueError(f"joins, leaves, returns must be ascending rounds, not {times}")
+            raise ValueError("returns is set without leaves; set the round in which agents leave")
+        events = (self.joins, self.leaves, self.returns)
+        rounds = [round_ for round_ in events if round_ is not None]
+        if rounds != sorted(set(rounds)):
+            raise ValueError(f"joins, leaves, returns must be ascending rounds, not {rounds}")
         return self
 
 
 class Faults(Section):
-    """What goes wrong in a simulated fleet, on the scenario's seed."""
+    """Faults of a simulated fleet, drawn on the scenario's seed. The defaults cause none."""
 
-    die: Share = Field(0.0, description="chance that an invited agent is cut off in mid-round")
-    back_after_s: float = Field(1.0, ge=0, description="how long a dead agent stays away")
-    slow: Share = Field(0.0, description="share of agents that are slow")
-    slow_s: float = Field(2.0, ge=0, description="how much longer a slow agent takes per job")
-    late: Share = Field(0.0, description="share of agents that join only at late_round")
-    late_round: int = Field(2, ge=1)
+    die: Share = Field(
+        0.0, description="Probability that an invited agent loses its connection during a phase."
+    )
+    back_after_s: float = Field(
+        1.0, ge=0, description="Time until such an agent reconnects, in seconds."
+    )
+    slow: Share = Field(0.0, description="Share of agents that are slow.")
+    slow_s: float = Field(
+        2.0, ge=0, description="Additional time that a slow agent needs per job, in seconds."
+    )
+    late: Share = Field(0.0, description="Share of agents that join only at late_round.")
+    late_round: int = Field(2, ge=1, description="Round in which late agents join.")
 
 
 class Fleet(Section):
-    """A simulated fleet: real agents, in few processes on this machine, over a real broker."""
+    """A simulated fleet: real agents in a few processes on this machine, connected to a real broker."""
 
-    agents: int = Field(ge=1)
+    agents: int = Field(ge=1, description="Number of simulated agents, newcomers included.")
     data: str = Field(
         "digits",
-        description="digits (embedded), fashion-mnist, cifar10, cifar100, svhn, emnist-byclass, emnist-letters, "
-        "emnist-balanced, femnist, celeba, har, mnist-writer, or a path below the data root",
+        description="Data set that is divided among the agents: digits, fashion-mnist, cifar10, cifar100, svhn, "
+        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer, or a path below the data "
+        "root. The default comes with scikit-learn; the others lie in the data root.",
     )
     partition: Partition | str = Field(
-        Iid(), description="a rule, or .npz with train_idx/train_ptr and test_idx/test_ptr"
+        Iid(),
+        description="A partition rule such as {name: dirichlet, alpha: 0.5}, or an .npz file with the arrays train_idx, "
+        "train_ptr, test_idx and test_ptr.",
     )
     test_share: float = Field(
-        0.2, gt=0, lt=1, description="of data sets without a test split of their own"
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of examples that is held out for testing if the data set has no test part of its own.",
     )
     newcomers: int = Field(
         0,
         ge=0,
-        description="so many agents, the last ones, take part in no round: after the last round each gets a model by the "
-        "method's rule for newcomers, and mode E-tuned fine-tunes it",
+        description="Number of agents, the last ones, that take part in no round. After the last round the method assigns "
+        "each of them a model, and mode E-tuned fine-tunes it.",
     )
     limit: int | None = Field(
-        None, ge=1, description="use only so many examples of the data set, drawn on the seed"
+        None,
+        ge=1,
+        description="Use only this many examples of the data set, drawn on the seed. null: all.",
     )
-    workers: int = Field(0, ge=0, description="training processes; 0: one per core")
-    timeline: tuple[Timeline, ...] = ()
-    faults: Faults = Faults()
+    workers: int = Field(
+        0, ge=0, description="Number of training processes. 0: one per processor core."
+    )
+    timeline: tuple[Timeline, ...] = Field(
+        (), description="Agents that come and go during the run. Empty: all are present throughout."
+    )
+    faults: Faults = Field(Faults(), description="Faults that are simulated. The default is none.")
 
     @model_validator(mode="after")
-    def _somebody_is_no_newcomer(self) -> Self:
+    def _some_agents_are_no_newcomers(self) -> Self:
         if self.newcomers >= self.agents:
             raise ValueError(
-                f"newcomers {self.newcomers}: fewer than the fleet's {self.agents} agents are wanted"
+                f"newcomers is {self.newcomers}; expected fewer than the {self.agents} agents of the fleet"
             )
         return self
 
     @model_validator(mode="after")
     def _timeline_names_agents_of_the_fleet(self) -> Self:
-        strangers = sorted(
-            {i for line in self.timeline for i in line.agents if not 0 <= i < self.agents}
-        )
-        if strangers:
+        named = {index for line in self.timeline for index in line.agents}
+        unknown = sorted(named - set(range(self.agents)))
+        if unknown:
             raise ValueError(
-                f"timeline names agents {strangers}, the fleet has 0 to {self.agents - 1}"
+                f"timeline names agents {unknown}; expected indices from 0 to {self.agents - 1}"
             )
         return self

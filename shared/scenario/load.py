@@ -1,4 +1,4 @@
-"""A scenario from its file, as every program reads it: YAML in, a checked `Scenario` out.
+"""Read a scenario from its file, as every program does: YAML in, a validated `Scenario` out.
 
 Relative paths in a scenario (task.init, fleet.partition, rounds.participants) start at the scenario's own folder.
 """
@@ -7,148 +7,197 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from covey.shared.errors import UserError
-from covey.shared.scenario.explain import explain, members, models_at, name_of
+from covey.shared.scenario.explain import explain
+from covey.shared.scenario.introspection import members, models_at, name_of
 from covey.shared.scenario.partition import Partition
 from covey.shared.scenario.scenario import Scenario, named_files
 from covey.shared.scenario.yaml_source import MAX_BYTES, Path, Source, YamlError, parse
 
+EXPECTED = "expected the YAML file of a scenario"
+
+
+@dataclass(frozen=True)
+class _Override:
+    """A setting of the command line, such as "rounds.count=5"."""
+
+    text: str  # as it was typed
+    path: Path
+    value: Any
+
+    @property
+    def chooses_member(self) -> bool:
+        """Whether it may choose another member of a union, such as another method."""
+        return self.path[-1] == "name"
+
 
 def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Scenario:
-    """The scenario in a file, with overrides such as "rounds.count=5" laid over it.
+    """Read and validate a scenario.
 
-    Raises UserError that names the file and, one per line, every mistake with its key path and line.
+    Args:
+        path: the YAML file.
+        overrides: settings such as "rounds.count=5", which replace those of the file.
+
+    Raises:
+        UserError: with the name of the file and one line per error: key path, value, line, and expectation.
     """
-    path = pathlib.Path(path)
-    source, lost = _with_files(_laid_over(_read(path), overrides), path)
-    return _checked(path, source, lost)
+    file = pathlib.Path(path)
+    source = _with_overrides(_read(file), overrides)
+    missing_files = _resolve_files(source, file)
+    return _validated(file, source, missing_files)
 
 
 def load_without_files(path: str | pathlib.Path) -> Scenario:
-    """As `load`, on a machine where the files that the scenario names need not be."""
-    path = pathlib.Path(path)
-    source, _ = _with_files(_read(path), path)
-    return _checked(path, source, [])
+    """As `load`, on a machine that need not have the files which the scenario names."""
+    file = pathlib.Path(path)
+    source = _read(file)
+    _resolve_files(source, file)
+    return _validated(file, source, [])
 
 
-def _checked(path: pathlib.Path, source: Source, lost: list[str]) -> Scenario:
-    """The scenario; UserError with its mistakes and the files that are `lost`."""
+def _validated(file: pathlib.Path, source: Source, missing_files: list[str]) -> Scenario:
+    """The scenario; UserError with its errors, followed by the missing files."""
     try:
         scenario = Scenario.model_validate(source.data)
     except ValidationError as error:
-        raise _user_error(path, explain(error, source, Scenario) + lost) from None
-    if lost:
-        raise _user_error(path, lost)
+        errors = explain(error, source, Scenario)
+        raise _user_error(file, errors + missing_files) from None
+    if missing_files:
+        raise _user_error(file, missing_files)
     return scenario
 
 
-def _read(path: pathlib.Path) -> Source:
+def _read(file: pathlib.Path) -> Source:
     try:
-        with path.open("rb") as file:
-            content = file.read(
-                MAX_BYTES + 1
-            )  # of a file without end, such as a device, no more is read
-        if len(content) > MAX_BYTES:
-            raise UserError(f"{path}: longer than {MAX_BYTES} bytes; a scenario (YAML) is expected")
-        source = parse(content.decode("utf-8"))
+        text = _content(file).decode("utf-8")
+        source = parse(text)
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; a scenario (YAML) is wanted") from None
+        raise UserError(f"{file}: this file does not exist; {EXPECTED}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path}: cannot be read as text ({error}); a scenario (YAML) is wanted"
-        ) from None
+        raise UserError(f"{file}: cannot be read as text ({error}); {EXPECTED}") from None
     except YamlError as error:
-        raise _user_error(path, [str(error)]) from None
+        raise _user_error(file, [str(error)]) from None
+    if source.data is None:
+        raise UserError(f"{file}: the file is empty; {EXPECTED} with name, task and strategy")
     if not isinstance(source.data, dict):
-        seen = "nothing" if source.data is None else f"a {type(source.data).__name__}"
-        raise UserError(f"{path}: holds {seen}; keys such as name, task and strategy are wanted")
+        kind = type(source.data).__name__
+        raise UserError(
+            f"{file}: holds a {kind}; {EXPECTED} with keys such as name, task and strategy"
+        )
     return source
 
 
-def _user_error(path: pathlib.Path, mistakes: Sequence[str]) -> UserError:
-    if len(mistakes) == 1:
-        return UserError(f"{path}: {mistakes[0]}")
-    return UserError("\n  ".join([f"{path}: {len(mistakes)} mistakes", *mistakes]))
+def _content(file: pathlib.Path) -> bytes:
+    with file.open("rb") as opened:
+        content = opened.read(MAX_BYTES + 1)  # a device may have no end, so the read is bounded
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{file}: longer than {MAX_BYTES} bytes; {EXPECTED}")
+    return content
+
+
+def _user_error(file: pathlib.Path, errors: Sequence[str]) -> UserError:
+    if len(errors) == 1:
+        return UserError(f"{file}: {errors[0]}")
+    heading = f"{file}: {len(errors)} errors"
+    return UserError("\n  ".join([heading, *errors]))
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
 
 
-def _laid_over(source: Source, overrides: Sequence[str]) -> Source:
-    """The names of unions first: choosing another method must not drop a parameter given beside it."""
+def _with_overrides(source: Source, overrides: Sequence[str]) -> Source:
+    """The data changed in place, and the places of what was set.
+
+    The names of union members are set first: another method must not drop a parameter that is given with it.
+    """
+    parsed = [_parse_override(text) for text in overrides]
+    names = [override for override in parsed if override.chooses_member]
+    others = [override for override in parsed if not override.chooses_member]
     places = dict(source.places)
-    for override, path, value in sorted(
-        map(_split, overrides), key=lambda item: item[1][-1] != "name"
-    ):
-        _put(source.data, path, value)
-        places = {key: place for key, place in places.items() if key[: len(path)] != path}
-        places[path] = f"override {override}"
+    for override in [*names, *others]:
+        _put(source.data, override.path, override.value)
+        depth = len(override.path)
+        for place in list(places):
+            if place[:depth] == override.path:  # what was written there is replaced
+                del places[place]
+        places[override.path] = f"override {override.text}"
     return replace(source, places=places)
 
 
-def _split(override: str) -> tuple[str, Path, Any]:
-    key, equals, text = override.partition("=")
+def _parse_override(text: str) -> _Override:
+    key, equals, value_text = text.partition("=")
     words = key.strip().split(".")
     if not equals or not all(words):
         raise UserError(
-            f"override {override!r}: key=value is wanted, such as rounds.count=5 or strategy.name=fedavg"
+            f"override {text!r}: expected key=value, such as rounds.count=5 or strategy.name=fedavg"
         )
     try:
-        value = parse(text).data
+        value = parse(value_text).data
     except YamlError as error:
-        raise UserError(f"override {override!r}: the value is no YAML: {error}") from None
-    return override, tuple(int(word) if word.isdecimal() else word for word in words), value
+        raise UserError(f"override {text!r}: the value is not valid YAML: {error}") from None
+    path = tuple(int(word) if word.isdecimal() else word for word in words)
+    return _Override(text, path, value)
 
 
 def _put(data: Any, path: Path, value: Any) -> None:
-    """Set one key, making sections on the way. Another `name` in a union leaves none of the old one's fields."""
+    """Set one key, and create the sections around it. Another `name` in a union removes the old member's keys."""
+    *sections, last = path
     inside = data
-    for depth, key in enumerate(path[:-1], 1):
-        if not isinstance(_at(inside, key), dict | list):
+    for depth, key in enumerate(sections, start=1):
+        if not isinstance(_value_at(inside, key), dict | list):
             _set(inside, key, {}, path[:depth])
         inside = inside[key]
-    is_union = path[-1] == "name" and len(models_at(path[:-1], None, Scenario)) > 1
+    is_union = last == "name" and len(models_at(path[:-1], None, Scenario)) > 1
     if is_union and isinstance(inside, dict) and inside.get("name") != value:
         inside.clear()
-    _set(inside, path[-1], value, path)
+    _set(inside, last, value, path)
 
 
-def _at(inside: Any, key: str | int) -> Any:
+def _value_at(inside: Any, key: str | int) -> Any:
     if isinstance(inside, dict):
         return inside.get(key)
-    return inside[key] if isinstance(key, int) and key < len(inside) else None
+    if isinstance(key, int) and key < len(inside):
+        return inside[key]
+    return None
 
 
 def _set(inside: Any, key: str | int, value: Any, path: Path) -> None:
-    if isinstance(inside, list) and not (isinstance(key, int) and key < len(inside)):
-        raise UserError(
-            f"override {'.'.join(map(str, path))}: the list has {len(inside)} items, counted from 0"
-        )
+    if isinstance(inside, list):
+        is_index = isinstance(key, int) and key < len(inside)
+        if not is_index:
+            name = ".".join(map(str, path))
+            raise UserError(
+                f"override {name}: the list has {len(inside)} items; give an index, counted from 0"
+            )
     inside[key] = value
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _with_files(source: Source, scenario: pathlib.Path) -> tuple[Source, list[str]]:
-    """Paths made absolute in place, and a line for each file that is not there."""
-    lost = []
-    for (section, key), file in named_files(source.data, scenario.parent).items():
-        inside = source.data[section]
+def _resolve_files(source: Source, scenario: pathlib.Path) -> list[str]:
+    """Make the paths in the data absolute, in place. Returns a line for each file that does not exist."""
+    missing = []
+    files = named_files(source.data, scenario.parent)
+    for (section, key), file in files.items():
+        settings = source.data[section]
+        text = settings[key]
         if not file.is_file():
             place = source.place((section, key))
-            lost.append(
-                f"{section}.{key}: {inside[key]!r}, {place}; there is no file {file}{_rule_hint(inside[key])}"
-            )
-        inside[key] = str(file)
-    return source, lost
+            hint = _rule_hint(text)
+            missing.append(f"{section}.{key}: {text!r}, {place}; there is no file {file}{hint}")
+        settings[key] = str(file)
+    return missing
 
 
 def _rule_hint(text: str) -> str:
+    """A partition rule is a section, and people write its name alone."""
     rules = [name_of(member) for member in members(Partition)]
-    return f"; for the rule write {{name: {text}}}" if text in rules else ""
+    if text in rules:
+        return f"; to use the rule, write {{name: {text}}}"
+    return ""

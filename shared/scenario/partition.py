@@ -11,85 +11,120 @@ from covey.shared.scenario.section import Section
 TestRule = Annotated[
     Literal["view", "proportional"],
     Field(
-        description="view: an agent tests on all test samples of its labels; proportional: on as large a share of each "
-        "label's as it has of its training samples. Figures of the two cannot be compared"
+        description="Test samples of an agent. view: all test samples of the labels that it trains on; proportional: of each "
+        "label the same share as of the training samples. Figures of the two rules are not comparable."
     ),
 ]
 
 
 class Iid(Section):
+    """Every agent gets an equally large random part of the samples."""
+
     name: Literal["iid"] = "iid"
 
 
 class LabelSkew(Section):
-    """q = share * classes labels per agent; agent i owns label i mod classes and q - 1 more."""
+    """Every agent has q = share * classes labels: agent i has label i mod classes and q - 1 random others."""
 
     name: Literal["label_skew"] = "label_skew"
-    share: float = Field(0.2, gt=0, le=1)
+    share: float = Field(0.2, gt=0, le=1, description="Share of all labels that one agent has.")
     test: TestRule = "view"
 
 
 class Dirichlet(Section):
-    """Each class is shared out by proportions from Dir(alpha); an agent with n / N samples gets no more."""
+    """Each class is divided by proportions from Dir(alpha); an agent with an equal share of all samples gets no more."""
 
     name: Literal["dirichlet"] = "dirichlet"
     alpha: float = Field(
-        0.1, gt=0, description="the smaller, the fewer classes hold most of an agent's samples"
+        0.1,
+        gt=0,
+        description="Concentration of the proportions. The smaller it is, the fewer classes make up most of an agent's "
+        "samples.",
     )
     min_samples: int = Field(
-        10, ge=1, description="proportions are drawn again until no agent has fewer"
+        10,
+        ge=1,
+        description="Draw the proportions again until every agent has at least this many samples.",
     )
     version: Literal[1, 2] = Field(
         2,
-        description="how proportions become whole samples. 2: every agent expects its exact share; 1: rounded down as in "
-        "the public FedClust/PACFL suite, which leaves the last agent one sample of nearly every class",
+        description="How proportions become whole samples. 2: every agent's expected count is its exact share. 1: counts "
+        "are rounded down as in the public FedClust/PACFL suite, which gives the last agent one sample of nearly every "
+        "class; use it only to repeat published figures.",
     )
     test: TestRule = "view"
 
 
 class GroupedLabels(Section):
-    """Groups of agents with disjoint label sets; the truth is the group."""
+    """Groups of agents have disjoint sets of labels. The true cluster of an agent is its group."""
 
     name: Literal["grouped_labels"] = "grouped_labels"
-    groups: int = Field(2, ge=1)
+    groups: int = Field(2, ge=1, description="Number of groups, of nearly equal size.")
     test: TestRule = "view"
 
 
 class Rotation(Section):
-    """Group g sees its images turned by g * 360 / groups degrees; the truth is the group."""
+    """Agents of group g see their images rotated by g * 360 / groups degrees. The true cluster is the group."""
 
     name: Literal["rotation"] = "rotation"
-    groups: Literal[2, 4] = 2
+    groups: Literal[2, 4] = Field(
+        2, description="Number of groups: angles 0 and 180 degrees, or multiples of 90."
+    )
 
 
 class SuperclassMixture(Section):
-    """Half of the agents draw `major` of their samples from super-class 0, the others from super-class 1."""
+    """Half of the agents draw the share `major` of their samples from super-class 0, the others from super-class 1."""
 
     name: Literal["superclass_mixture"] = "superclass_mixture"
-    major: float = Field(0.7, gt=0.5, le=1)
-    first: tuple[int, ...] = Field((0, 1, 8, 9), description="labels of super-class 0")
-    second: tuple[int, ...] = Field((), description="labels of super-class 1; empty: all others")
+    major: float = Field(
+        0.7, gt=0.5, le=1, description="Share of an agent's samples from its main super-class."
+    )
+    first: tuple[int, ...] = Field(
+        (0, 1, 8, 9),
+        description="Labels of super-class 0. The default is the vehicles of CIFAR-10.",
+    )
+    second: tuple[int, ...] = Field(
+        (), description="Labels of super-class 1. Empty: all other labels."
+    )
 
 
 class ByGroup(Section):
-    """One agent per natural client of the data set: a writer, a person."""
+    """One agent per natural client of the data set, such as a writer or a person."""
 
     name: Literal["by_group"] = "by_group"
     min_samples: int = Field(
-        0, ge=0, description="of training and test together; clients with fewer are left out"
+        0,
+        ge=0,
+        description="Leave out clients with fewer samples than this, training and test together.",
     )
-    test_share: float = Field(0.2, gt=0, lt=1)
-    split: Literal["random", "time"] = "random"
+    test_share: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="Share of a client's samples that is held out for testing, if the data set's own test part lacks one of "
+        "the clients.",
+    )
+    split: Literal["random", "time"] = Field(
+        "random",
+        description="Which samples are held out: a random choice, or the last ones in time.",
+    )
     populations: dict[str, int] = Field(
         {},
-        description="agents taken from each known population, e.g. {hsf0: 100, hsf4: 100}; empty: all",
+        description="Number of agents from each population of the data set, for example {hsf0: 100, hsf4: 100}. Empty: "
+        "agents are chosen from all.",
     )
 
 
 class Quantity(Section):
+    """Agents have the same mix of classes and different amounts of data: sizes are proportions from Dir(alpha)."""
+
     name: Literal["quantity"] = "quantity"
-    alpha: float = Field(0.5, gt=0)
-    min_samples: int = Field(10, ge=1)
+    alpha: float = Field(
+        0.5,
+        gt=0,
+        description="Concentration of the sizes. The smaller it is, the more unequal they are.",
+    )
+    min_samples: int = Field(10, ge=1, description="Every agent has at least this many samples.")
 
 
 Partition = Annotated[

@@ -12,54 +12,77 @@ from covey.shared.scenario.section import Section
 class Rounds(Section):
     """Who takes part in a round and when it closes."""
 
-    count: int = Field(10, ge=1, description="R, rounds to fold; void rounds do not count")
+    count: int = Field(
+        10, ge=1, description="R, the number of rounds to complete. Void rounds do not count."
+    )
     participation: float = Field(
-        1.0, gt=0, le=1, description="C: max(floor(C * N), 1) agents are invited, N known agents"
+        1.0,
+        gt=0,
+        le=1,
+        description="C, the share of agents in a round: of N known agents, max(floor(C * N), 1) are invited. The default "
+        "invites every agent.",
     )
     agents: int | None = Field(
-        None, ge=1, description="m, invited agents per round; overrides participation"
+        None,
+        ge=1,
+        description="m, the number of agents that each round invites. null: participation determines it.",
     )
     participants: str | None = Field(
-        None, description=".json with a list per round of agent indices, instead of a draw"
+        None,
+        description="A .json file with one list of agent indices per round, to repeat the draws of another program. null: "
+        "the seed determines who is invited.",
     )
     over_select: float = Field(
-        1.0, ge=1, description="invite this many times m, close when m have reported"
+        1.0,
+        ge=1,
+        description="Invite this many times m agents and close the round when m of them have reported. The default invites "
+        "m, so that no agent trains for nothing.",
     )
-    refill: bool = Field(True, description="invite another agent in place of one that vanished")
-    quorum: int = Field(1, ge=1, description="a round with fewer reports is void and drawn again")
+    refill: bool = Field(True, description="Invite another agent when an invited one disconnects.")
+    quorum: int = Field(
+        1,
+        ge=1,
+        description="Minimum number of reports. A round with fewer is void: it changes no model and is drawn again.",
+    )
     deadline_s: float = Field(
-        600.0, gt=0, description="a round closes at the latest this long after it opened"
+        600.0, gt=0, description="Time limit of a round, in seconds after it opened."
     )
     grace_s: float | None = Field(
         None,
         ge=0,
-        description="once the quorum is there, wait at most this long for the rest; null: until no report has come for "
-        "half of deadline_s",
+        description="Time to wait for late reports once the quorum is reached, in seconds. null: the round closes when no "
+        "report has arrived for half of deadline_s.",
     )
     void_limit: int = Field(
-        20, ge=1, description="give up (resumable) after so many void attempts in a row"
+        20,
+        ge=1,
+        description="Stop the run after this many void attempts in a row. A stopped run can be resumed.",
     )
     start_agents: int | None = Field(
         None,
         ge=1,
-        description="agents that must be there before the first phase; null: the whole fleet, or 1",
+        description="Number of agents that must be online before the first phase. null: the whole simulated fleet, or 1 "
+        "without a fleet section.",
     )
     start_wait_s: float = Field(
         60.0,
         ge=0,
-        description="fleet: start with fewer after this; without a fleet the coordinator waits for ever",
+        description="Start a simulated fleet with fewer than start_agents after this time, in seconds. Without a fleet "
+        "section the coordinator waits without limit.",
     )
     absence_s: float = Field(
-        1.0, ge=0, description="an agent that is back within this time has not left"
+        1.0,
+        ge=0,
+        description="Ignore a lost connection when the agent is back within this time, in seconds.",
     )
     rollcall_s: float = Field(
-        10.0, gt=0, description="how long agents may take to answer a roll call"
+        10.0, gt=0, description="Time that agents have to answer a roll call, in seconds."
     )
 
     @model_validator(mode="after")
     def _quorum_is_within_the_cohort(self) -> Self:
         if self.agents is not None and self.quorum > self.agents:
             raise ValueError(
-                f"quorum {self.quorum} is more than the {self.agents} agents of a round"
+                f"quorum is {self.quorum}, but a round has {self.agents} agents; lower quorum or raise agents"
             )
         return self

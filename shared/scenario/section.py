@@ -10,6 +10,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """A part of a scenario: frozen, unknown keys refused, numbers finite."""
+    """A part of a scenario. It is frozen, refuses unknown keys and accepts finite numbers only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def repeated(items: list[str]) -> list[str]:
+    """The items that occur more than once, sorted, each of them once."""
+    return sorted({item for item in items if items.count(item) > 1})

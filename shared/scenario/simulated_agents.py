@@ -1,4 +1,4 @@
-"""The ids of simulated agents, and which of them are there when."""
+"""The ids of simulated agents, and which of them are present when."""
 
 from __future__ import annotations
 
@@ -7,33 +7,43 @@ from covey.shared.seeds import generator
 
 
 def agent_name(index: int, agents: int) -> str:
-    """The id of a simulated agent: padded, so that ids sort like indices."""
-    return f"agent-{index:0{len(str(agents - 1))}d}"
+    """The id of a simulated agent, padded with zeros so that ids sort like indices.
+
+    Args:
+        index: from 0 to `agents` - 1.
+        agents: size of the fleet.
+    """
+    digits = len(str(agents - 1))
+    return f"agent-{index:0{digits}d}"
 
 
 def newcomers(scenario: Scenario) -> frozenset[str]:
-    """The ids of the simulated agents that come after the last round."""
+    """The ids of the simulated agents that join after the last round: the last ones by index."""
     fleet = scenario.fleet
     if fleet is None:
         return frozenset()
-    return frozenset(
-        agent_name(i, fleet.agents) for i in range(fleet.agents - fleet.newcomers, fleet.agents)
-    )
+    first = fleet.agents - fleet.newcomers
+    indices = range(first, fleet.agents)
+    return frozenset(agent_name(index, fleet.agents) for index in indices)
 
 
 def late_agents(scenario: Scenario) -> frozenset[int]:
-    """Which simulated agents arrive only at `faults.late_round`: a share of the fleet, drawn on the seed."""
+    """The indices of the agents that join only at `faults.late_round`: a share of the fleet, drawn on the seed."""
     fleet = scenario.fleet
     if fleet is None:
         return frozenset()
+    count = round(fleet.faults.late * fleet.agents)
     order = generator(scenario.seed, "late").permutation(fleet.agents)
-    return frozenset(int(i) for i in order[: round(fleet.faults.late * fleet.agents)])
+    return frozenset(order[:count].tolist())
 
 
 def starting_agents(scenario: Scenario) -> tuple[int, ...]:
-    """The simulated agents that are there from the start, by index."""
+    """The indices of the simulated agents that are present from the start, ascending."""
     fleet = scenario.fleet
     if fleet is None:
         return ()
-    later = late_agents(scenario).union(*(line.agents for line in fleet.timeline if line.joins))
-    return tuple(i for i in range(fleet.agents) if i not in later)
+    later = set(late_agents(scenario))
+    for line in fleet.timeline:
+        if line.joins:  # an agent that joins in round 0 is there from the start
+            later.update(line.agents)
+    return tuple(index for index in range(fleet.agents) if index not in later)

@@ -8,86 +8,104 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from covey.shared import json_text
-from covey.shared.scenario.section import Section
+from covey.shared.scenario.section import Section, repeated
+
+DIGEST_BYTES = 8
+MIN_CLASSES = 2
 
 
 class Model(Section):
-    """A built-in model, or the user's own as "module:callable" (installed on every device)."""
+    """A built-in model, or a model of the user's own that is installed on every device."""
 
     name: str = Field(
         "mlp",
-        description="lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16, or module:callable",
+        description="A built-in model (lenet5, mlp, linear, cnn1d, resnet9, femnist_cnn, celeba_cnn, vgg16) or "
+        "module:callable, which every device must have installed. The default accepts features of any shape.",
     )
     options: dict[str, Any] = Field(
-        {}, description="keyword arguments of the model, e.g. {hidden: 64}"
+        {},
+        description="Keyword arguments of the model, for example {hidden: 64}. Empty: the model's own defaults.",
     )
 
 
 class Standardise(Section):
     """Fixed means and standard deviations, one per channel (the first axis of the features)."""
 
-    mean: tuple[float, ...]
-    std: tuple[Annotated[float, Field(gt=0)], ...]
+    mean: tuple[float, ...] = Field(description="Mean of each channel, after scaling.")
+    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        description="Standard deviation of each channel, after scaling."
+    )
 
 
 class Task(Section):
-    """What is learned. An agent whose data does not fit stays out and says what differs."""
+    """The learning task. Agents whose data does not fit it report the difference and do not take part."""
 
     features: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         min_length=1,
-        description="shape of one example, channels first: [1, 28, 28], [9, 128], [12]",
+        description="Shape of one example, channels first: [1, 28, 28] for a grey image, [9, 128] for a window of "
+        "nine sensors, [12] for a row of a table.",
     )
     classes: int | tuple[str, ...] | None = Field(
         None,
-        description="number of classes, or their names as the data spells them; null: regression",
+        description="Number of classes, or their names as the data spells them. null: a regression task.",
     )
-    model: Model = Model(name="mlp", options={})
+    model: Model = Field(
+        Model(name="mlp", options={}), description="The model that every agent trains."
+    )
     scale: float = Field(
-        1.0, gt=0, description="features are multiplied by this first, e.g. 0.00392157 for bytes"
+        1.0,
+        gt=0,
+        description="Factor that is applied to every feature first, for example 0.00392157 for bytes. The default leaves "
+        "features unchanged.",
     )
     standardise: Literal["none", "federated"] | Standardise = Field(
         "none",
-        description="federated: the fleet's own means and deviations per channel, from sums, before round 0",
+        description="How features are standardised per channel: none; fixed values ({mean: [...], std: [...]}); or "
+        "federated, where agents send sums before round 0 and use the means and deviations of the whole fleet. The "
+        "default sends nothing.",
     )
     init: str | None = Field(
         None,
-        description=".npz with theta0, flat float32: the first initial model, or a row for each that the method starts from; or what `agent model` wrote, which spares the coordinator torch",
+        description="An .npz file with the array theta0 (float32): the first initial model, or one row for each initial "
+        "model of the method. A file from `agent model` works too, and then the coordinator needs no torch. null: the "
+        "seed determines the initial models.",
     )
 
     @field_validator("classes")
     @classmethod
-    def _classes_differ(cls, classes: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
-        if classes is None:
-            return None
-        names = classes if isinstance(classes, tuple) else ()
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{twice} stand there twice; each class is wanted once")
-        count = classes if isinstance(classes, int) else len(names)
-        if count < 2:
-            raise ValueError(f"{count} of them; at least 2 are wanted, or null for regression")
+    def _check_classes(cls, classes: int | tuple[str, ...] | None) -> int | tuple[str, ...] | None:
+        match classes:
+            case None:
+                return None
+            case int(count):
+                pass
+            case names:
+                count = len(names)
+                if twice := repeated(list(names)):
+                    raise ValueError(f"{twice} occur more than once; list each class once")
+        if count < MIN_CLASSES:
+            raise ValueError(
+                f"{count} classes; expected at least {MIN_CLASSES}, or null for regression"
+            )
         return classes
 
     @field_validator("standardise")
     @classmethod
-    def _one_mean_and_deviation_per_channel(
-        cls, value: str | Standardise, info: ValidationInfo
-    ) -> str | Standardise:
+    def _check_channels(cls, value: str | Standardise, info: ValidationInfo) -> str | Standardise:
         features = info.data.get("features")
-        if (
-            features
-            and isinstance(value, Standardise)
-            and not len(value.mean) == len(value.std) == features[0]
-        ):
+        if not features or not isinstance(value, Standardise):
+            return value
+        channels = features[0]
+        if len(value.mean) != channels or len(value.std) != channels:
             raise ValueError(
-                f"{len(value.mean)} means and {len(value.std)} standard deviations; the features "
-                f"{list(features)} want one of each per channel, {features[0]}"
+                f"{len(value.mean)} means and {len(value.std)} standard deviations; expected one of each per channel, "
+                f"{channels} for features {list(features)}"
             )
         return value
 
     @property
     def outputs(self) -> int:
-        """Width of the model's last layer."""
+        """Width of the model's last layer: one output per class, or one for regression."""
         match self.classes:
             case None:
                 return 1
@@ -97,11 +115,11 @@ class Task(Section):
                 return len(names)
 
     def for_agents(self) -> dict[str, Any]:
-        """What agents are told of it: all but a file at the coordinator."""
+        """The task as JSON for agents: everything except `init`, a file of the coordinator."""
         return self.model_dump(mode="json", exclude={"init"})
 
     @property
     def digest(self) -> str:
-        """Names what an agent checked its data against."""
+        """Identifies the task that an agent has checked its data against, 16 hexadecimal digits."""
         text = json_text.dumps(self.for_agents(), sort_keys=True)
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()

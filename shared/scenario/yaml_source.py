@@ -1,7 +1,7 @@
-"""YAML to plain data and the place of every key; plain data to readable YAML. Knows nothing of scenarios.
+"""YAML to plain data with the place of every key, and plain data to readable YAML.
 
-Safe loader only. A key that occurs twice in a mapping is refused: YAML would silently take the second. Length, depth
-and the number of keys are bounded: with aliases a file of a few lines can mean more than any memory holds.
+Only PyYAML's safe loader is used. YAML would silently take the second of two equal keys, so a repeated key is refused.
+Length, depth and the number of keys are bounded: with aliases, a few lines can stand for more than any memory holds.
 """
 
 from __future__ import annotations
@@ -14,132 +14,155 @@ import yaml
 from yaml.reader import ReaderError
 
 Path = tuple[str | int, ...]
+Place = tuple[Path, yaml.Mark]
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 64
-MAX_SCALAR = 20_000  # characters
-MAX_KEYS = 100_000  # with every alias counted as often as it is used
+MAX_SCALAR = 20_000  # characters: Python takes minutes to read a longer number
+MERGE_KEY = "<<"
+MERGE_TAG = "tag:yaml.org,2002:merge"
+MAX_KEYS = 100_000  # every alias counts as often as it is used
 
 
 class YamlError(Exception):
-    """The text is no YAML, or no YAML that we take; the message names the line."""
+    """The text is not YAML, or exceeds a limit; the message names the line."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Plain data, and for the path of every key and item where it came from, such as "line 12"."""
+    """Plain data, and for the path of every key and item its place, such as "line 12"."""
 
     data: Any
     places: Mapping[Path, str]
 
     def place(self, path: Path) -> str:
-        """Where this path, or the nearest thing around it, came from; empty for an empty file."""
+        """The place of a path, or of the nearest key around it; empty for an empty file."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, "")
 
 
 def parse(text: str) -> Source:
-    """Raises YamlError, and nothing else, whatever the text."""
+    """Parse a text of at most MAX_BYTES. Raises YamlError, and nothing else, for any text."""
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         raise YamlError(f"longer than {MAX_BYTES} bytes")
     try:
         return _parsed(_Loader(text))
     except yaml.MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise YamlError(f"{error.problem or error.context}{line}") from None
+        problem = error.problem or error.context
+        if error.problem_mark:
+            problem = f"{problem}, {_line_of(error.problem_mark)}"
+        raise YamlError(str(problem)) from None
     except ReaderError as error:
         number = text[: error.position].count("\n") + 1
+        character = chr(error.character)
         raise YamlError(
-            f"the character {chr(error.character)!r} has no place in YAML, line {number}"
+            f"the character {character!r} is not allowed in YAML, line {number}"
         ) from None
     except RecursionError:
         raise YamlError("nested too deeply") from None
-    except (ValueError, OverflowError):  # of the scanner, for "\UFFFFFFFF" and its like
-        raise YamlError("an escape in quotes is no character") from None
+    except (ValueError, OverflowError):  # the scanner raises them for "\UFFFFFFFF" and the like
+        raise YamlError("an escape in quotes does not name a character") from None
+
+
+def _line_of(mark: yaml.Mark) -> str:
+    """The line of a mark, counted from 1."""
+    return f"line {mark.line + 1}"
 
 
 class _Loader(yaml.SafeLoader):
-    """A SafeLoader whose every failure has a line: a month of 13, say, is a bare ValueError in PyYAML."""
+    """A SafeLoader whose failures all name a line. PyYAML raises a bare ValueError for a month of 13."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, LookupError, OverflowError):
-            kind = node.tag.rpartition(":")[2]
-            raise YamlError(
-                f"a value cannot be read as {kind[:20]}, line {node.start_mark.line + 1}"
-            ) from None
+            kind = node.tag.rpartition(":")[2][:20]
+            line = _line_of(node.start_mark)
+            raise YamlError(f"a value cannot be read as {kind}, {line}") from None
 
 
 def _parsed(loader: _Loader) -> Source:
-    """The places first: walking them finds what is too deep, too long or has too many aliases before it is built."""
+    """The places first: the walk refuses what is too deep, too long or too large before the data is built."""
     node = loader.get_single_node()
     if node is None:
         return Source(None, {})
     places: dict[Path, str] = {}
     for count, (path, mark) in enumerate(_walk(loader, node, ()), start=1):
-        places[path] = f"line {mark.line + 1}"
+        line = _line_of(mark)
         if count > MAX_KEYS:
             raise YamlError(
-                f"more than {MAX_KEYS} keys, aliases counted as often as they are used, line {mark.line + 1}"
+                f"more than {MAX_KEYS} keys, where aliases count as often as they are used, {line}"
             )
-    return Source(loader.construct_document(node), places)
+        places[path] = line
+    data = loader.construct_document(node)
+    return Source(data, places)
 
 
-def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[tuple[Path, yaml.Mark]]:
-    """Every key and item with its mark."""
-    line = node.start_mark.line + 1
+def _walk(loader: _Loader, node: yaml.Node, path: Path) -> Iterator[Place]:
+    """Every key and item below a node, with its mark."""
+    line = _line_of(node.start_mark)
     if len(path) > MAX_DEPTH:
-        raise YamlError(f"nested deeper than {MAX_DEPTH} levels, line {line}")
+        raise YamlError(f"nested deeper than {MAX_DEPTH} levels, {line}")
     match node:
         case yaml.ScalarNode():
             _check_scalar(node.value, line)
         case yaml.MappingNode():
-            first: dict[Any, yaml.Mark] = {}
-            for key_node, value in node.value:
-                key, mark = _key(loader, key_node), key_node.start_mark
-                if key in first and key != "<<":
-                    name = ".".join(map(str, (*path, key)))
-                    raise YamlError(
-                        f"{name}: given twice, line {first[key].line + 1} and line {mark.line + 1}"
-                    )
-                first[key] = mark
-                yield (*path, key), mark
-                yield from _walk(loader, value, (*path, key))
+            yield from _walk_mapping(loader, node, path)
         case yaml.SequenceNode():
             for index, item in enumerate(node.value):
-                yield (*path, index), item.start_mark
-                yield from _walk(loader, item, (*path, index))
+                item_path = (*path, index)
+                yield item_path, item.start_mark
+                yield from _walk(loader, item, item_path)
 
 
-def _check_scalar(text: str, line: int) -> None:
-    if len(text) > MAX_SCALAR:  # a number of such length takes minutes to read
+def _walk_mapping(loader: _Loader, node: yaml.MappingNode, path: Path) -> Iterator[Place]:
+    seen: dict[Any, yaml.Mark] = {}  # the keys of this mapping, where they first occurred
+    for key_node, value in node.value:
+        key = _key(loader, key_node)
+        mark = key_node.start_mark
+        key_path = (*path, key)
+        if key in seen and key != MERGE_KEY:
+            name = ".".join(map(str, key_path))
+            raise YamlError(f"{name}: given twice, {_line_of(seen[key])} and {_line_of(mark)}")
+        seen[key] = mark
+        yield key_path, mark
+        yield from _walk(loader, value, key_path)
+
+
+def _check_scalar(text: str, line: str) -> None:
+    if len(text) > MAX_SCALAR:
         raise YamlError(
-            f"a value of {len(text)} characters, at most {MAX_SCALAR} are read, line {line}"
+            f"a value has {len(text)} characters; at most {MAX_SCALAR} are accepted, {line}"
         )
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise YamlError(f"half of a character (a lone surrogate), line {line}") from None
+    if text.isascii():
+        return
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise YamlError(f"half of a character (a lone surrogate), {line}") from None
 
 
 def _key(loader: _Loader, node: yaml.Node) -> Any:
-    line = node.start_mark.line + 1
+    line = _line_of(node.start_mark)
     if not isinstance(node, yaml.ScalarNode):
-        raise YamlError(f"a key must be a plain word, line {line}")
+        raise YamlError(f"a key must be a plain word, {line}")
     _check_scalar(node.value, line)
-    return "<<" if node.tag == "tag:yaml.org,2002:merge" else loader.construct_object(node)
+    if node.tag == MERGE_TAG:
+        return MERGE_KEY
+    return loader.construct_object(node)
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """YAML in the order of `data`; lists of plain values on one line, a blank line around every section."""
-    text, after_section = "", False
+    """YAML in the order of `data`: lists of plain values on one line, an empty line around every section."""
+    text = ""
+    after_section = False
     for key, value in data.items():
         piece = _dumped({key: value})
-        section = piece.count("\n") > 1
-        text += "\n" + piece if text and (section or after_section) else piece
-        after_section = section
+        is_section = piece.count("\n") > 1
+        if text and (is_section or after_section):
+            text += "\n"
+        text += piece
+        after_section = is_section
     return text
 
 
@@ -152,14 +175,17 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _sequence(dumper: yaml.SafeDumper, items: Any) -> yaml.Node:
-    plain = not any(isinstance(item, dict) for item in items)
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=plain)
+    has_sections = any(isinstance(item, dict) for item in items)
+    on_one_line = not has_sections
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=on_one_line)
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    """Unusual line breaks (U+0085 and the like) survive in double quotes alone."""
-    odd = not text.isascii() and any(not character.isprintable() for character in text)
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if odd else None)
+    """Unusual line breaks (U+0085 and the like) survive only in double quotes."""
+    style = None
+    if not text.isascii() and not text.isprintable():
+        style = '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
 _Dumper.add_representer(str, _text)

@@ -178,12 +178,12 @@ async def test_the_partition_is_written_by_a_worker_and_its_mistakes_are_the_use
         await write_partition(Refusing(), {}, tmp_path / "deep" / "p.npz")
 
 
-def test_a_scenario_that_is_wrong_names_the_key(tmp_path: Path) -> None:
+def test_an_invalid_scenario_is_refused_with_the_key(tmp_path: Path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text("name: s\ntask: {features: [4], clases: 2}\nstrategy: {name: fedavg}\n")
     with pytest.raises(UserError, match=r"task\.clases: unknown key, line 2"):
         load_without_files(path)
-    with pytest.raises(UserError, match="there is no such file"):
+    with pytest.raises(UserError, match="this file does not exist"):
         load_without_files(tmp_path / "none.yaml")
 
 

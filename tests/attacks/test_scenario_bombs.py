@@ -35,19 +35,19 @@ task:
       a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]
 """ + "".join(f"      a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 8))
 BOMBS = {
-    "a billion laughs in options": (OPTIONS, "keys, aliases counted as often as they are used"),
-    "a billion laughs": (LAUGHS, "keys, aliases counted as often as they are used"),
+    "a billion laughs in options": (OPTIONS, "keys, where aliases count as often as they are used"),
+    "a billion laughs": (LAUGHS, "keys, where aliases count as often as they are used"),
     "an alias to itself": ("a: &a\n  b: *a\n", f"nested deeper than {MAX_DEPTH} levels, line 1"),
     "merges of merges": (
         "a0: &a0 {k: 1}\n"
         + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}\n" for i in range(1, 10)),
-        "keys, aliases counted as often as they are used",
+        "keys, where aliases count as often as they are used",
     ),
     "a hundred levels": ("[" * 100 + "]" * 100, "nested deeper than"),
     "a hundred thousand levels": ("[" * 100_000, "nested too deeply"),
     "a number that takes minutes to read": (
         "a: " + "1:" * (MAX_SCALAR // 2) + "1",
-        "at most 20000 are read, line 1",
+        "at most 20000 are accepted, line 1",
     ),
     "a long file": ("# " + "x" * MAX_BYTES, f"longer than {MAX_BYTES} bytes"),
     "a key twice": ("name: a\nname: b\n", "name: given twice, line 1 and line 2"),
@@ -56,7 +56,7 @@ BOMBS = {
     "half of a character": ('name: "\\ud800"\n', "half of a character (a lone surrogate), line 1"),
     "an escape that is no character": (
         'name: "\\UFFFFFFFF"\n',
-        "an escape in quotes is no character",
+        "an escape in quotes does not name a character",
     ),
     "code": ("a: !!python/object/apply:os.system [echo]\n", "could not determine a constructor"),
 }
@@ -107,5 +107,5 @@ def test_the_agents_command_ends_at_a_billion_laughs_with_one_message(tmp_path: 
         command, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
     )
     assert done.returncode == 2, done.stderr
-    assert "aliases counted as often as they are used" in done.stderr
+    assert "aliases count as often as they are used" in done.stderr
     assert "Traceback" not in done.stderr

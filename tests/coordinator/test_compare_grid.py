@@ -1,4 +1,4 @@
-"""The grid of a comparison: which cells there are, what each one runs, and which mistakes are named."""
+"""The grid of a comparison: which cells there are, what each one runs, and which errors are named."""
 
 from __future__ import annotations
 
@@ -120,13 +120,13 @@ def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("section", "said"),
     [
-        ({"methods": [{"name": "fedavg"}, {"name": "fedavg"}]}, "stand there twice"),
+        ({"methods": [{"name": "fedavg"}, {"name": "fedavg"}]}, "occur more than once"),
         ({"published": {"fedprox": 1.0}}, r"published names \['fedprox'\]"),
         ({"methods": [], "published": {}}, "at least one method"),
-        ({"seeds": [1, 1]}, "each is wanted once"),
+        ({"seeds": [1, 1]}, "list each seed once"),
         (
             {"methods": [{"name": "fedavg", "training": {"momentun": 1}}], "published": {}},
-            "training.momentun: Extra",
+            "training.momentun: unknown key; did you mean momentum",
         ),
         (
             {"methods": [{"name": "fedclust", "n_clustr": 4}], "published": {}},
@@ -138,9 +138,9 @@ def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
         ),
         (
             {"published": {}, "partitions": [{"name": "iid"}, {"name": "iid"}]},
-            "give each a label of its own",
+            "need labels of their own",
         ),
-        ({"partitions": [{"name": "iid"}]}, "are said for each of the partitions"),
+        ({"partitions": [{"name": "iid"}]}, "apply to one partition"),
         (
             {"published": {}, "partitions": [{"name": "label_skew", "shar": 0.2}]},
             "partitions.0.shar: .*share",
@@ -160,7 +160,7 @@ def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
         ({"methods": [{"label": "../x", "name": "fedavg"}], "published": {}}, "methods.0.label"),
     ],
 )
-def test_a_mistake_in_the_section_is_named(
+def test_an_error_in_the_section_is_named(
     tmp_path: Path, section: dict[str, Any], said: str
 ) -> None:
     data = {**DIGITS, "compare": {**DIGITS["compare"], **section}}

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from covey.shared.errors import UserError
 from covey.shared.scenario.describe import dump, methods, schema
-from covey.shared.scenario.explain import fields, members
+from covey.shared.scenario.introspection import fields, members
 from covey.shared.scenario.load import load
 from covey.shared.scenario.partition import Dirichlet, Iid, LabelSkew
 from covey.shared.scenario.scenario import Scenario
@@ -49,8 +49,8 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def mistakes(path: Path, *overrides: str) -> list[str]:
-    """What is said about the file, without its name; the count of several mistakes left out."""
+def errors(path: Path, *overrides: str) -> list[str]:
+    """The errors of a file, without its name and without their count."""
     with pytest.raises(UserError) as error:
         load(path, overrides)
     first, *rest = str(error.value).split("\n  ")
@@ -98,11 +98,15 @@ def test_a_scenario_is_read(file: Path) -> None:
             "dirichle",
             "fleet.partition.name: 'dirichle', line 12; did you mean dirichlet?",
         ),
-        ("  agents: 4", "  workers: 4", "fleet.agents: missing, line 10; it has no default"),
+        (
+            "  agents: 4",
+            "  workers: 4",
+            "fleet.agents: missing, line 10; this key is required: Number of simulated agents, newcomers included.",
+        ),
         (
             "  features: [1, 28, 28]\n",
             "",
-            "task.features: missing, line 2; wanted: shape of one example, channels first: [1, 28, 28], [9, 128], [12]",
+            "task.features: missing, line 2; this key is required: Shape of one example, channels first: [1, 28, 28] for a grey image, [9, 128] for a window of nine sensors, [12] for a row of a table.",
         ),
         (
             "joins: 2",
@@ -112,14 +116,14 @@ def test_a_scenario_is_read(file: Path) -> None:
         (
             "  count: 3",
             "  agents: 2\n  quorum: 3",
-            "rounds: line 8; quorum 3 is more than the 2 agents of a round",
+            "rounds: line 8; quorum is 3, but a round has 2 agents; lower quorum or raise agents",
         ),
     ],
 )
-def test_a_mistake_is_named_with_key_line_what_was_seen_and_what_is_wanted(
+def test_an_error_names_the_key_the_line_the_value_and_the_expectation(
     file: Path, old: str, new: str, said: str
 ) -> None:
-    assert mistakes(changed(file, old, new)) == [said]
+    assert errors(changed(file, old, new)) == [said]
 
 
 @pytest.mark.parametrize(
@@ -146,34 +150,34 @@ def test_a_mistake_is_named_with_key_line_what_was_seen_and_what_is_wanted(
             "task.standardise",
             "{mean: [0.5, 0.1], std: [1]}",
             "",
-            "OVERRIDE; 2 means and 1 standard deviations; the features [1, 28, 28] want one of each per channel, 1",
+            "OVERRIDE; 2 means and 1 standard deviations; expected one of each per channel, 1 for features [1, 28, 28]",
         ),
         (
             "task.classes",
             "0",
             "",
-            "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression",
+            "OVERRIDE; 0 classes; expected at least 2, or null for regression",
         ),
         (
             "task.classes",
             "[]",
             "",
-            "OVERRIDE; 0 of them; at least 2 are wanted, or null for regression",
+            "OVERRIDE; 0 classes; expected at least 2, or null for regression",
         ),
         (
             "task.classes",
             "[a, b, a]",
             "",
-            "OVERRIDE; ['a'] stand there twice; each class is wanted once",
+            "OVERRIDE; ['a'] occur more than once; list each class once",
         ),
         ("task.features", "[-1, 8, 8]", ".0", "-1, OVERRIDE; should be greater than or equal to 1"),
     ],
 )
-def test_a_number_that_makes_no_sense_is_refused_by_its_key(
+def test_an_impossible_number_is_refused_with_its_key(
     file: Path, key: str, value: str, at: str, said: str
 ) -> None:
     override = f"{key}={value}"
-    assert mistakes(file, override) == [
+    assert errors(file, override) == [
         f"{key}{at}: {said.replace('OVERRIDE', f'override {override}')}"
     ]
 
@@ -190,23 +194,21 @@ def test_a_number_that_makes_no_sense_is_refused_by_its_key(
         ("{batch: 0}", "evaluation.tune.batch: 0, line 8; should be greater than or equal to 1"),
         (
             "{epochs: 5}",
-            "evaluation.tune: line 8; epochs of fine-tuning are evaluation.tune_epochs: set them there",
+            "evaluation.tune: line 8; epochs is no key of this section; set evaluation.tune_epochs instead",
         ),
         (
             "{lr_steps: [[0.5, 0.1]]}",
-            "evaluation.tune: line 8; lr_steps counts rounds, and fine-tuning has none: give the rate itself, lr",
+            "evaluation.tune: line 8; lr_steps counts rounds, and fine-tuning has no rounds; set the learning rate lr instead",
         ),
     ],
 )
-def test_a_wrong_setting_of_fine_tuning_is_named_with_its_line(
+def test_a_wrong_setting_of_fine_tuning_is_reported_with_its_line(
     file: Path, tune: str, said: str
 ) -> None:
-    assert mistakes(changed(file, "rounds:\n", f"evaluation: {{tune: {tune}}}\nrounds:\n")) == [
-        said
-    ]
+    assert errors(changed(file, "rounds:\n", f"evaluation: {{tune: {tune}}}\nrounds:\n")) == [said]
 
 
-def test_fine_tuning_takes_the_training_section_and_what_is_laid_over_it(file: Path) -> None:
+def test_fine_tuning_uses_the_training_section_and_its_own_differences(file: Path) -> None:
     plain = load(file, ["training.momentum=0.9", "training.epochs=7"])
     assert plain.fine_tuning == {
         "epochs": 1,
@@ -237,13 +239,15 @@ def test_fine_tuning_takes_the_training_section_and_what_is_laid_over_it(file: P
     assert load(file, ["evaluation.tune_epochs=0"]).fine_tuning is None
 
 
-def test_a_schedule_of_rounds_is_refused_where_there_are_no_rounds_to_count(file: Path) -> None:
-    (said,) = mistakes(file, "training.lr_steps=[[0.5, 0.1]]", "strategy.name=local")
+def test_a_schedule_of_rounds_is_refused_for_a_method_without_rounds(file: Path) -> None:
+    (said,) = errors(file, "training.lr_steps=[[0.5, 0.1]]", "strategy.name=local")
     why = "training.lr_steps is not for local: it counts rounds, and here every agent trains once, for its whole budget"
     assert said.endswith(f"{why}; leave it out")
     compared = "compare={methods: [{name: fedavg}, {name: local}], seeds: [1]}"
-    (said,) = mistakes(file, "training.lr_steps=[[0.5, 0.1]]", compared)
-    assert said.endswith(f"compare, method local: {why}; lay training: {{lr_steps: []}} over it")
+    (said,) = errors(file, "training.lr_steps=[[0.5, 0.1]]", compared)
+    assert said.endswith(
+        f"compare, method local: {why}; give the method training: {{lr_steps: []}}"
+    )
     laid = (
         "compare={methods: [{name: fedavg}, {name: local, training: {lr_steps: []}}], seeds: [1]}"
     )
@@ -259,13 +263,13 @@ def test_the_schema_shows_the_settings_of_fine_tuning(file: Path) -> None:
 
 
 def test_a_task_without_features_is_refused(file: Path) -> None:
-    (said,) = mistakes(file, "task.features=[]")
+    (said,) = errors(file, "task.features=[]")
     assert said.startswith("task.features: [], override task.features=[]; ")
     assert "at least 1 item" in said
 
 
-def test_a_key_that_resembles_nothing_is_answered_with_all_that_there_are(file: Path) -> None:
-    assert mistakes(changed(file, "count", "zzz")) == [
+def test_a_key_that_resembles_no_other_is_answered_with_all_known_keys(file: Path) -> None:
+    assert errors(changed(file, "count", "zzz")) == [
         "rounds.zzz: unknown key, line 9; known: "
         + ", ".join(sorted(type(load(write(file, WHOLE)).rounds).model_fields))
     ]
@@ -280,34 +284,34 @@ def test_a_key_that_resembles_nothing_is_answered_with_all_that_there_are(file: 
         ("strategy.foo=1", "strategy.foo", FedClust),
     ],
 )
-def test_an_unknown_key_is_answered_from_the_method_or_rule_that_was_named(
+def test_an_unknown_key_is_answered_with_the_keys_of_the_chosen_method_or_rule(
     file: Path, override: str, key: str, known: type[BaseModel]
 ) -> None:
-    assert mistakes(file, override) == [
+    assert errors(file, override) == [
         f"{key}: unknown key, override {override}; known: {', '.join(sorted(fields(known)))}"
     ]
 
 
-def test_a_union_without_a_name_says_which_there_are(file: Path) -> None:
-    (said,) = mistakes(changed(file, "  name: fedclust\n", ""))
+def test_a_union_without_a_name_lists_its_members(file: Path) -> None:
+    (said,) = errors(changed(file, "  name: fedclust\n", ""))
     assert said.startswith("strategy.name: missing, line 5; known: ")
     assert {"fedavg", "fedclust"} <= set(said.partition("known: ")[2].split(", "))
 
 
 def test_bare_yes_and_no_as_class_names_are_explained(file: Path) -> None:
-    first, second = mistakes(changed(file, "classes: 10", "classes: [no, yes]"))
+    first, second = errors(changed(file, "classes: 10", "classes: [no, yes]"))
     assert first.startswith("task.classes.0: False, line 4; should be a valid string")
     assert second.endswith("put it in quotes")
 
 
-def test_all_mistakes_are_told_at_once(file: Path) -> None:
+def test_all_errors_are_reported_at_once(file: Path) -> None:
     write(
         file,
         WHOLE.replace("n_clusters", "cluster")
         .replace("count: 3", "count: 0")
         .replace("alpha", "beta"),
     )
-    assert [said.partition(":")[0] for said in mistakes(file)] == [
+    assert [said.partition(":")[0] for said in errors(file)] == [
         "strategy.cluster",
         "rounds.count",
         "fleet.partition.beta",
@@ -324,38 +328,38 @@ def test_all_mistakes_are_told_at_once(file: Path) -> None:
         ),
         ("name: [a\ntask: 1\n", "line 2"),
         ("name: !!python/object/apply:os.system [true]\n", "line 1"),
-        ("", "holds nothing"),
+        ("", "the file is empty"),
         ("- a\n- b\n", "holds a list"),
         ("? [a, b]\n: c\n", "a key must be a plain word, line 1"),
-        ("seed: 1\nname: \x00\n", "no place in YAML, line 2"),
+        ("seed: 1\nname: \x00\n", "is not allowed in YAML, line 2"),
         ("a: " + "[" * 1_000, "nested too deeply"),
     ],
 )
-def test_a_text_that_is_no_scenario_is_refused_with_its_line(
+def test_a_text_that_is_not_a_scenario_is_refused_with_its_line(
     file: Path, text: str, said: str
 ) -> None:
-    assert said in mistakes(write(file, text))[0]
+    assert said in errors(write(file, text))[0]
 
 
 def test_aliases_cannot_make_a_small_file_grow_without_end(file: Path) -> None:
     lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
-    assert "more than 100000 keys" in mistakes(write(file, "\n".join(lines)))[0]
-    assert "nested deeper than 64 levels, line 1" in mistakes(write(file, "a: &a\n  b: *a\n"))[0]
+    assert "more than 100000 keys" in errors(write(file, "\n".join(lines)))[0]
+    assert "nested deeper than 64 levels, line 1" in errors(write(file, "a: &a\n  b: *a\n"))[0]
 
 
-def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
-    assert mistakes(tmp_path / "none.yaml") == [
-        "there is no such file; a scenario (YAML) is wanted"
+def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
+    assert errors(tmp_path / "none.yaml") == [
+        "this file does not exist; expected the YAML file of a scenario"
     ]
     (tmp_path / "image.yaml").write_bytes(b"\xff\xfe\x00")
-    assert mistakes(tmp_path / "image.yaml")[0].startswith("cannot be read as text")
+    assert errors(tmp_path / "image.yaml")[0].startswith("cannot be read as text")
 
 
 # -- overrides ---------------------------------------------------------------------------------------------------------
 
 
-def test_an_override_wins_over_the_file_and_over_defaults(file: Path) -> None:
+def test_an_override_replaces_the_file_and_the_defaults(file: Path) -> None:
     scenario = load(
         file,
         [
@@ -376,14 +380,14 @@ def test_an_override_wins_over_the_file_and_over_defaults(file: Path) -> None:
     assert scenario.fleet.timeline[0].joins == 3
 
 
-def test_another_name_in_a_union_leaves_none_of_the_old_ones_fields(file: Path) -> None:
+def test_another_name_in_a_union_removes_the_old_members_keys(file: Path) -> None:
     scenario = load(file, ["strategy.name=fedavg", "fleet.partition.name=label_skew"])
     assert scenario.strategy.name == "fedavg"
     assert scenario.fleet is not None
     assert scenario.fleet.partition == LabelSkew()
 
 
-def test_the_same_name_keeps_the_fields(file: Path) -> None:
+def test_the_same_name_keeps_the_keys(file: Path) -> None:
     assert load(file, ["strategy.name=fedclust"]).strategy == load(file).strategy
 
 
@@ -393,23 +397,23 @@ def test_the_order_of_overrides_does_not_matter_for_a_union(file: Path) -> None:
     assert load(file, [two, one]).strategy.model_dump()["mu"] == 0.25
 
 
-def test_the_name_of_a_section_that_is_no_union_drops_nothing(file: Path) -> None:
+def test_the_name_of_a_section_outside_a_union_removes_nothing(file: Path) -> None:
     changed(file, "  classes: 10", "  classes: 10\n  model: {name: mlp, options: {hidden: 9}}")
     assert load(file, ["task.model.name=linear"]).task.model.options == {"hidden": 9}
 
 
-def test_a_whole_list_or_section_may_be_given(file: Path) -> None:
+def test_an_override_may_be_a_whole_list_or_section(file: Path) -> None:
     scenario = load(file, ["task.classes=[a, b]", "fleet.partition={name: iid}"])
     assert scenario.task.classes == ("a", "b")
     assert scenario.fleet is not None
     assert scenario.fleet.partition == Iid()
 
 
-def test_a_mistake_in_an_override_names_the_override_and_not_a_line(file: Path) -> None:
-    assert mistakes(file, "rounds.cuont=5") == [
+def test_an_error_in_an_override_names_the_override_instead_of_a_line(file: Path) -> None:
+    assert errors(file, "rounds.cuont=5") == [
         "rounds.cuont: unknown key, override rounds.cuont=5; did you mean count?"
     ]
-    assert mistakes(file, "rounds.count=x")[0].startswith(
+    assert errors(file, "rounds.count=x")[0].startswith(
         "rounds.count: 'x', override rounds.count=x; "
     )
 
@@ -425,7 +429,7 @@ def test_a_mistake_in_an_override_names_the_override_and_not_a_line(file: Path) 
         "fleet.timeline.x=1",
     ],
 )
-def test_an_override_that_cannot_be_read_is_quoted(file: Path, override: str) -> None:
+def test_an_unreadable_override_is_quoted(file: Path, override: str) -> None:
     with pytest.raises(UserError, match="override"):
         load(file, [override])
 
@@ -457,9 +461,9 @@ def test_an_absolute_path_stays(file: Path, tmp_path: Path) -> None:
     assert load(file, [f"task.init={theta}"]).task.init == str(theta)
 
 
-def test_a_file_that_is_not_there_is_a_mistake_like_others(file: Path) -> None:
+def test_a_missing_file_is_reported_with_the_other_errors(file: Path) -> None:
     changed(file, "classes: 10", "classes: 10\n  init: none.npz\n  scale: -1")
-    scale, init = mistakes(file)
+    scale, init = errors(file)
     assert scale.startswith("task.scale: -1, line 6")
     assert (
         init
@@ -468,15 +472,15 @@ def test_a_file_that_is_not_there_is_a_mistake_like_others(file: Path) -> None:
 
 
 def test_a_rule_written_like_a_file_is_recognised(file: Path) -> None:
-    assert mistakes(changed(file, "{name: dirichlet, alpha: 0.5}", "iid"))[0].endswith(
-        "; for the rule write {name: iid}"
+    assert errors(changed(file, "{name: dirichlet, alpha: 0.5}", "iid"))[0].endswith(
+        "; to use the rule, write {name: iid}"
     )
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_dump_spells_out_every_default_in_the_order_of_the_fields(file: Path) -> None:
+def test_a_dump_contains_every_default_in_the_order_of_the_fields(file: Path) -> None:
     scenario = load(file)
     data = yaml.safe_load(dump(scenario))
     assert list(data) == list(Scenario.model_fields)
@@ -547,7 +551,7 @@ def test_every_parameter_has_a_description() -> None:
     ] == []
 
 
-def test_the_listed_names_are_those_that_a_file_uses(file: Path) -> None:
+def test_the_listed_names_work_in_a_file(file: Path) -> None:
     for method in methods():
         given = {one["name"]: one["default"] for one in method["parameters"] if not one["required"]}
         loaded = load(file, [f"strategy={json.dumps({'name': method['name'], **given})}"])
@@ -573,7 +577,7 @@ def refused(data: Any) -> bool:
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_the_schema_takes_every_scenario_as_it_was_written_and_as_it_is_spelled_out(
+def test_the_schema_accepts_every_scenario_as_written_and_as_dumped(
     path: Path,
 ) -> None:
     validator = Draft202012Validator(schema())

@@ -169,7 +169,7 @@ def test_privacy_keeps_no_sketch_and_refuses_to_be_asked_for_one() -> None:
     assert scenario("fesem", privacy=private).sketch == 0
     assert scenario("fesem", privacy=private, records={"sketch": 0}).sketch == 0
     with pytest.raises(
-        ValidationError, match=r"records\.sketch keeps a projection of each agent's model"
+        ValidationError, match=r"records\.sketch stores a projection of each agent's model"
     ):
         scenario("fesem", privacy=private, records={"sketch": 64})
 

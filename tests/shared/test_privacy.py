@@ -151,7 +151,7 @@ def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> 
         (
             "fedavg",
             {"privacy": CLIENT, "aggregation": {"rule": "median"}},
-            "leave aggregation.rule at mean",
+            "set aggregation.rule to mean",
         ),
         ("fedavg", {"privacy": {"local": {}}}, "either noise_multiplier or target_epsilon"),
         (

@@ -1,0 +1,104 @@
+"""What sections of a scenario may hold: their keys, and the members of their unions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from covey.shared.scenario.yaml_source import Path
+
+SectionType = type[BaseModel]
+
+
+def models_at(path: Path, data: Any, root: SectionType) -> list[SectionType]:
+    """The sections that are possible at a path; if a `name` in the data chooses one of a union, only that one."""
+    choices = [root]
+    for key in path:
+        if isinstance(data, Mapping):
+            choices = chosen(choices, data)
+        if not isinstance(key, int):  # an index leads to an item of the same type
+            choices = _sections_below(choices, key)
+        data = value_inside(data, key)
+    if isinstance(data, Mapping):
+        choices = chosen(choices, data)
+    return choices
+
+
+def fields(model: SectionType) -> dict[str, FieldInfo]:
+    """The fields of a section by the name that a file uses."""
+    found = {}
+    for name, info in model.model_fields.items():
+        found[info.alias or name] = info
+    return found
+
+
+def members(annotation: Any) -> list[Any]:
+    """The types that a (possibly annotated) union offers; for any other type, only itself."""
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
+    if origin is Annotated:
+        return members(arguments[0])
+    if origin not in (Union, UnionType):
+        return [annotation]
+    found = []
+    for argument in arguments:
+        found += members(argument)
+    return found
+
+
+def name_of(kind: SectionType) -> str:
+    """The `name` that chooses this member of a union."""
+    return str(kind.model_fields["name"].default)
+
+
+def _sections_below(choices: Sequence[SectionType], key: str) -> list[SectionType]:
+    """The sections that a key of any of these sections may hold."""
+    found = []
+    for choice in choices:
+        info = fields(choice).get(key)
+        if info is not None:
+            found += sections_in(info.annotation)
+    return found
+
+
+def sections_in(annotation: Any) -> list[SectionType]:
+    """The sections among the members of a type, also as items of a tuple."""
+    found = []
+    for member in members(annotation):
+        if isinstance(member, type) and issubclass(member, BaseModel):
+            found.append(member)
+        elif get_origin(member) is tuple:
+            item_type = get_args(member)[0]
+            found += sections_in(item_type)
+    return found
+
+
+def sections_around(path: Path, data: Any, root: SectionType) -> list[SectionType]:
+    """The sections that may hold the last key of a path."""
+    if not path:
+        return [root]
+    return models_at(path[:-1], data, root)
+
+
+def chosen(choices: Sequence[SectionType], data: Mapping[Any, Any]) -> list[SectionType]:
+    """The members of a union that the `name` in the data chooses; all of them if it chooses none."""
+    if len(choices) < 2:
+        return list(choices)
+    name = data.get("name")
+    named = []
+    for choice in choices:
+        if "name" in choice.model_fields and name_of(choice) == name:
+            named.append(choice)
+    return named or list(choices)
+
+
+def value_inside(data: Any, key: str | int) -> Any:
+    """The value at a key or index of plain data; None if there is none."""
+    try:
+        return data[key]
+    except (KeyError, IndexError, TypeError):
+        return None

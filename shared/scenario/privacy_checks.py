@@ -1,0 +1,76 @@
+"""Whether a scenario can keep the differential privacy that its privacy section promises.
+
+A run that promises what it cannot keep is worse than one that promises nothing, so a scenario is refused while it is
+read, before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from covey.shared.privacy.settings import Privacy
+from covey.shared.scenario.aggregation import Aggregation, Clip
+from covey.shared.scenario.task import Task
+from covey.shared.strategies.base import Strategy
+
+
+def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -> None:
+    """ValueError for settings that release figures of the data without noise."""
+    if sketch:
+        raise ValueError(
+            "privacy: records.sketch stores a projection of each agent's model, which the privacy account does not "
+            "cover; remove records.sketch"
+        )
+    models_are_private = privacy.client is not None or privacy.local is not None
+    if task.standardise == "federated" and models_are_private:
+        raise ValueError(
+            "privacy: federated standardisation sends sums of the data without noise; set task.standardise to fixed "
+            "means and standard deviations, or to none"
+        )
+
+
+def check_aggregation(privacy: Privacy, aggregation: Aggregation) -> None:
+    """ValueError for an aggregation that changes the clipped sums which client-level privacy relies on."""
+    if privacy.client is None:
+        return
+    if aggregation.rule != "mean" or aggregation.clip != Clip():
+        raise ValueError(
+            "privacy.client clips each report and adds noise to the mean; set aggregation.rule to mean and remove "
+            "aggregation.clip"
+        )
+
+
+def check_methods(privacy: Privacy, strategies: Sequence[Strategy[Any]]) -> None:
+    """ValueError for a method that cannot keep the promise, with the method's own reason.
+
+    Args:
+        privacy: the section.
+        strategies: the scenario's method, then those of its comparison.
+    """
+    for strategy in strategies:
+        if privacy.client is not None:
+            _check_client_level(strategy, privacy)
+        if privacy.local is not None:
+            try:
+                strategy.check_local_privacy()
+            except ValueError as error:
+                raise ValueError(f"privacy.local: {error}") from None
+    only_method = strategies[0] if len(strategies) == 1 else None
+    if only_method and privacy.signatures and not only_method.signature_phases:
+        raise ValueError(
+            f"privacy.signatures: {only_method.name} sends no signatures; remove the section"
+        )
+
+
+def _check_client_level(strategy: Strategy[Any], privacy: Privacy) -> None:
+    try:
+        strategy.private_routes()
+    except ValueError as error:
+        raise ValueError(f"privacy.client: {error}") from None
+    if strategy.signature_phases and privacy.signatures is None:
+        phases = " and ".join(strategy.signature_phases)
+        raise ValueError(
+            f"privacy.client: the phases {phases} send the signatures that clusters are made from, without noise; add "
+            "privacy.signatures, so that the account covers them"
+        )
