@@ -172,7 +172,7 @@ def _known_keys(
             is_written_flat = name in location and name not in path
             if is_written_flat:
                 inner += sections_in(info.annotation)
-    known = set()
+    known: set[str] = set()
     for section in [*around, *chosen(inner, data or {})]:
         known |= fields(section).keys()
     return known

@@ -7,12 +7,11 @@ read, before anything is sent.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from covey.shared.privacy.settings import Privacy
 from covey.shared.scenario.aggregation import Aggregation, Clip
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import Strategy
+from covey.shared.strategies.registry import AnyStrategy
 
 
 def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -> None:
@@ -41,7 +40,7 @@ def check_aggregation(privacy: Privacy, aggregation: Aggregation) -> None:
         )
 
 
-def check_methods(privacy: Privacy, strategies: Sequence[Strategy[Any]]) -> None:
+def check_methods(privacy: Privacy, strategies: Sequence[AnyStrategy]) -> None:
     """ValueError for a method that cannot keep the promise, with the method's own reason.
 
     Args:
@@ -63,7 +62,7 @@ def check_methods(privacy: Privacy, strategies: Sequence[Strategy[Any]]) -> None
         )
 
 
-def _check_client_level(strategy: Strategy[Any], privacy: Privacy) -> None:
+def _check_client_level(strategy: AnyStrategy, privacy: Privacy) -> None:
     try:
         strategy.private_routes()
     except ValueError as error:

@@ -23,7 +23,7 @@ from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import Task
 from covey.shared.scenario.wire import Wire
-from covey.shared.strategies.base import Strategy, Training
+from covey.shared.strategies.base import Training
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Name
 
@@ -163,7 +163,7 @@ class Scenario(Section):
         return self.compare.methods if self.compare is not None else ()
 
     @property
-    def _strategies(self) -> list[Strategy[Any]]:
+    def _strategies(self) -> list[AnyStrategy]:
         """The method of the scenario, then those of its comparison."""
         return [self.strategy, *(method.strategy for method in self._compared)]
 
@@ -216,7 +216,7 @@ class Scenario(Section):
         return Training.model_validate({**self.training.model_dump(), **changes})
 
 
-def _check_schedule(strategy: Strategy[Any], training: Training, place: str, remedy: str) -> None:
+def _check_schedule(strategy: AnyStrategy, training: Training, place: str, remedy: str) -> None:
     """ValueError if `training` has a schedule by rounds and the method has no rounds to count."""
     if not training.lr_steps:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +16,12 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-def repeated(items: list[str]) -> list[str]:
+def repeated(items: Iterable[str]) -> list[str]:
     """The items that occur more than once, sorted, each of them once."""
-    return sorted({item for item in items if items.count(item) > 1})
+    seen = set()
+    twice = set()
+    for item in items:
+        if item in seen:
+            twice.add(item)
+        seen.add(item)
+    return sorted(twice)

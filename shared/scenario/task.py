@@ -81,7 +81,7 @@ class Task(Section):
                 pass
             case names:
                 count = len(names)
-                if twice := repeated(list(names)):
+                if twice := repeated(names):
                     raise ValueError(f"{twice} occur more than once; list each class once")
         if count < MIN_CLASSES:
             raise ValueError(
