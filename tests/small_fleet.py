@@ -40,7 +40,7 @@ class Numpy:
         self.people, self.takes_s = people, takes_s
         self.worked: list[tuple[ClientId, int]] = []  # (client, step)
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         await asyncio.sleep(self.takes_s)
         if job["job"] == "inspect":
             local = self.people[job["source"]["client"]]

@@ -76,14 +76,15 @@ class Fetching:
 
     def begin(self, order: OrderMessage) -> Actions:
         """Take up an order. Models that it does not name may leave the disk."""
-        models_are_known = self.order is not None and models_of(self.order) == models_of(order)
+        models = models_of(order)
+        models_are_known = self.order is not None and models_of(self.order) == models
         self.state = WorkState.FETCHING
         self.order = order
         if models_are_known:
             return []
         self._stalls = 0
-        self._newest = {ref.key: ref.digest for ref in models_of(order)}
-        named = frozenset(ref.digest for ref in models_of(order))
+        self._newest = {ref.key: ref.digest for ref in models}
+        named = _digests(models)
         self._on_disk &= named
         return [KeepModels(named)]
 
@@ -139,8 +140,7 @@ class Fetching:
     def model_damaged(self, digest: bytes, now: float) -> Actions:
         """Fetch the model again. The work begins again once it is there."""
         self._on_disk.discard(digest)
-        named = {ref.digest for ref in models_of(self.order)}
-        if digest not in named:
+        if digest not in _digests(models_of(self.order)):
             return []
         self.state = WorkState.FETCHING
         self._stalls = 0
@@ -195,7 +195,8 @@ class Fetching:
 
     def _watch_for_stall(self, now: float) -> None:
         if self.state is WorkState.FETCHING:
-            self._stall_at = now + min(STALL_S * 2**self._stalls, STALL_LIMIT_S)
+            doubled = STALL_S * 2**self._stalls
+            self._stall_at = now + min(doubled, STALL_LIMIT_S)
 
 
 def models_of(order: OrderMessage | None) -> list[ModelRef]:
@@ -203,3 +204,7 @@ def models_of(order: OrderMessage | None) -> list[ModelRef]:
     if order is None or order.work is None:
         return []
     return order.work.models
+
+
+def _digests(models: Sequence[ModelRef]) -> frozenset[bytes]:
+    return frozenset(ref.digest for ref in models)

@@ -21,7 +21,7 @@ from covey.agent.device.model_store import LARGEST_MODEL, ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
-from covey.agent.worker.pool import Jobs, WorkerLost
+from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.files import is_full, write_atomically
 from covey.shared.mqtt.duplicate_ids import session_id
@@ -74,7 +74,7 @@ class Agent:
     def __init__(
         self,
         identity: Identity,
-        pool: Jobs,
+        pool: PoolLike,
         *,
         rules: Rules = DEFAULT_RULES,
         tell: Tell = lambda event: None,
@@ -444,7 +444,7 @@ class Agent:
     async def _answer(self, job: dict[str, Any], weight: float) -> dict[str, Any]:
         """The answer to a job. A worker that was killed gets a second chance: most often it was chance itself."""
         try:
-            return await self.pool.run(job, weight=weight)
+            return await self.pool.call(job, weight=weight)
         except WorkerLost as error:
             self.tell(
                 {
@@ -454,7 +454,7 @@ class Agent:
                 }
             )
         try:
-            return await self.pool.run(job, weight=weight)
+            return await self.pool.call(job, weight=weight)
         except WorkerLost as error:
             return {"failure": error.public, "detail": str(error)}
 

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated fleet, and who is there when: both settled by the scenario and its seed."""
+"""The faults and the timeline of a simulated fleet. The scenario and its seed settle both in advance."""
 
 from __future__ import annotations
 
@@ -7,47 +7,67 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 
 
-class Weather:
-    """The faults and the timeline of a fleet."""
+class FaultPlan:
+    """Which agents of a fleet are slow, late or cut off, and who is present in which round.
+
+    Args:
+        fleet: the fleet section of a scenario.
+        seed: the scenario's seed.
+    """
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
-        self._fleet, self._seed = fleet, seed
-        self._slow = self._chosen("slow", fleet.faults.slow)
-        self._late = self._chosen("late", fleet.faults.late)
-        self._lines: dict[int, list[Timeline]] = {}
+        self._fleet = fleet
+        self._seed = seed
+        self._slow = self._draw_agents("slow", fleet.faults.slow)  # indices of agents
+        self._late = self._draw_agents("late", fleet.faults.late)
+        self._timelines: dict[int, list[Timeline]] = {}  # agent -> the lines that name it
         for line in fleet.timeline:
             for index in line.agents:
-                self._lines.setdefault(index, []).append(line)
+                lines = self._timelines.setdefault(index, [])
+                lines.append(line)
+
+    def __repr__(self) -> str:
+        return f"<FaultPlan: {len(self._slow)} slow and {len(self._late)} late agents>"
 
     def dies(self, index: int, step: int) -> bool:
         """Is this agent cut off while it works on this step?"""
         chance = self._fleet.faults.die
+        if chance <= 0:
+            return False
         name = agent_name(index, self._fleet.agents)
-        return chance > 0 and float(generator(self._seed, "die", name, step).random()) < chance
+        drawn = generator(self._seed, "die", name, step).random()
+        return float(drawn) < chance
 
     @property
     def back_after_s(self) -> float:
+        """How long an agent that died stays away."""
         return self._fleet.faults.back_after_s
 
     def delay_s(self, index: int) -> float:
-        """How much longer than it takes a report of this agent waits."""
-        return self._fleet.faults.slow_s if index in self._slow else 0.0
+        """How long this agent holds each report back after its work."""
+        if index not in self._slow:
+            return 0.0
+        return self._fleet.faults.slow_s
 
     def present(self, index: int, round_: int) -> bool:
-        """Is this agent part of the fleet in this round? All of its timeline's lines must agree."""
-        if index in self._late and round_ < self._fleet.faults.late_round:
+        """Is this agent part of the fleet in this round? All lines that name it must agree."""
+        is_late = index in self._late and round_ < self._fleet.faults.late_round
+        if is_late:
             return False
-        return all(_within(line, round_) for line in self._lines.get(index, []))
+        lines = self._timelines.get(index, [])
+        return all(_includes(line, round_) for line in lines)
 
-    def _chosen(self, fault: str, share: float) -> frozenset[int]:
-        count = round(share * self._fleet.agents)
-        order = generator(self._seed, fault).permutation(self._fleet.agents)
-        return frozenset(order[:count].tolist())
+    def _draw_agents(self, fault: str, share: float) -> frozenset[int]:
+        """A share of the fleet, drawn from a stream of its own."""
+        agents = self._fleet.agents
+        count = round(share * agents)
+        order = generator(self._seed, fault).permutation(agents).tolist()
+        return frozenset(order[:count])
 
 
-def _within(line: Timeline, round_: int) -> bool:
-    if line.joins is not None and round_ < line.joins:
-        return False
-    if line.leaves is None or round_ < line.leaves:
-        return True
-    return line.returns is not None and round_ >= line.returns
+def _includes(line: Timeline, round_: int) -> bool:
+    """Does this line of a timeline let its agents take part in a round?"""
+    has_joined = line.joins is None or round_ >= line.joins
+    has_left = line.leaves is not None and round_ >= line.leaves
+    is_back = line.returns is not None and round_ >= line.returns
+    return has_joined and (not has_left or is_back)

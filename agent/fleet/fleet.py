@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.agent.device.service import Agent, Identity, NameTakenError, Tell
-from covey.agent.fleet.faults import Weather
+from covey.agent.fleet.faults import FaultPlan
 from covey.agent.policy import UNLIMITED, Rules
-from covey.agent.worker.pool import COMMAND, Jobs, Pool, check_device
+from covey.agent.worker.pool import COMMAND, Pool, PoolLike, check_device
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.link import Down, Link, Message, Up, Will
@@ -64,7 +64,7 @@ class FleetRun:
         source: dict[str, Any],
         folder: Path,
         open_link: OpenLink,
-        pool: Jobs,
+        pool: PoolLike,
         tell: Tell,
         allowed: AllowedCode = NO_CODE,
     ) -> None:
@@ -78,7 +78,7 @@ class FleetRun:
         self._rules = Rules(
             UNLIMITED, allowed
         )  # whoever starts a simulation may ask of it what she likes
-        self._weather = Weather(self._fleet, scenario.seed)
+        self._faults = FaultPlan(self._fleet, scenario.seed)
         self._rounds = Rounds()
         self._died: set[tuple[int, str, int]] = (
             set()
@@ -114,9 +114,9 @@ class FleetRun:
     async def _lives(self, index: int) -> None:
         """One life after another: from joining to leaving or dying, and again."""
         while True:
-            await self._rounds.until(lambda round_: self._weather.present(index, round_))
+            await self._rounds.until(lambda round_: self._faults.present(index, round_))
             if await self._live(index):
-                await asyncio.sleep(self._weather.back_after_s)
+                await asyncio.sleep(self._faults.back_after_s)
 
     async def _live(self, index: int) -> bool:
         """From joining until the timeline says leave; True where it died first, or its name was taken."""
@@ -133,7 +133,7 @@ class FleetRun:
             self._pool,
             rules=self._rules,
             tell=lambda event: self._tell({"agent": name, **event}),
-            before_report=lambda order: asyncio.sleep(self._weather.delay_s(index)),
+            before_report=lambda order: asyncio.sleep(self._faults.delay_s(index)),
             dies=lambda order: self._dies(index, order),
         )
         leaver = asyncio.create_task(self._leave(agent, index))
@@ -148,12 +148,12 @@ class FleetRun:
         return agent.vanished
 
     async def _leave(self, agent: Agent, index: int) -> None:
-        await self._rounds.until(lambda round_: not self._weather.present(index, round_))
+        await self._rounds.until(lambda round_: not self._faults.present(index, round_))
         agent.stop()
 
     def _dies(self, index: int, order: OrderMessage) -> bool:
         death = (index, order.run, order.step)
-        if death in self._died or not self._weather.dies(index, order.step):
+        if death in self._died or not self._faults.dies(index, order.step):
             return False
         self._died.add(death)
         return True
@@ -205,10 +205,10 @@ async def host(
             await asyncio.wait({running})
 
 
-async def write_partition(pool: Jobs, source: dict[str, Any], out: Path) -> None:
+async def write_partition(pool: PoolLike, source: dict[str, Any], out: Path) -> None:
     """Let a worker write who holds what. Raises UserError where the data or the partition is wrong."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    answer = await pool.run({"job": "partition", "source": source, "out": str(out)})
+    answer = await pool.call({"job": "partition", "source": source, "out": str(out)})
     if "failure" in answer:
         raise UserError(answer.get("detail") or answer["failure"])
 

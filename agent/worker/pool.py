@@ -1,6 +1,6 @@
-"""Workers for the agents of one process: started for the first job, kept warm a while, then gone.
+"""Worker processes for the agents of one process: started for the first job, kept warm for a while, then ended.
 
-Waiting jobs start longest first, so that the tail of a round is short. Where nothing runs, no torch is in memory.
+Waiting jobs start longest first, so that the tail of a round is short. While no worker runs, no torch is in memory.
 """
 
 from __future__ import annotations
@@ -14,42 +14,65 @@ from typing import Any, Protocol, Self
 
 from covey.agent.policy import Rules
 from covey.agent.worker import frames
-from covey.shared.consent import consent
 from covey.shared.errors import UserError
 from covey.shared.python_process import environment, python
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
 
 COMMAND = python("covey.agent.worker.worker")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+EXIT_S = 1.0  # a worker that closed its output is given this time to exit by itself
 
 
 class WorkerLost(Exception):  # noqa: N818 - an event in the life of a worker
-    """The worker ended in mid-job: killed for its memory, or by hand. `public` is what other machines may know."""
+    """A worker process died during a job: out of memory, or killed by hand.
 
-    public = "the training process ended in the middle of a job (out of memory?)"
+    Attributes:
+        public: what other machines may read about it.
+    """
 
-
-class Jobs(Protocol):
-    """What an agent's service needs of a pool."""
-
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        """The answer to one job. Heavier jobs go first. Raises WorkerLost. Cancelling it gives the job up."""
+    public = "the training process died during a job (out of memory?)"
 
 
-async def check_device(jobs: Jobs, wanted: DeviceWish, rules: Rules) -> None:
-    """Raises UserError where work cannot be done on the kind of device that is wanted. Only a worker has torch and knows."""
+class PoolLike(Protocol):
+    """What an agent needs of a pool."""
+
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        """Do one job. Cancelling the call gives the job up.
+
+        Args:
+            job: what to do, as `covey.agent.worker.worker` describes it.
+            weight: how long the job will take, in any unit; heavier jobs start first.
+
+        Returns:
+            The worker's answer.
+
+        Raises:
+            WorkerLost: the worker died before it answered.
+        """
+
+
+async def check_device(pool: PoolLike, wanted: DeviceWish, rules: Rules) -> None:
+    """Check that work can be done on this kind of device. Only a worker has torch, so a worker has to look.
+
+    Raises:
+        UserError: this machine has no such device.
+    """
     if wanted in ALWAYS_THERE:
         return
-    answer = await jobs.run({"job": "device", "wanted": wanted, **rules.to_wire()})
+    answer = await pool.call({"job": "device", "wanted": wanted, **rules.to_wire()})
     if "failure" in answer:
         raise UserError(answer.get("detail") or answer["failure"])
 
 
 class Pool:
-    """`workers` processes at most. As `async with Pool(...) as pool`; leaving it ends them.
+    """A few worker processes. Use it as a context: leaving it ends them.
 
-    `keep_warm_s`: how long a worker without a job lives on. `mercy_s`: a worker whose job was given up may finish
-    it within this time, for a new one would have to import torch first; then it is killed.
+    Args:
+        workers: how many processes may run at the same time.
+        keep_warm_s: how long a worker without a job stays alive.
+        cancel_grace_s: how long a worker may take to finish a job that was given up. Killing it costs more, because a
+            new worker has to import torch first. After this time it is killed all the same.
+        command: the program that a worker runs.
     """
 
     def __init__(
@@ -57,19 +80,23 @@ class Pool:
         workers: int = 1,
         *,
         keep_warm_s: float = 60.0,
-        mercy_s: float = 5.0,
+        cancel_grace_s: float = 5.0,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        self._free = workers  # how many more workers may be started
-        self._starting = 0
         self._keep_warm_s = keep_warm_s
-        self._mercy_s = mercy_s
+        self._cancel_grace_s = cancel_grace_s
         self._command = tuple(command)
-        self._idle: list[_Worker] = []
-        self._all: set[_Worker] = set()
-        self._queue: list[tuple[float, int, asyncio.Future[_Worker]]] = []
-        self._count = 0
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._vacancies = workers  # how many more workers may be started, those that start excluded
+        self._starting = 0  # workers whose process is being started
+        self._alive: set[_Worker] = set()
+        self._idle: list[_Worker] = []  # those of `_alive` without a job, longest idle first
+        self._queue: list[tuple[float, int, asyncio.Future[_Worker]]] = []  # a heap: -weight, call
+        self._calls = 0  # so far; of two jobs with equal weight, the earlier call starts first
+        self._chores: set[asyncio.Task[None]] = set()  # workers that start, end or are given up
+
+    def __repr__(self) -> str:
+        waiting = self._count_waiting()
+        return f"<Pool: {len(self._alive)} workers, {len(self._idle)} idle, {waiting} jobs waiting>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,159 +107,186 @@ class Pool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for task in self._farewells:
+        for task in self._chores:
             task.cancel()
-        await asyncio.gather(*self._farewells, return_exceptions=True)
-        await asyncio.gather(*(worker.end() for worker in self._all))
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        ends = [worker.end() for worker in self._alive]
+        await asyncio.gather(*ends)
 
     @property
     def processes(self) -> list[int]:
         """Ids of the worker processes that are alive."""
-        return sorted(worker.pid for worker in self._all)
+        return sorted(worker.pid for worker in self._alive)
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        worker = await self._worker(weight)
-        answer = asyncio.create_task(worker.ask(job))
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        """Do one job: see `PoolLike.call`."""
+        worker = await self._next_worker(weight)
+        answer = asyncio.create_task(worker.call(job))
         try:
             result = await asyncio.shield(answer)
         except asyncio.CancelledError:
-            self._later(self._give_up(worker, answer))
+            self._start_chore(self._give_up(worker, answer))
             raise
-        self._done(worker, alive=result is not None)
         if result is None:
+            self._remove(worker)
+            exit_code = await worker.end()
             raise WorkerLost(
-                f"the worker ended in mid-job (exit code {await worker.end()}): was it out of memory?"
+                f"a worker process died during a job (exit code {exit_code}): out of memory?"
             )
+        self._release(worker)
         return result
 
-    async def _worker(self, weight: float) -> _Worker:
-        """One that has no job; whoever gives the turn up in time hands it on."""
-        self._count += 1
+    async def _next_worker(self, weight: float) -> _Worker:
+        """Wait for a worker without a job. A call that is cancelled meanwhile returns its worker."""
+        self._calls += 1
         turn: asyncio.Future[_Worker] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._queue, (-weight, self._count, turn))
-        self._match()
+        heapq.heappush(self._queue, (-weight, self._calls, turn))
+        self._assign()
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._done(turn.result(), alive=True)
+            was_assigned = turn.done() and not turn.cancelled() and turn.exception() is None
+            if was_assigned:
+                self._release(turn.result())
             raise
 
-    def _match(self) -> None:
-        """Bring jobs and workers together; start workers while there are jobs and room."""
-        while self._idle and (turn := self._waiting()):
+    def _assign(self) -> None:
+        """Give waiting jobs to idle workers, and start workers while there are jobs and vacancies."""
+        while self._idle:
+            turn = self._next_turn()
+            if turn is None:
+                break
             worker = self._idle.pop()
-            worker.keep()
+            worker.stay()
             turn.set_result(worker)
-        jobs = sum(not turn.done() for _, _, turn in self._queue)
-        for _ in range(min(self._free, jobs - self._starting)):
-            self._free -= 1
+        unserved = self._count_waiting() - self._starting
+        for _ in range(min(self._vacancies, unserved)):
+            self._vacancies -= 1
             self._starting += 1
-            self._later(self._add())
+            self._start_chore(self._add_worker())
 
-    async def _add(self) -> None:
+    def _next_turn(self) -> asyncio.Future[_Worker] | None:
+        """The heaviest job that still waits; None for none."""
+        while self._queue:
+            _, _, turn = heapq.heappop(self._queue)
+            if not turn.done():
+                return turn
+        return None
+
+    def _count_waiting(self) -> int:
+        return sum(not turn.done() for _, _, turn in self._queue)
+
+    async def _add_worker(self) -> None:
         try:
-            worker = await self._start()
+            worker = await self._start_worker()
         except OSError as error:
-            self._free += 1
-            if (turn := self._waiting()) is not None:
-                turn.set_exception(WorkerLost(f"no worker could be started: {error}"))
+            self._vacancies += 1
+            turn = self._next_turn()
+            if turn is not None:
+                turn.set_exception(WorkerLost(f"no worker process could be started: {error}"))
             return
         finally:
             self._starting -= 1
-        self._done(worker, alive=True)
+        self._release(worker)
 
-    async def _start(self) -> _Worker:
+    async def _start_worker(self) -> _Worker:
         process = await asyncio.create_subprocess_exec(
             *self._command,
-            *consent().options(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(**ONE_THREAD),
         )
         worker = _Worker(process)
-        self._all.add(worker)
+        self._alive.add(worker)
         return worker
 
-    def _done(self, worker: _Worker, *, alive: bool) -> None:
-        """The worker has no job any more: the next one is for it, or it waits for one."""
-        if alive:
-            self._idle.append(worker)
-            worker.end_after(self._keep_warm_s, lambda: self._cool_down(worker))
-        else:
-            self._all.discard(worker)
-            self._free += 1
-        self._match()
+    def _release(self, worker: _Worker) -> None:
+        """The worker has no job any more: it takes the next one, or waits for one."""
+        self._idle.append(worker)
+        worker.end_after(self._keep_warm_s, lambda: self._cool_down(worker))
+        self._assign()
 
-    def _waiting(self) -> asyncio.Future[_Worker] | None:
-        while self._queue:
-            turn = heapq.heappop(self._queue)[2]
-            if not turn.done():
-                return turn
-        return None
+    def _remove(self, worker: _Worker) -> None:
+        """The worker is dead: another one may be started."""
+        self._alive.discard(worker)
+        self._vacancies += 1
+        self._assign()
 
     def _cool_down(self, worker: _Worker) -> None:
+        """No job came while the worker was kept warm: end it."""
         if worker in self._idle:
             self._idle.remove(worker)
-            self._all.discard(worker)
-            self._free += 1
-            self._later(_ended(worker))
+            self._alive.discard(worker)
+            self._vacancies += 1
+            self._start_chore(_end(worker))
 
     async def _give_up(self, worker: _Worker, answer: asyncio.Task[frames.Job | None]) -> None:
-        with suppress(TimeoutError):
-            alive = await asyncio.wait_for(asyncio.shield(answer), self._mercy_s) is not None
-            self._done(worker, alive=alive)
+        """Nobody waits for the answer any more: let the worker finish soon, or kill it."""
+        try:
+            result = await asyncio.wait_for(asyncio.shield(answer), self._cancel_grace_s)
+        except TimeoutError:
+            answer.cancel()
+            await worker.end()
+            self._remove(worker)
             return
-        answer.cancel()
-        await worker.end()
-        self._done(worker, alive=False)
+        if result is None:
+            self._remove(worker)
+        else:
+            self._release(worker)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_chore(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
 
 
 class _Worker:
-    """One process."""
+    """One worker process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None  # ends the worker if no job comes
+
+    def __repr__(self) -> str:
+        return f"<Worker process {self.pid}>"
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
-    async def ask(self, job: frames.Job) -> frames.Job | None:
-        """The answer; None where the process ended."""
-        assert self._process.stdin is not None  # noqa: S101 - both are pipes
-        assert self._process.stdout is not None  # noqa: S101
+    async def call(self, job: frames.Job) -> frames.Job | None:
+        """The answer to a job; None if the process died."""
+        stdin = self._process.stdin
+        stdout = self._process.stdout
+        assert stdin is not None  # noqa: S101 - both are pipes
+        assert stdout is not None  # noqa: S101
         try:
-            self._process.stdin.write(frames.pack(job))
-            await self._process.stdin.drain()
+            stdin.write(frames.pack(job))
+            await stdin.drain()
         except (BrokenPipeError, ConnectionError):
             return None
-        return await frames.receive(self._process.stdout)
+        return await frames.receive(stdout)
 
     def end_after(self, seconds: float, end: Callable[[], None]) -> None:
+        """Call `end` if the worker has no job for so long."""
         self._timer = asyncio.get_running_loop().call_later(seconds, end)
 
-    def keep(self) -> None:
+    def stay(self) -> None:
+        """A job came: do not end the worker."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def end(self) -> int:
-        self.keep()
-        if self._process.stdout is not None and self._process.stdout.at_eof():
-            with suppress(
-                TimeoutError
-            ):  # it ends by itself, and a signal now would hide its exit code
-                return await asyncio.wait_for(self._process.wait(), 1.0)
+        """End the process. Returns its exit code."""
+        self.stay()
+        stdout = self._process.stdout
+        if stdout is not None and stdout.at_eof():
+            with suppress(TimeoutError):  # it exits by itself; a signal would hide its exit code
+                return await asyncio.wait_for(self._process.wait(), EXIT_S)
         with suppress(ProcessLookupError):
             self._process.kill()
         return await self._process.wait()
 
 
-async def _ended(worker: _Worker) -> None:
+async def _end(worker: _Worker) -> None:
     await worker.end()

@@ -259,7 +259,7 @@ class Asked:
     def __init__(self) -> None:
         self.jobs: list[frames.Job] = []
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         self.jobs.append(job)
         return {"failure": "no GPU", "detail": "no cuda here"}
 

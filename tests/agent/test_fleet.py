@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from covey.agent.fleet.faults import Weather
+from covey.agent.fleet.faults import FaultPlan
 from covey.agent.fleet.fleet import FleetRun, write_partition
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.errors import UserError
@@ -30,48 +30,50 @@ def scene(agents: int = 10, **changes: Any) -> Scenario:
     return Scenario(name="s", seed=3, task=TASK, strategy={"name": "fedavg"}, fleet=fleet)
 
 
-def weather(agents: int = 10, *timeline: Timeline, **faults: Any) -> Weather:
-    return Weather(Fleet(agents=agents, timeline=timeline, faults=Faults(**faults)), 3)
+def fault_plan(agents: int = 10, *timeline: Timeline, **faults: Any) -> FaultPlan:
+    return FaultPlan(Fleet(agents=agents, timeline=timeline, faults=Faults(**faults)), 3)
 
 
-def there(sky: Weather, round_: int) -> list[int]:
-    return [index for index in range(10) if sky.present(index, round_)]
+def there(plan: FaultPlan, round_: int) -> list[int]:
+    return [index for index in range(10) if plan.present(index, round_)]
 
 
 def test_agents_join_leave_and_return_in_their_rounds() -> None:
-    sky = weather(
+    plan = fault_plan(
         10,
         Timeline(agents=(1,), joins=2),
         Timeline(agents=(2, 3), leaves=1),
         Timeline(agents=(3,), leaves=1),
     )
-    assert there(sky, 0) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert there(sky, 1) == [0, 4, 5, 6, 7, 8, 9]
-    assert there(sky, 2) == [0, 1, 4, 5, 6, 7, 8, 9]
-    returner = weather(10, Timeline(agents=(4,), leaves=1, returns=3))
+    assert there(plan, 0) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert there(plan, 1) == [0, 4, 5, 6, 7, 8, 9]
+    assert there(plan, 2) == [0, 1, 4, 5, 6, 7, 8, 9]
+    returner = fault_plan(10, Timeline(agents=(4,), leaves=1, returns=3))
     assert [4 in there(returner, round_) for round_ in range(5)] == [True, False, False, True, True]
 
 
 def test_a_share_of_the_fleet_is_late_and_the_seed_says_who() -> None:
-    sky = weather(late=0.3, late_round=2)
-    assert len(there(sky, 1)) == 7
-    assert len(there(sky, 2)) == 10
-    assert there(sky, 1) == there(weather(late=0.3, late_round=2), 0)
+    plan = fault_plan(late=0.3, late_round=2)
+    assert len(there(plan, 1)) == 7
+    assert len(there(plan, 2)) == 10
+    assert there(plan, 1) == there(fault_plan(late=0.3, late_round=2), 0)
 
 
 def test_a_share_of_the_fleet_is_slow() -> None:
-    sky = weather(slow=0.2, slow_s=4.0)
-    assert sorted(sky.delay_s(index) for index in range(10)) == [0.0] * 8 + [4.0] * 2
+    plan = fault_plan(slow=0.2, slow_s=4.0)
+    assert sorted(plan.delay_s(index) for index in range(10)) == [0.0] * 8 + [4.0] * 2
 
 
 def test_deaths_are_drawn_per_agent_and_step() -> None:
-    sky = weather(die=0.3)
-    deaths = [sky.dies(index, step) for index in range(10) for step in range(100)]
+    plan = fault_plan(die=0.3)
+    deaths = [plan.dies(index, step) for index in range(10) for step in range(100)]
     assert 0.25 < sum(deaths) / 1000 < 0.35
     assert deaths == [
-        weather(die=0.3).dies(index, step) for index in range(10) for step in range(100)
+        fault_plan(die=0.3).dies(index, step) for index in range(10) for step in range(100)
     ]
-    assert not any(weather(die=0.0).dies(index, step) for index in range(10) for step in range(10))
+    assert not any(
+        fault_plan(die=0.0).dies(index, step) for index in range(10) for step in range(10)
+    )
 
 
 class Hall:
@@ -170,7 +172,7 @@ async def test_the_partition_is_written_by_a_worker_and_its_mistakes_are_the_use
     tmp_path: Path,
 ) -> None:
     class Refusing(FakePool):
-        async def run(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
+        async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
             assert (job["job"], job["out"]) == ("partition", str(tmp_path / "deep" / "p.npz"))
             return {"failure": "agent 3 gets no sample"}
 

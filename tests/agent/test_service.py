@@ -33,7 +33,7 @@ class FakePool:
         self.given_up = 0
         self.lost = False
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         self.jobs.append(job)
         try:
             await asyncio.sleep(self.takes_s)
@@ -265,8 +265,8 @@ class LosingPool(FakePool):
         super().__init__()
         self.losses = losses
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        answer = await super().run(job, weight=weight)
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        answer = await super().call(job, weight=weight)
         if self.losses:
             self.losses -= 1
             raise WorkerLost("out of memory")
@@ -373,12 +373,12 @@ def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Pa
 class DoubtingPool(FakePool):
     """Compares each model with its name, as a worker does."""
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
         for path in map(Path, job.get("models", [])):
             if digest(path.read_bytes()).hex() != path.stem:
                 self.jobs.append(job)
                 return {"model_damaged": bytes.fromhex(path.stem)}
-        return await super().run(job, weight=weight)
+        return await super().call(job, weight=weight)
 
 
 def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(tmp_path: Path) -> None:
@@ -401,8 +401,8 @@ def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(tmp_pat
 class ForgetfulPool(FakePool):
     """Finds the memory damaged, as a worker does that compares it with its digest."""
 
-    async def run(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
-        answer = await super().run(job, weight=weight)
+    async def call(self, job: frames.Job, *, weight: float = 0) -> frames.Job:
+        answer = await super().call(job, weight=weight)
         return {"memory_damaged": True} if job.get("memory") else answer
 
 

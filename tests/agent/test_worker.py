@@ -129,10 +129,10 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
     wanted = job(tmp_path)
     async with Pool(1) as it:
         task = TASK.for_agents()
-        found = await it.run({"job": "inspect", "source": wanted["source"], "task": task})
+        found = await it.call({"job": "inspect", "source": wanted["source"], "task": task})
         assert found == {"samples": 32, "test_samples": 8, "labels": ["0", "1"], "problem": None}
-        done = await it.run(wanted)
-        wrong = await it.run({"job": "inspect", "source": {"data": "nowhere.npz"}, "task": task})
+        done = await it.call(wanted)
+        wrong = await it.call({"job": "inspect", "source": {"data": "nowhere.npz"}, "task": task})
         assert "nowhere.npz" in wrong["detail"]
         assert "nowhere.npz" not in wrong["problem"]
         (pid,) = it.processes
@@ -219,7 +219,7 @@ def test_memory_comes_back_as_it_went(tmp_path: Path) -> None:
 @pytest.mark.processes
 async def test_a_pool_starts_no_more_workers_than_it_may_and_uses_them_again() -> None:
     async with pool(2) as it:
-        answers = await asyncio.gather(*(it.run({"s": 0.01}) for _ in range(6)))
+        answers = await asyncio.gather(*(it.call({"s": 0.01}) for _ in range(6)))
         assert len({answer["pid"] for answer in answers}) <= 2
         assert len(it.processes) <= 2
 
@@ -230,7 +230,7 @@ async def test_heavier_jobs_go_first() -> None:
         finished: list[float] = []
 
         async def run(weight: float) -> None:
-            await it.run({"s": 0.01}, weight=weight)
+            await it.call({"s": 0.01}, weight=weight)
             finished.append(weight)
 
         await asyncio.gather(*map(run, [1.0, 3.0, 2.0]))
@@ -241,34 +241,34 @@ async def test_heavier_jobs_go_first() -> None:
 async def test_a_worker_that_ends_in_mid_job_is_replaced() -> None:
     async with pool(1) as it:
         with pytest.raises(WorkerLost, match="exit code 3"):
-            await it.run({"die": True})
-        assert (await it.run({"s": 0}))["s"] == 0
+            await it.call({"die": True})
+        assert (await it.call({"s": 0}))["s"] == 0
 
 
 @pytest.mark.processes
 async def test_a_job_that_is_given_up_frees_its_worker_by_force_after_a_while() -> None:
-    async with pool(1, mercy_s=0.05) as it:
-        long = asyncio.create_task(it.run({"s": 60}))
+    async with pool(1, cancel_grace_s=0.05) as it:
+        long = asyncio.create_task(it.call({"s": 60}))
         await until(lambda: bool(it.processes))
         await asyncio.sleep(0.1)
         long.cancel()
-        assert (await asyncio.wait_for(it.run({"s": 0}), 30))["s"] == 0
+        assert (await asyncio.wait_for(it.call({"s": 0}), 30))["s"] == 0
 
 
 @pytest.mark.processes
 async def test_a_job_that_is_given_up_and_soon_done_keeps_its_worker() -> None:
-    async with pool(1, mercy_s=30) as it:
-        first = (await it.run({"s": 0}))["pid"]
-        short = asyncio.create_task(it.run({"s": 0.1}))
+    async with pool(1, cancel_grace_s=30) as it:
+        first = (await it.call({"s": 0}))["pid"]
+        short = asyncio.create_task(it.call({"s": 0.1}))
         await asyncio.sleep(0.02)
         short.cancel()
-        assert (await it.run({"s": 0}))["pid"] == first
+        assert (await it.call({"s": 0}))["pid"] == first
 
 
 @pytest.mark.processes
 async def test_an_idle_worker_goes_away() -> None:
     async with pool(1, keep_warm_s=0.05) as it:
-        pid = (await it.run({"s": 0}))["pid"]
+        pid = (await it.call({"s": 0}))["pid"]
         await until(lambda: not it.processes and not lives(pid))
 
 
@@ -278,7 +278,7 @@ async def test_a_worker_ends_with_its_parent() -> None:
         "import asyncio, sys\nfrom covey.agent.worker.pool import Pool\n"
         "async def main():\n"
         "    pool = Pool(1)\n"
-        "    await pool.run({'job': 'nothing'})\n"
+        "    await pool.call({'job': 'nothing'})\n"
         "    print(*pool.processes, flush=True)\n"
         "    await asyncio.sleep(600)\n"
         "asyncio.run(main())\n"
