@@ -16,8 +16,15 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.main import get_command
 
-from covey.shared import json_text
-from covey.shared.cli import Allow, Connection, DataRoot, Json, program, with_connection
+from covey.shared import json_text, plugins
+from covey.shared.cli import (
+    Allow,
+    Connection,
+    DataRoot,
+    Json,
+    program,
+    with_connection,
+)
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 from covey.shared.printable import printable
@@ -361,8 +368,11 @@ def _existing(data: str) -> str:
         return str(Path(data).resolve())
     if ":" in data and "/" not in data.split(":")[0]:
         return data
+    if data in plugins.installed(plugins.DATA):
+        return data
     raise UserError(
-        f"--data {data}: no such file or folder; wanted is a table, an .npz, a folder, or module:function"
+        f"--data {data}: no such file or folder; expected a table, an .npz, a folder, module:function, "
+        "or a data source that an installed package adds"
     )
 
 

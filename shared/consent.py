@@ -55,10 +55,13 @@ class AllowedCode:
 
     @classmethod
     def for_data(cls, source: str) -> Self:
-        """The consent of an owner who types `--data my_pkg:load` herself: to that function, and to nothing else."""
+        """The consent of an owner who types `--data SOURCE` herself: to the code that this names, and to nothing else.
+
+        A source is `module:function[:PATH]`, or the name of an installed entry point of the group `covey.data`.
+        """
         module, colon, rest = source.partition(":")
         function = rest.partition(":")[0]
-        return cls(frozenset([f"{module}:{function}"] if colon else []))
+        return cls(frozenset([f"{module}:{function}" if colon else f"covey.data:{source}"]))
 
     def allows(self, reference: str) -> bool:
         """May this "module:callable", or the entry point of this name, be loaded?"""

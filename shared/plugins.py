@@ -29,14 +29,15 @@ def installed(group: Group) -> list[str]:
 
 
 def load(group: Group, name: str, allowed: AllowedCode) -> Any:
-    """The object behind an entry point.
+    """The object behind an entry point. `--allow NAME` allows it, and so does `--allow GROUP:NAME`, which allows nothing else.
 
     Raises:
         ConsentError: the owner of this machine has not allowed the name. Nothing was imported.
         ImportError: no installed package adds this name to the group.
         UserError: two installed packages add the same name, so it is not clear which one is meant.
     """
-    allowed.check(name)
+    if not allowed.allows(f"{group}:{name}"):
+        allowed.check(name)
     found = list(metadata.entry_points(group=group, name=name))
     if not found:
         raise ImportError(f"no installed package has an entry point {name!r} in the group {group}")

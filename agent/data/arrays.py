@@ -11,7 +11,7 @@ import numpy as np
 from covey.agent.data.dataset import Array, Dataset, dataset, encode
 from covey.agent.data.limits import unpacked_limit
 from covey.agent.own_code import resolve
-from covey.shared import array_files
+from covey.shared import array_files, plugins
 from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import CoveyError, DataError
 
@@ -98,13 +98,40 @@ def load_function(spec: str, allowed: AllowedCode) -> Dataset:
             f"data source {spec!r}: {error}; {advice}",
             public=f"the data source cannot be imported; {advice}",
         ) from error
+    path = Path(rest[0]) if rest else Path()
+    return _called(function, path, spec)
+
+
+def load_installed(name: str, allowed: AllowedCode) -> Dataset:
+    """The data of an installed package that adds `name` to the entry points of the group `covey.data`.
+
+    Its function is called as `load_function` calls the user's own: with the working directory, for (x, y) or a dict.
+
+    Raises:
+        ConsentError: the owner of this machine has not allowed the name. Nothing was imported.
+        DataError: the package cannot be imported, or what it returns is not data.
+    """
+    try:
+        function = plugins.load(plugins.DATA, name, allowed)
+    except CoveyError:
+        raise
+    except Exception as error:  # the package's own code
+        raise DataError(
+            f"data source {name!r}: the installed package cannot be imported: {error}",
+            public="the data source cannot be imported",
+        ) from error
+    return _called(function, Path(), name)
+
+
+def _called(function: Any, path: Path, spec: str) -> Dataset:
+    """The data that a function of the user's own returns."""
     if not callable(function):
         raise DataError(
-            f"data source {spec!r}: {name} is not a function",
+            f"data source {spec!r}: it is not a function",
             public="the data source is no function",
         )
     try:
-        found = function(Path(rest[0] if rest else "."))
+        found = function(path)
     except CoveyError:
         raise
     except Exception as error:  # the user's code

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from covey.agent.data.arrays import load_function, load_npz
+from covey.agent.data.arrays import load_function, load_installed, load_npz
 from covey.agent.data.dataset import Dataset
 from covey.agent.data.images import is_image_folder, load_image_folder
 from covey.agent.data.leaf import is_leaf, load_leaf
 from covey.agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
 from covey.agent.data.svhn import is_svhn, load_svhn
 from covey.agent.data.tables import load_table
+from covey.shared import plugins
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError
 
@@ -18,7 +19,7 @@ TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
     "a table (.csv, .tsv, .parquet), an .npz with x and y, a folder per class of images, "
     "IDX files (train-images-idx3-ubyte.gz ...), CIFAR's binary version, SVHN's train_32x32.mat, "
-    "LEAF's train/*.json, or module:function"
+    "LEAF's train/*.json, module:function, or a data source that an installed package adds"
 )
 
 
@@ -34,6 +35,8 @@ def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_C
         return _file(place, label)
     if ":" in str(path) and "/" not in str(path).split(":")[0]:
         return load_function(str(path), allowed)
+    if str(path) in plugins.installed(plugins.DATA):
+        return load_installed(str(path), allowed)
     raise DataError(
         f"{path}: no such file or folder; expected is {ACCEPTED}",
         public="no data is at the given path",

@@ -12,6 +12,8 @@ from covey.agent.data.arrays import read_npz
 from covey.agent.data.dataset import Array, Dataset, Indices, dataset
 from covey.agent.data.load import load
 from covey.agent.data.standard import load_cifar, load_idx
+from covey.shared import plugins
+from covey.shared.consent import consent
 from covey.shared.errors import DataError
 
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
@@ -39,10 +41,18 @@ def find_root(option: str | Path | None = None) -> Path | None:
 
 
 def load_named(name: str, root: str | Path | None = None) -> Dataset:
-    """`digits`, a name in FILES, or a path below the data root. DataError says where it was looked for."""
+    """`digits`, a name in FILES, a path below the data root, or code of the user's own that was allowed.
+
+    Such code is `module:function[:PATH]`, or a data source that an installed package adds. Raises ConsentError for code
+    that was not allowed, and DataError that says where the data was looked for.
+    """
     if name == "digits":
         return _digits()
-    place = _place(name, find_root(root))
+    folder = find_root(root)
+    is_code = ":" in name or name in plugins.installed(plugins.DATA)
+    if is_code and not ((folder or Path()) / name).exists():
+        return load(name, allowed=consent())
+    place = _place(name, folder)
     match name:
         case "fashion-mnist":
             return load_idx(place)

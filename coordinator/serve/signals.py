@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -24,13 +25,16 @@ def sigterm_as_ctrl_c() -> Iterator[None]:
 
 
 class StopSignals:
-    """Both signals call `stop` in the running event loop, as `with StopSignals(stop)`; it may be set anew meanwhile."""
+    """Both signals call `stop` in the running event loop, as `with StopSignals(stop)`; it may be replaced meanwhile.
+
+    Only the main thread receives signals. In another thread, as under a notebook's event loop, nothing is changed.
+    """
 
     def __init__(self, stop: Callable[[], object]) -> None:
         self.stop = stop
-        self._before = {
-            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        is_main = threading.current_thread() is threading.main_thread()
+        numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+        self._before = {number: signal.getsignal(number) for number in numbers}
 
     def __enter__(self) -> Self:
         for number in self._before:

@@ -61,8 +61,9 @@ class Fleet(Section):
     data: str = Field(
         "digits",
         description="Data set that is divided among the agents: digits, fashion-mnist, cifar10, cifar100, svhn, "
-        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer, or a path below the data "
-        "root. The default comes with scikit-learn; the others lie in the data root.",
+        "emnist-byclass, emnist-letters, emnist-balanced, femnist, celeba, har, mnist-writer, a path below the data "
+        "root, module:function, or a data source of an installed package. The default comes with scikit-learn; code of "
+        "your own needs --allow.",
     )
     partition: Partition | str = Field(
         Iid(),

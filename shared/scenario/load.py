@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from covey.shared.errors import UserError
@@ -58,6 +59,23 @@ def load_without_files(path: str | pathlib.Path) -> Scenario:
     source = _read(file)
     _resolve_files(source, file)
     return _validated(file, source, [])
+
+
+def from_mapping(content: Mapping[str, Any]) -> Scenario:
+    """The scenario with this content, as YAML would give it. Relative paths start at the working directory.
+
+    Raises:
+        UserError: with one line per error: key path, value, and expectation.
+    """
+    file = pathlib.Path("scenario")
+    try:
+        text = yaml.safe_dump(dict(content), sort_keys=False)
+    except yaml.YAMLError as error:
+        expected = "expected plain values such as numbers, text and lists"
+        raise UserError(f"{file}: {expected}: {error}") from None
+    source = parse(text)
+    missing_files = _resolve_files(source, file)
+    return _validated(file, source, missing_files)
 
 
 def _validated(file: pathlib.Path, source: Source, missing_files: list[str]) -> Scenario:

@@ -45,7 +45,10 @@ class Records(Section):
 
 
 class Scenario(Section):
-    """A whole run."""
+    """A whole run: the task, how agents train, the method, the rounds, and perhaps a simulated fleet and a comparison.
+
+    A scenario is immutable and complete: every key has a value, its default where the file does not name it.
+    """
 
     name: Name = Field(
         description="Name of the run and of its folder: letters, digits, '.', '_' and '-', at most 64 characters."

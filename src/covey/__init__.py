@@ -1,1 +1,64 @@
-"""Covey: clustered, personalised federated learning on fleets of devices, over MQTT."""
+"""Covey: clustered, personalised federated learning on fleets of devices, over MQTT.
+
+In a notebook or a script:
+
+    import covey
+
+    result = covey.run("scenarios/digits.yaml")
+    result.accuracy("server")      # macro average over the agents
+    result.assignment              # the cluster of each agent
+
+A method of your own is a subclass of `covey.Strategy`; docs/ has a tutorial. The names below are imported when they are
+first used, so that an agent that waits for work holds neither NumPy nor torch in memory.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from covey.api import Comparison, Result, compare, load, run
+    from covey.shared.errors import UserError
+    from covey.shared.scenario.scenario import Scenario
+    from covey.shared.strategies.base import Local, Order, Phase, Report, Strategy
+
+__all__ = [
+    "Comparison",
+    "Local",
+    "Order",
+    "Phase",
+    "Report",
+    "Result",
+    "Scenario",
+    "Strategy",
+    "UserError",
+    "compare",
+    "load",
+    "run",
+]
+
+_HOMES = {
+    "Comparison": "covey.api",
+    "Local": "covey.shared.strategies.base",
+    "Order": "covey.shared.strategies.base",
+    "Phase": "covey.shared.strategies.base",
+    "Report": "covey.shared.strategies.base",
+    "Result": "covey.api",
+    "Scenario": "covey.shared.scenario.scenario",
+    "Strategy": "covey.shared.strategies.base",
+    "UserError": "covey.shared.errors",
+    "compare": "covey.api",
+    "load": "covey.api",
+    "run": "covey.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'covey' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

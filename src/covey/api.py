@@ -1,0 +1,327 @@
+"""Covey from Python: load a scenario, run it, compare methods, and read what a run has left.
+
+The functions here do what the commands `coordinator run` and `coordinator compare` do, in the same folders, and return typed
+results with rows that `pandas.DataFrame` takes as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import numpy.typing as npt
+
+from covey.coordinator.run.notices import Notice, Observer, ignore
+from covey.shared.consent import AllowedCode, consented
+from covey.shared.errors import UserError
+from covey.shared.scenario.load import from_mapping
+from covey.shared.scenario.load import load as read_scenario
+from covey.shared.scenario.scenario import Scenario
+
+T = TypeVar("T")
+ScenarioLike = Scenario | Mapping[str, Any] | str | os.PathLike[str]
+Mode = Literal["server", "tuned", "last", "best"]
+Average = Literal["macro", "micro"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that is over, read from its folder.
+
+    Attributes:
+        folder: The run's folder. `coordinator report FOLDER` shows it as well.
+        summary: The content of `result.json`.
+    """
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> Result:
+        """The result in the folder of a finished run.
+
+        Args:
+            folder: The folder that `run` or `coordinator run` made.
+
+        Raises:
+            UserError: The folder holds no finished run, or its files are damaged.
+
+        Example:
+            >>> covey.Result.read("runs/digits").method
+            'fedclust'
+        """
+        from covey.coordinator.run.records import finished
+
+        place = Path(folder)
+        return cls(place, finished(place))
+
+    def __repr__(self) -> str:
+        accuracy = self.accuracy()
+        shown = "no accuracy" if accuracy is None else f"E-server {100 * accuracy:.2f} %"
+        return f"<Result {self.method}: {self.clusters} clusters, {shown}, in {self.folder}>"
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.summary["method"])
+
+    @property
+    def clusters(self) -> int:
+        """The number of clusters at the end; 1 for a method with a single model."""
+        return int(self.summary["clusters"])
+
+    @property
+    def assignment(self) -> dict[str, int]:
+        """The cluster of each agent, by the agent's id. Empty for a method without hard clusters."""
+        return {agent: int(cluster) for agent, cluster in self.summary["assignment"].items()}
+
+    @property
+    def ari(self) -> float | None:
+        """Adjusted Rand index of the clusters against the fleet's true groups; None if these are unknown."""
+        found = self.summary["ari"]
+        return None if found is None else float(found)
+
+    def accuracy(self, mode: Mode = "server", average: Average = "macro") -> float | None:
+        """An average of the agents' test accuracies, as a share between 0 and 1.
+
+        Args:
+            mode: "server" is the served model, "tuned" the same after fine-tuning on the agent, "last" the agent's own
+                model after its latest training, "best" the best that was tracked.
+            average: "macro" counts every agent once, "micro" every test sample once.
+
+        Returns:
+            The share, or None if the run was not evaluated in this mode, or if the task is a regression.
+
+        Example:
+            >>> result.accuracy("tuned", "micro")
+            0.9902
+        """
+        figures = self.summary["accuracy"].get(mode) or {}
+        averages = figures.get("accuracy") or {}
+        found = averages.get(average)
+        return None if found is None else float(found)
+
+    def history(self) -> list[dict[str, Any]]:
+        """One row for each phase of the run, in order: round, phase, reports, loss, seconds, bytes and more.
+
+        Nested values are left out, so that `pandas.DataFrame(result.history())` has plain columns.
+
+        Example:
+            >>> [row["round"] for row in result.history() if row["phase"] == "train"][:3]
+            [1, 2, 3]
+        """
+        from covey.coordinator.run.records import lines
+
+        phases = [line for line in lines(self.folder) if line["event"] == "phase"]
+        return [_plain(line) for line in phases]
+
+    def agents(self) -> list[dict[str, Any]]:
+        """One row for each agent: its cluster, samples, rounds and figures in each mode, from `agents.parquet`."""
+        from pyarrow import parquet
+
+        table = parquet.read_table(self.folder / "agents.parquet")
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+    def models(self) -> list[dict[str, npt.NDArray[Any]]]:
+        """The model of each cluster, in order: arrays by the name of the parameter, as `torch.load_state_dict` takes them
+        after `torch.from_numpy`."""
+        from safetensors.numpy import load_file
+
+        from covey.shared.model_files import model_files
+
+        return [load_file(file) for file in model_files(self.folder / "models")]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The finished cells of a comparison.
+
+    Attributes:
+        folder: The comparison's folder; each cell's run has a folder of its own below it.
+        cells: One row for each finished cell (partition, method, seed), with its figures as shares and its traffic.
+        methods: One row for each partition and method: means and deviations over the seeds.
+    """
+
+    folder: Path
+    cells: Sequence[Mapping[str, Any]]
+    methods: Sequence[Mapping[str, Any]]
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.methods)} methods, {len(self.cells)} cells, in {self.folder}>"
+
+
+def load(scenario: str | os.PathLike[str], *overrides: str, allow: Iterable[str] = ()) -> Scenario:
+    """Read a scenario file and check it.
+
+    Args:
+        scenario: The file.
+        overrides: Keys to change, such as "rounds.count=5", as `--set` takes them.
+        allow: Code of your own that the scenario may name, as `--allow` takes it.
+
+    Returns:
+        The scenario, complete with all defaults. It is immutable; `scenario.model_copy(update=...)` changes a copy.
+
+    Raises:
+        UserError: The file cannot be read or has mistakes; the message lists every one with its line.
+
+    Example:
+        >>> covey.load("scenarios/digits.yaml", "rounds.count=5").rounds.count
+        5
+    """
+    with consented(AllowedCode.parse(allow)):
+        return read_scenario(Path(scenario), overrides)
+
+
+def run(
+    scenario: ScenarioLike,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    broker: str | None = None,
+    in_process: bool = True,
+    resume: bool = False,
+    data_root: str | os.PathLike[str] | None = None,
+    allow: Iterable[str] = (),
+    observe: Callable[[Notice], None] | None = None,
+) -> Result:
+    """Run a scenario to its end.
+
+    Args:
+        scenario: A `Scenario`, a scenario file, or its content as a mapping.
+        out: The run's folder; it must be new. Without it, the run goes into a new temporary folder.
+        broker: The address of a broker, for a fleet of devices or to simulate one over a real network.
+        in_process: Train without a broker. It gives identical results faster. It is ignored if `broker` is given.
+        resume: Continue the run that was interrupted in `out`.
+        data_root: The folder of the larger data sets.
+        allow: Code of your own that may run here: modules, functions, or entry points of installed packages.
+        observe: Called with each notice of the run, such as `PhaseFolded`; `notice.to_json()` is what `--json` prints.
+
+    Returns:
+        The result, read from the run's folder.
+
+    Raises:
+        UserError: The scenario has mistakes, the folder is in use, the data is missing, or the run was abandoned.
+        ConsentError: The scenario names code of its own that `allow` does not name.
+
+    Example:
+        >>> covey.run("scenarios/digits.yaml", "runs/digits").ari
+        1.0
+    """
+    from covey.coordinator.commands import run as over_a_broker
+    from covey.coordinator.run.options import Options
+    from covey.coordinator.simulate import driver
+
+    allowed = AllowedCode.parse(allow)
+    with consented(allowed):
+        checked = _scenario(scenario)
+        folder = Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
+        root = None if data_root is None else Path(data_root)
+        options = Options(folder, resume=resume, broker=broker, data_root=root, allowed=allowed)
+        observer = observe or ignore
+
+        def work() -> Any:
+            if in_process and broker is None:
+                return driver.alone(checked, options, observer)
+            return asyncio.run(over_a_broker.run(checked, options, observer))
+
+        if _outside_of_event_loops(work) is None:
+            raise UserError(f"{folder}: the run was stopped; continue it with resume=True")
+    return Result.read(folder)
+
+
+def compare(
+    scenario: ScenarioLike,
+    out: str | os.PathLike[str],
+    *,
+    cells: Sequence[str] = (),
+    broker: str | None = None,
+    in_process: bool = True,
+    data_root: str | os.PathLike[str] | None = None,
+    allow: Iterable[str] = (),
+    observe: Callable[[str, Notice], None] | None = None,
+) -> Comparison:
+    """Run every method of a scenario's compare section on every partition and seed.
+
+    Finished cells are kept and interrupted cells resume, so the same call continues a comparison.
+
+    Args:
+        scenario: A `Scenario` with a compare section, a scenario file, or its content as a mapping.
+        out: The comparison's folder. The tables are written there as well.
+        cells: Only these cells: "fedavg/1", or "fedavg" for all seeds. Empty for all.
+        broker: The address of a broker; without it, cells run in process.
+        in_process: Train without a broker. It is ignored if `broker` is given.
+        data_root: The folder of the larger data sets.
+        allow: Code of your own that may run here.
+        observe: Called with the name of a cell and a notice of its run.
+
+    Returns:
+        The finished cells, and their means and deviations over the seeds.
+
+    Raises:
+        UserError: The scenario has mistakes or no compare section, or a folder holds a run of another scenario.
+        ConsentError: The scenario names code of its own that `allow` does not name.
+
+    Example:
+        >>> rows = covey.compare("scenarios/digits_compare.yaml", "runs/digits_compare").methods
+        >>> pandas.DataFrame(rows).set_index("method")["server_accuracy_macro"]
+    """
+    from covey.coordinator.commands import compare as command
+    from covey.coordinator.compare.grid import Cell, summaries
+    from covey.coordinator.run.options import Options
+
+    allowed = AllowedCode.parse(allow)
+    with consented(allowed):
+        checked = _scenario(scenario)
+        folder = Path(out)
+        root = None if data_root is None else Path(data_root)
+        options = Options(folder, broker=broker, data_root=root, allowed=allowed)
+        without_broker = in_process and broker is None
+
+        def watching(cell: Cell) -> AbstractContextManager[Observer]:
+            if observe is None:
+                return nullcontext(ignore)
+            return nullcontext(partial(observe, cell.name))
+
+        def work() -> bool:
+            return command.run_cells(
+                checked, options, cells, watching, in_process=without_broker
+            )
+
+        if not _outside_of_event_loops(work):
+            raise UserError(f"{folder}: the comparison was stopped; the same call continues it")
+        rows = command.finished_rows(checked, folder)
+        command.write_tables(checked, folder, rows)
+    return Comparison(folder, rows, summaries(checked, rows))
+
+
+def _scenario(given: ScenarioLike) -> Scenario:
+    if isinstance(given, Scenario):
+        return given
+    if isinstance(given, Mapping):
+        return from_mapping(given)
+    return read_scenario(Path(given))
+
+
+def _outside_of_event_loops(work: Callable[[], T]) -> T:
+    """Do the work in a thread of its own if this one has an event loop, as that of a notebook has."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(context.run, work).result()
+
+
+def _plain(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a record that fit into one cell of a table."""
+    return {key: value for key, value in line.items() if not isinstance(value, Mapping | list)}

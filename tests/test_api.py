@@ -1,0 +1,145 @@
+"""The public Python API: what a notebook uses."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import covey
+from covey.coordinator.run.notices import Notice
+from covey.shared.errors import UserError
+from tests.processes import ROOT
+
+DIGITS = {
+    "name": "digits",
+    "seed": 1,
+    "task": {
+        "features": [1, 8, 8],
+        "classes": 10,
+        "scale": 0.0625,
+        "model": {"name": "mlp", "options": {"hidden": 16}},
+    },
+    "training": {"epochs": 1, "batch": 20, "lr": 0.1},
+    "strategy": {"name": "fedclust", "n_clusters": 2},
+    "rounds": {"count": 2},
+    "fleet": {
+        "agents": 4,
+        "data": "digits",
+        "limit": 400,
+        "partition": {"name": "grouped_labels", "groups": 2},
+        "workers": 1,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> covey.Result:
+    return covey.run(DIGITS, tmp_path_factory.mktemp("api") / "run")
+
+
+def test_importing_covey_imports_neither_numpy_nor_torch() -> None:
+    code = "import sys, covey; print(sorted({'numpy', 'torch', 'pydantic'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", covey.__all__)
+def test_everything_public_is_there_and_documented(name: str) -> None:
+    thing = getattr(covey, name)
+    assert name in dir(covey)
+    documentation = inspect.getdoc(thing) or ""
+    assert len(documentation) > 30
+    if inspect.isfunction(thing):
+        sections = ("Args:", "Returns:", "Raises:", "Example:")
+        assert [section for section in sections if section not in documentation] == []
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        covey.nothing  # noqa: B018
+
+
+def test_a_run_gives_typed_figures(result: covey.Result) -> None:
+    assert (result.method, result.clusters, result.ari) == ("fedclust", 2, 1.0)
+    assert set(result.assignment) == {f"agent-{i}" for i in range(4)}
+    server, tuned = result.accuracy(), result.accuracy("tuned", "micro")
+    assert server is not None
+    assert tuned is not None
+    assert 0 < server <= 1
+    assert result.accuracy("best") is None  # nothing was tracked
+    assert repr(result).startswith("<Result fedclust: 2 clusters, E-server ")
+
+
+def test_rows_have_plain_columns(result: covey.Result) -> None:
+    history = result.history()
+    assert [row["phase"] for row in history][:1] == ["cluster"] or history[0]["phase"]
+    assert not [
+        value for row in history for value in row.values() if isinstance(value, dict | list)
+    ]
+    agents = result.agents()
+    assert [row["agent"] for row in agents] == sorted(result.assignment)
+
+
+def test_models_are_arrays_by_parameter(result: covey.Result) -> None:
+    models = result.models()
+    assert len(models) == 2
+    assert all(array.dtype == "float32" for model in models for array in model.values())
+
+
+def test_a_finished_run_is_read_again(result: covey.Result) -> None:
+    again = covey.Result.read(result.folder)
+    assert again == result
+
+
+def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> None:
+    events: list[Notice] = []
+
+    async def cell() -> covey.Result:
+        return covey.run(DIGITS, observe=events.append)
+
+    inside = asyncio.run(cell())
+    assert inside.assignment == result.assignment
+    assert inside.summary["accuracy"] == result.summary["accuracy"]
+    assert "phase" in {event.to_json()["event"] for event in events}
+
+
+def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None:
+    methods = [{"name": "fedavg"}, {"name": "local"}]
+    scenario = DIGITS | {"compare": {"methods": methods, "seeds": [1, 2]}}
+    comparison = covey.compare(scenario, tmp_path / "out", cells=["fedavg", "local/1"])
+    cells = [(row["method"], row["seed"]) for row in comparison.cells]
+    assert cells == [("fedavg", 1), ("local", 1), ("fedavg", 2)]
+    assert [row["method"] for row in comparison.methods] == ["fedavg", "local"]
+    assert (tmp_path / "out" / "compare.csv").exists()
+    again = covey.compare(scenario, tmp_path / "out", cells=["fedavg", "local/1"])
+    assert again.cells == comparison.cells
+
+
+def test_mistakes_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"strategy\.name"):
+        covey.run(DIGITS | {"strategy": {"name": "fedclustt"}})
+    with pytest.raises(UserError, match="fedclust"):
+        covey.load(ROOT / "scenarios" / "digits.yaml", "strategy.name=fedclustt")
+    with pytest.raises(UserError):
+        covey.Result.read(tmp_path)
+    with pytest.raises(UserError, match="a run folder is already there"):
+        covey.run(DIGITS, covey.run(DIGITS, tmp_path / "run").folder)
+
+
+def test_the_examples_in_the_docstrings_run(
+    result: covey.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of `load`: they need no run. The others are lines of the tests above."""
+    monkeypatch.chdir(ROOT)
+    examples = doctest.DocTestFinder().find(covey.load, "load", globs={"covey": covey})
+    runner = doctest.DocTestRunner()
+    for example in examples:
+        runner.run(example)
+    assert runner.tries > 0
+    assert runner.failures == 0

@@ -1,0 +1,208 @@
+"""Another installed package adds a method, a model and a data source, and each machine's owner decides about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import covey
+from covey.agent.data.load import load as load_data
+from covey.shared import plugins
+from covey.shared.client import settings_of
+from covey.shared.consent import NO_CODE, AllowedCode, ConsentError, consented
+from covey.shared.errors import UserError
+from covey.shared.scenario.describe import dump
+from covey.shared.strategies.registry import installed_method
+from tests.agent.orders import work
+from tests.processes import ROOT, free_port, program, until
+
+EXAMPLE = ROOT / "tests" / "example_package"
+NAMES = ("half_step", "two_layers", "blobs")
+ALLOWED = AllowedCode(frozenset(NAMES))
+
+
+def install(site: Path) -> Path:
+    """The example package as an installer leaves it: its modules, and metadata with its entry points."""
+    import tomllib
+
+    shutil.copytree(EXAMPLE / "covey_example", site / "covey_example")
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    metadata = site / "covey_example-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: covey-example\nVersion: 1.0\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines.append(f"[{group}]")
+        lines += [f"{name} = {value}" for name, value in points.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(lines))
+    return site
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The example package is on the path of this process and of its children."""
+    site = install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    inherited = os.environ.get("PYTHONPATH", "")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), inherited])))
+    yield site
+    for name in [name for name in sys.modules if name.startswith("covey_example")]:
+        del sys.modules[name]
+
+
+def scenario(**sections: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "name": "plugged",
+        "task": {
+            "features": [2],
+            "classes": 4,
+            "model": {"name": "two_layers", "options": {"width": 6}},
+        },
+        "training": {"epochs": 1, "batch": 16, "lr": 0.1},
+        "strategy": {"name": "half_step", "step": 0.75},
+        "rounds": {"count": 3},
+        "fleet": {"agents": 4, "data": "blobs", "workers": 1},
+    }
+    return base | sections
+
+
+def test_the_names_of_installed_packages_are_listed_without_importing_them(installed: Path) -> None:
+    assert plugins.installed(plugins.STRATEGIES) == ["half_step"]
+    assert plugins.installed(plugins.DATA) == ["blobs"]
+    assert "covey_example.method" not in sys.modules
+
+
+def test_a_method_that_no_package_adds_is_an_unknown_name() -> None:
+    with pytest.raises(UserError, match="half_step"):
+        covey.run(scenario(task={"features": [2], "classes": 4}), allow=NAMES)
+
+
+def test_a_method_that_the_owner_has_not_allowed_is_not_imported(installed: Path) -> None:
+    with pytest.raises(ConsentError, match="--allow half_step"):
+        covey.run(scenario())
+    assert "covey_example" not in sys.modules
+    assert "covey_example.method" not in sys.modules
+
+
+def test_an_order_for_a_method_that_the_device_has_not_allowed_is_refused(installed: Path) -> None:
+    named = work(strategy={"name": "half_step"})
+    with pytest.raises(ConsentError, match="--allow half_step"):
+        settings_of(named)
+    with consented(ALLOWED):
+        method, _ = settings_of(named)
+    assert type(method).__name__ == "HalfStep"
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("covey_example.data:blobs", "expected a subclass of covey.Strategy"),
+        ("covey.shared.strategies.fedavg:FedAvg", "must have the field `name"),
+        ("covey_example.nothing:HalfStep", "cannot be imported"),
+    ],
+)
+def test_an_entry_point_that_is_no_method_is_refused(
+    installed: Path, target: str, why: str
+) -> None:
+    points = installed / "covey_example-1.0.dist-info" / "entry_points.txt"
+    points.write_text(f"[covey.strategies]\nhalf_step = {target}\n")
+    with consented(ALLOWED), pytest.raises(UserError, match=why):
+        installed_method("half_step")
+
+
+def test_two_packages_that_add_the_same_name_are_refused(installed: Path) -> None:
+    other = installed / "covey_other-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: covey-other\nVersion: 1.0\n")
+    (other / "entry_points.txt").write_text("[covey.strategies]\nhalf_step = other:Method\n")
+    with pytest.raises(UserError, match="several installed packages add 'half_step'"):
+        plugins.load(plugins.STRATEGIES, "half_step", ALLOWED)
+
+
+def test_a_scenario_with_an_installed_method_is_written_with_all_of_its_options(
+    installed: Path,
+) -> None:
+    with consented(ALLOWED):
+        loaded = covey.Scenario.model_validate(scenario())
+    assert yaml.safe_load(dump(loaded))["strategy"]["step"] == 0.75
+
+
+def test_consent_for_one_group_allows_nothing_of_another(installed: Path) -> None:
+    only_data = AllowedCode.for_data("blobs")
+    assert load_data("blobs", allowed=only_data).features.shape == (400, 2)
+    with consented(only_data), pytest.raises(ConsentError):
+        installed_method("half_step")
+    with pytest.raises(ConsentError, match="--allow blobs"):
+        load_data("blobs", allowed=NO_CODE)
+
+
+def test_method_model_and_data_of_a_package_train_in_process(
+    installed: Path, tmp_path: Path
+) -> None:
+    result = covey.run(scenario(), tmp_path / "run", allow=NAMES)
+    assert result.method == "half_step"
+    assert {name: array.shape for name, array in result.models()[0].items()} == {
+        "1.weight": (6, 2),
+        "1.bias": (6,),
+        "3.weight": (4, 6),
+        "3.bias": (4,),
+    }
+    accuracy = result.accuracy()
+    assert accuracy is not None
+    assert accuracy > 0.5  # four centres: chance is 0.25
+
+
+@pytest.mark.processes
+def test_method_model_and_data_of_a_package_take_part_in_a_run_over_mqtt(
+    installed: Path, tmp_path: Path
+) -> None:
+    """An agent of its own process that allows the package trains; one that does not says why and stays out."""
+    port = free_port()
+    url = f"mqtt://127.0.0.1:{port}"
+    file = tmp_path / "scenario.yaml"
+    content = scenario(rounds={"count": 2, "start_agents": 2, "deadline_s": 60})
+    del content["fleet"]
+    file.write_text(yaml.safe_dump(content))
+    allow = [word for name in NAMES[:2] for word in ("--allow", name)]
+    broker = program(
+        "covey.broker.cli", "up", "--port", str(port), "--embedded", log=tmp_path / "broker.log"
+    )
+    start = ("covey.agent.cli", "start", "--data", "blobs", "--broker", url)
+    with broker:
+        run = program(
+            "covey.coordinator.cli", "run", str(file), "--broker", url, "--out", str(tmp_path / "run"), *allow, "--json",
+            log=tmp_path / "run.log",
+        )  # fmt: skip
+        agents = [
+            program(
+                *start,
+                "--id",
+                name,
+                "--state",
+                str(tmp_path / name),
+                *allow,
+                log=tmp_path / f"{name}.log",
+            )
+            for name in ("pi-1", "pi-2")
+        ]
+        stranger = program(
+            *start, "--id", "pi-3", "--state", str(tmp_path / "pi-3"), log=tmp_path / "pi-3.log"
+        )
+        with agents[0], agents[1], stranger as refused, run as coordinator:
+            until(lambda: coordinator.process.poll() is not None, 180, coordinator)
+            assert coordinator.process.returncode == 0, coordinator.output[-3000:]
+            assert "--allow" in refused.output, refused.output
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["method"], result["rounds"], result["took_part"]) == (
+        "half_step",
+        2,
+        ["pi-1", "pi-2"],
+    )
