@@ -6,7 +6,7 @@ Relative paths in a scenario (task.init, fleet.partition, rounds.participants) s
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
