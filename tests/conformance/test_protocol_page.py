@@ -1,0 +1,139 @@
+"""An agent that was written after docs/protocol.md alone takes part in a run, and the page's examples are true."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import random
+import re
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from covey.shared.wire.messages import AgentStatus, Part, RosterMessage
+from tests.processes import (
+    ROOT,
+    Program,
+    free_port,
+    mosquitto,
+    needs_mosquitto,
+    program,
+    result,
+    rows,
+    until,
+)
+
+AGENT = ROOT / "docs/examples/minimal_agent.py"
+PAGE = (ROOT / "docs/protocol.md").read_text("utf-8")
+PART_BYTES = 1024  # the smallest: with 600 values a model has three parts
+
+
+def table(path: Path, seed: int, features: int) -> Path:
+    """A table of two classes that the sum of the features tells apart."""
+    draw = random.Random(seed)  # noqa: S311 - data, not secrets
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*(f"x{i}" for i in range(features)), "label"])
+        for _ in range(60):
+            label = draw.randint(0, 1)
+            centre = 1.0 if label else -1.0
+            writer.writerow([*(round(draw.gauss(centre, 1.0), 3) for _ in range(features)), label])
+    return path
+
+
+def scenario(folder: Path, features: int) -> Path:
+    sections: dict[str, Any] = {
+        "name": "page",
+        "seed": 3,
+        "task": {"features": [features], "classes": 2, "model": {"name": "linear"}},
+        "training": {"epochs": 2, "batch": 10, "lr": 0.05},
+        "strategy": {"name": "fedavg"},
+        "rounds": {"count": 3, "start_agents": 3, "deadline_s": 120},
+        "evaluation": {"tune_epochs": 0},
+        "wire": {"part_bytes": PART_BYTES},
+    }
+    path = folder / "page.yaml"
+    path.write_text(yaml.safe_dump(sections))
+    return path
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+@needs_mosquitto
+def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path: Path) -> None:
+    port = free_port()
+    features = 300
+    url = f"mqtt://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        stack.enter_context(mosquitto(tmp_path, port))
+        page = str(scenario(tmp_path, features))
+        out = tmp_path / "run"
+        coordinator = ["covey.coordinator.cli", "run", page, "--out", str(out), "--broker", url]
+        run = stack.enter_context(program(*coordinator, log=tmp_path / "coordinator.log"))
+        for seed, name in enumerate(("page-1", "page-2")):
+            data = str(table(tmp_path / f"{name}.csv", seed, features))
+            command = [str(AGENT), str(port), name, data]
+            started_script(stack, command, tmp_path / f"{name}.log")
+        data = str(table(tmp_path / "ours.csv", 7, features))
+        ours = ["covey.agent.cli", "start", "--data", data, "--id", "ours", "--broker", url]
+        state = ["--state", str(tmp_path / "state")]
+        stack.enter_context(program(*ours, *state, log=tmp_path / "ours.log"))
+        until(lambda: run.process.poll() is not None, 240, of=run)
+        assert run.process.returncode == 0, run.output[-3000:]
+    train = [row for row in rows(out) if row["phase"] == "train"]
+    assert [row["reported"] for row in train] == [["ours", "page-1", "page-2"]] * 3
+    assert result(out)["accuracy"]["server"]["accuracy"]["micro"] > 0.95
+    roster = RosterMessage.from_bytes((out / "roster.json").read_bytes())
+    assert roster.refusals == {}
+
+
+def started_script(stack: ExitStack, command: list[str], log: Path) -> None:
+    this = Program([sys.executable, *command], log, module=False)
+    stack.callback(this.stop)
+
+
+def test_the_agent_of_the_page_uses_nothing_of_covey() -> None:
+    tree = ast.parse(AGENT.read_text("utf-8"))
+    names = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {name.name for name in node.names}
+    assert not any(str(name).split(".")[0] in ("covey", "numpy", "tests") for name in names)
+
+
+def example(title: str) -> str:
+    """The block of code that follows a line of the page."""
+    match = re.search(rf"^{re.escape(title)}\n\n```\w*\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert match is not None, title
+    return match[1]
+
+
+def test_the_bytes_of_the_example_part_are_those_of_the_code() -> None:
+    fields = json.loads(example("The fields of a part, with bytes as hexadecimal digits:"))
+    for name in ("digest", "data"):
+        fields[name] = bytes.fromhex(fields[name])
+    payload = bytes.fromhex(example("The payload of this part:"))
+    assert Part(**fields).to_bytes() == payload
+    assert Part.from_bytes(payload) == Part(**fields)
+
+
+def test_the_example_status_is_one() -> None:
+    payload = example("A status on the wire:").strip().encode()
+    status = AgentStatus.from_bytes(payload)
+    assert (status.agent, status.samples, status.online) == ("pi-7", 120, True)
+
+
+def test_the_page_explains_every_reason_of_a_refusal() -> None:
+    sources = [
+        path for room in ("agent", "coordinator", "shared") for path in (ROOT / room).rglob("*.py")
+    ]
+    reasons: set[str] = set()
+    for path in sources:
+        reasons |= set(re.findall(r'DecodeError\(\s*"([^"]+)"', path.read_text("utf-8")))
+    explained = set(re.findall(r"`([^`]+)`", PAGE.split("## Refusals")[1]))
+    assert reasons - explained == set()
