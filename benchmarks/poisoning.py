@@ -36,8 +36,8 @@ from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import Effect
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import decode_model, execute_order, shuffle
 from covey.shared.files import write_atomically
@@ -165,7 +165,7 @@ class Poisoned(InProcess):
         work = order.work
         assert work is not None
         layout = self.run.setup.layout
-        models = [decode_model(self.run.content_of(ref.key), layout) for ref in work.models]
+        models = [decode_model(self.run.orders.content_of(ref.key), layout) for ref in work.models]
         client_state = self._client_states.get(client, {})
         report, kept = execute_order(
             order, models, self._local(client, order), client_state, client=client

@@ -10,12 +10,13 @@ from typing import Any
 
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
+from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
 from covey.coordinator.run.notices import BrokerReady, ModelChosen, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import Effect, Run
-from covey.coordinator.serve.exclusive import make_sure_of_being_alone
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.exclusive import ensure_single_coordinator
 from covey.coordinator.serve.service import Service, last_will
 from covey.coordinator.serve.signals import StopSignals
 from covey.shared.audit import read_key
@@ -45,7 +46,7 @@ async def _run(
     folder, url = options.folder, address(scenario, options)
     key = read_key(options.audit_key) if options.audit_key is not None else None
     if url is not None:
-        await make_sure_of_being_alone(url, scenario.federation)
+        await ensure_single_coordinator(url, scenario.federation)
     async with AsyncExitStack() as stack:
         resume = stack.enter_context(prepared(scenario, options))
         if url is None:

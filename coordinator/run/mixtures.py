@@ -15,11 +15,13 @@ import numpy as np
 from covey.shared.numerics import metrics
 from covey.shared.strategies.base import ClientId
 
-Shares = Mapping[ClientId, Sequence[float]]
+MixtureWeights = Mapping[ClientId, Sequence[float]]
 ERROR, ERROR_MEAN, SUPERCLASS = "membership_mse", "membership_mse_mean", "superclass_"
 
 
-def figures(estimated: Shares, truth: Shares, tested: Sequence[Sequence[float]]) -> dict[str, Any]:
+def figures(
+    estimated: MixtureWeights, truth: MixtureWeights, tested: Sequence[Sequence[float]]
+) -> dict[str, Any]:
     """Both entries, from memberships by agent and accuracies (clusters, super-classes)."""
     return {
         "membership": membership(estimated, truth),
@@ -27,7 +29,7 @@ def figures(estimated: Shares, truth: Shares, tested: Sequence[Sequence[float]])
     }
 
 
-def membership(estimated: Shares, truth: Shares) -> dict[str, Any] | None:
+def membership(estimated: MixtureWeights, truth: MixtureWeights) -> dict[str, Any] | None:
     """The error over the agents that both know; `permutation[k]` is the cluster that stands for super-class k.
 
     `separation[k]` is how much more often a sample of super-class k falls into its own cluster than one of the others does:

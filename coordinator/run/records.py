@@ -41,7 +41,7 @@ NOTHING_MIXED: Mapping[str, Any] = {
 }  # agents hold no known mixtures
 
 
-class Lines:
+class JsonlFile:
     """A file of JSON lines that is cut back to what the checkpoint knows when a run is resumed.
 
     `lost`: lines that the checkpoint knows and the file has not, after a power cut or a damage.
@@ -100,7 +100,7 @@ def one_device(devices: Iterable[str]) -> str | None:
     return kinds.pop() if len(kinds) == 1 else MIXED if kinds else None
 
 
-def better(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
+def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
     """The best and the newest test figures of an agent right after its local training."""
     track: Mapping[str, float] = numbers["track"]
     if best is None or not best["n"]:

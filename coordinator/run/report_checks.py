@@ -8,7 +8,7 @@ refused with a reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,8 @@ from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
-from covey.shared.strategies.base import LARGEST, Expected, Phase
+from covey.shared.strategies.base import LARGEST, Expected, Phase, Report
+from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 
 EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
@@ -29,6 +30,37 @@ LARGEST_VALUE = (
 )
 MOST_STEPS = 10_000_000  # of local SGD in one phase
 MOST_SECONDS = 1e9
+
+
+def read_report(
+    content: ReportContent,
+    phase: Phase,
+    scenario: Scenario,
+    *,
+    train_samples: int | None,
+    base: Callable[[bytes], Vector],
+) -> Report:
+    """The report with decoded vectors. Raises DecodeError unless it is what the phase asked for.
+
+    Args:
+        content: what the agent sent.
+        phase: the phase of the open step.
+        train_samples: how many the agent's status has; None where no status is known.
+        base: gives the model with a digest, for vectors that are sent as differences. May raise DecodeError.
+    """
+    sizes = phase.sizes
+    if set(content.vectors) != set(sizes):
+        raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, want {sorted(sizes)}")
+    vectors: dict[str, Vector] = {}
+    for name, encoded in content.vectors.items():
+        vectors[name] = decode(encoded, length=sizes[name], bases=base)
+    for name, vector in vectors.items():
+        check_vector(name, vector)
+    numbers = checked_numbers(phase, content, scenario)
+    if train_samples is not None and content.examples > train_samples:
+        claim = f"{content.examples}, the agent has told of {train_samples}"
+        raise DecodeError("too many examples", claim)
+    return Report(vectors, content.examples, numbers, content.steps, content.loss)
 
 
 def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from covey.shared.wire.topics import Topics
 ANSWER_S = 5.0  # a coordinator that is busy answers late
 
 
-def two_at_once(name: str, federation: str) -> UserError:
+def already_running(name: str, federation: str) -> UserError:
     """What a coordinator ends with that is not alone."""
     return UserError(
         f"another coordinator is at work in federation {federation!r} on this broker (scenario {name}); stop it, or "
@@ -24,7 +24,7 @@ def two_at_once(name: str, federation: str) -> UserError:
     )
 
 
-async def make_sure_of_being_alone(url: BrokerUrl, federation: str) -> None:
+async def ensure_single_coordinator(url: BrokerUrl, federation: str) -> None:
     """Raises UserError where a coordinator is at work in the federation; a broker that is not there has none.
 
     A retained "online" proves nothing, for coordinator and broker may have died together: whoever is there is asked.
@@ -50,5 +50,5 @@ async def make_sure_of_being_alone(url: BrokerUrl, federation: str) -> None:
                         if not status.online or status.state in ("finished", "stopped"):
                             return
                         if not retained:
-                            raise two_at_once(status.name, federation)
+                            raise already_running(status.name, federation)
                         suspect = True

@@ -17,7 +17,7 @@ from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
 
 
-class Gauges(Collector):
+class PrometheusCollector(Collector):
     """A service's state as metrics; names begin with `covey_`."""
 
     def __init__(self, service: Service) -> None:
@@ -105,7 +105,7 @@ def address(text: str) -> tuple[str, int]:
 def serving(where: tuple[str, int], service: Service) -> Iterator[None]:
     """Answer scrapes for as long as the block lasts. UserError where the port is taken."""
     registry, (host, port) = CollectorRegistry(), where
-    registry.register(Gauges(service))
+    registry.register(PrometheusCollector(service))
     try:
         server, thread = start_http_server(port, host, registry)
     except OSError as error:

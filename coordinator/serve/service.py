@@ -20,6 +20,7 @@ from typing import Any, Literal
 from covey.coordinator.engine.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
 from covey.coordinator.engine.rounds import Stage
 from covey.coordinator.run.disk_space import DiskFullError
+from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendModel, SendOrder
 from covey.coordinator.run.notices import (
     AgentExcluded,
     CausedByPeer,
@@ -36,8 +37,8 @@ from covey.coordinator.run.notices import (
     WorkFailed,
     ignore,
 )
-from covey.coordinator.run.run import Announce, Done, Effect, Question, Run, SendModel, SendOrder
-from covey.coordinator.serve.exclusive import two_at_once
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.exclusive import already_running
 from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
@@ -236,7 +237,7 @@ class Service:
         if self._full is not None:
             raise self._full
         if self._other:
-            raise two_at_once(self._other, self.scenario.federation)
+            raise already_running(self._other, self.scenario.federation)
         return over
 
     def _disk_teller(self) -> Callable[[str], None]:
@@ -647,7 +648,7 @@ class Service:
     async def _clear(self, agent: str) -> None:
         """Take back all that is retained for an expelled agent, and what it may have retained itself."""
         own_model = self.topics.model(f"@{agent}")
-        parts = [f"{own_model}/{part}" for part in range(self.run.parts_of_own_model(agent))]
+        parts = [f"{own_model}/{part}" for part in range(self.run.orders.parts_of_own_model(agent))]
         for topic in (self.topics.order(agent), self.topics.report(agent), *parts):
             await self.link.publish(topic, b"", retain=True)
 

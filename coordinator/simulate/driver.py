@@ -15,11 +15,12 @@ from typing import Any
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
 from covey.coordinator.run.notices import AgentExcluded, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import Effect, Run
+from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import Driver, GivenUpError, Work
 from covey.shared.audit import read_key
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -75,7 +76,7 @@ class Simulation(Driver):
             "source": self._sources[client],
             "client": client,
             "order": order.to_bytes(),
-            "models": [str(self.run.file_of(ref.key)) for ref in order.work.models],
+            "models": [str(self.run.orders.file_of(ref.key)) for ref in order.work.models],
             "memory": str(self._folder(client) / f"memory-{memory}.npz")
             if memory is not None
             else "",

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from covey.coordinator.engine.events import Joined, Tick
 from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import Observer, ignore
-from covey.coordinator.run.run import Announce, Done, Effect, Run, SendOrder
+from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order, simulated_noise
 from covey.shared.errors import CoveyError
 from covey.shared.scenario.scenario import Scenario
@@ -110,7 +111,9 @@ class InProcess(Driver):
     def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
         assert order.work is not None  # noqa: S101 - the caller has looked
         layout = self.run.setup.layout
-        models = [decode_model(self.run.content_of(ref.key), layout) for ref in order.work.models]
+        models = [
+            decode_model(self.run.orders.content_of(ref.key), layout) for ref in order.work.models
+        ]
         client_state = self._client_states.get(client, {})
         noise = simulated_noise(order.work, client)
         report, kept = execute_order(

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined, Release
+from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.notices import RoundVoid
 from covey.coordinator.run.result import write_all
-from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
+from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
@@ -90,7 +91,8 @@ def asked(run: Run) -> list[SendOrder]:
 def honest(run: Run, people: dict[ClientId, Any], order: SendOrder) -> ReportContent:
     assert order.order.work is not None
     models = [
-        decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.order.work.models
+        decode_model(run.orders.content_of(ref.key), run.setup.layout)
+        for ref in order.order.work.models
     ]
     local = local_for(people)(order.client, order.order)
     return execute_order(order.order, models, local, {}, client=order.client)[0]
@@ -165,7 +167,9 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
         "fedavg", rounds={"count": 1, "participation": 1.0}, aggregation={"refuse_beyond": None}
     )
     run, people = begun(tmp_path, scene)
-    monkeypatch.setattr("covey.coordinator.run.run.check_vector", lambda name, vector: None)
+    monkeypatch.setattr(
+        "covey.coordinator.run.report_checks.check_vector", lambda name, vector: None
+    )
     effects: list[Effect] = []
     for order in asked(run):
         report = honest(run, people, order)

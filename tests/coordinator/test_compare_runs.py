@@ -23,10 +23,11 @@ from covey.coordinator.commands.compare import (
 )
 from covey.coordinator.compare.grid import Cell, Row, grid, summaries
 from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.effects import Done
 from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
-from covey.coordinator.run.run import Done, Run
+from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.driver import Simulation, alone, simulate
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor

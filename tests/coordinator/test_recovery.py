@@ -15,8 +15,9 @@ import pytest
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.notices import PhaseFolded, ReportDamaged
-from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
+from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError, os_errors_as_user_errors
 from covey.shared.mqtt.link import Link, Message
@@ -42,7 +43,9 @@ def orders_in(effects: list[Effect]) -> dict[ClientId, OrderMessage]:
 
 def report_of(run: Run, client: ClientId, order: OrderMessage) -> bytes:
     assert order.work is not None
-    models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
+    models = [
+        decode_model(run.orders.content_of(ref.key), run.setup.layout) for ref in order.work.models
+    ]
     return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[
         0
     ].to_bytes()
@@ -122,10 +125,10 @@ def test_a_restart_whose_clock_went_back_gives_newer_orders_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     half_reported(tmp_path)
-    first = resumed(tmp_path)[0].facts.again
+    first = resumed(tmp_path)[0].facts.incarnation
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    second = resumed(tmp_path)[0].facts.again
-    third = resumed(tmp_path)[0].facts.again
+    second = resumed(tmp_path)[0].facts.incarnation
+    third = resumed(tmp_path)[0].facts.incarnation
     assert first < second < third
 
 

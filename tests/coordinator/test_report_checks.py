@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.run.effects import SendOrder
 from covey.coordinator.run.report_checks import checked_numbers
 from covey.coordinator.run.result import write_all
-from covey.coordinator.run.run import Run, SendOrder
+from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
@@ -103,7 +104,8 @@ def test_a_run_survives_reports_with_any_numbers_and_so_does_its_resumption(
             )
         else:
             models = [
-                decode_model(run.content_of(ref.key), run.setup.layout) for ref in work.models
+                decode_model(run.orders.content_of(ref.key), run.setup.layout)
+                for ref in work.models
             ]
             honest, kept = execute_order(
                 first.order, models, local, client_states.get(first.client, {}), client=first.client

@@ -10,7 +10,7 @@ import pytest
 
 from covey.coordinator.run import disk_space as rooms
 from covey.coordinator.run.disk_space import DiskFullError, Room
-from covey.coordinator.run.records import Lines
+from covey.coordinator.run.records import JsonlFile
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_a_line_that_did_not_fit_leaves_no_half_of_it(
 ) -> None:
     room = Room(tmp_path)
     room.tell = lambda why: None
-    lines = Lines(tmp_path / "rounds.jsonl", 0, room)
+    lines = JsonlFile(tmp_path / "rounds.jsonl", 0, room)
     lines.append({"event": "first"})
     fsync, failures = os.fsync, [1, 1]
 
@@ -84,5 +84,5 @@ def test_a_line_that_did_not_fit_leaves_no_half_of_it(
 
 def test_lines_that_a_power_cut_has_taken_are_counted(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"event": "first"}\n{"event": "sec')
-    lines = Lines(tmp_path / "rounds.jsonl", 3)
+    lines = JsonlFile(tmp_path / "rounds.jsonl", 3)
     assert (lines.count, lines.lost) == (1, 2)

@@ -11,10 +11,11 @@ import pytest
 
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run import records
+from covey.coordinator.run.effects import Announce, Effect, SendOrder
 from covey.coordinator.run.folding import pooled
 from covey.coordinator.run.notices import ReportIgnored
 from covey.coordinator.run.result import result_of, write_all, write_models
-from covey.coordinator.run.run import Announce, Effect, Run, SendOrder
+from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
@@ -44,7 +45,9 @@ def opened(folder: Path, **sections: Any) -> tuple[Run, dict[ClientId, Any]]:
 
 
 def answer(run: Run, client: ClientId, order: Any) -> ReportContent:
-    models = [decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models]
+    models = [
+        decode_model(run.orders.content_of(ref.key), run.setup.layout) for ref in order.work.models
+    ]
     return execute_order(order, models, local_for(clients())(client, order), {}, client=client)[0]
 
 
@@ -105,7 +108,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
         first = waiting[0]
         assert first.order.work is not None
         models = [
-            decode_model(run.content_of(ref.key), run.setup.layout)
+            decode_model(run.orders.content_of(ref.key), run.setup.layout)
             for ref in first.order.work.models
         ]
         local = local_for(people)(first.client, first.order)
@@ -124,7 +127,9 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
     assert result_of(run, None)["newcomers"] == result_of(undisturbed, None)["newcomers"]
-    assert run.rounds.count == len((tmp_path / "whole" / "rounds.jsonl").read_text().splitlines())
+    assert run.recorder.rounds.count == len(
+        (tmp_path / "whole" / "rounds.jsonl").read_text().splitlines()
+    )
 
 
 def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.run.notices import Notice
-from covey.coordinator.serve.prometheus import Gauges, address, serving
+from covey.coordinator.serve.prometheus import PrometheusCollector, address, serving
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
 from covey.shared.wire.topics import Topics
@@ -37,7 +37,7 @@ def samples(text: str) -> dict[Sample, float]:
 
 def scraped(service: Service) -> dict[Sample, float]:
     registry = CollectorRegistry()
-    registry.register(Gauges(service))
+    registry.register(PrometheusCollector(service))
     return samples(generate_latest(registry).decode())
 
 

@@ -13,8 +13,9 @@ from pydantic import ValidationError
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run import records, sketches
 from covey.coordinator.run.array_files import open_arrays
+from covey.coordinator.run.effects import Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
-from covey.coordinator.run.run import Effect, Run, SendOrder
+from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import sketch
@@ -131,7 +132,8 @@ def answered(
     for client, order in work.items():
         assert order.work is not None
         models = [
-            decode_model(run.content_of(ref.key), run.setup.layout) for ref in order.work.models
+            decode_model(run.orders.content_of(ref.key), run.setup.layout)
+            for ref in order.work.models
         ]
         report, client_states[client] = execute_order(
             order, models, local(client, order), client_states.get(client, {}), client=client

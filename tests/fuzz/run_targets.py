@@ -10,7 +10,8 @@ from random import Random
 from typing import Any
 
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.run.run import Run, SendOrder
+from covey.coordinator.run.effects import SendOrder
+from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import OrderMessage, ReportContent
@@ -94,7 +95,8 @@ class Course:
             whole = {"run": "r", "step": order.step, "client": client, "numbers": told, **plain}
             return ReportContent.model_validate(whole), self.memories.get(client, {})
         models = [
-            decode_model(self.run.content_of(ref.key), self.run.setup.layout) for ref in work.models
+            decode_model(self.run.orders.content_of(ref.key), self.run.setup.layout)
+            for ref in work.models
         ]
         local = local_for(self.people)(client, order)
         return execute_order(order, models, local, self.memories.get(client, {}), client=client)

@@ -1,0 +1,52 @@
+"""What a run asks of the shell around it: publish this, ask that agent, show a notice, end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.coordinator.run.notices import Notice
+from covey.shared.strategies.base import ClientId
+from covey.shared.wire.messages import ModelRef, OrderMessage
+
+
+@dataclass(frozen=True)
+class SendModel:
+    """Publish the content of `path` in parts, retained."""
+
+    ref: ModelRef
+    path: Path
+    about: int  # the step that the model belongs to
+    values: int  # float32 numbers before encoding
+
+
+@dataclass(frozen=True)
+class SendOrder:
+    """Publish an agent's desired state, retained."""
+
+    client: ClientId
+    order: OrderMessage
+
+
+@dataclass(frozen=True)
+class Question:
+    """Ask an agent whether it is there."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
+class Announce:
+    """Show a notice to the observer."""
+
+    notice: Notice
+
+
+@dataclass(frozen=True)
+class Done:
+    """The run is over; `why` is empty unless it was given up."""
+
+    why: str
+
+
+Effect = SendModel | SendOrder | Question | Announce | Done

@@ -1,0 +1,111 @@
+"""A fold, tried: what the reports of a closed step make of the state, before the run takes it over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from covey.coordinator.run import folding, records
+from covey.coordinator.run.notices import Means
+from covey.coordinator.run.private_fold import PrivateFold
+from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId, Phase, Report, Reports
+
+MAX_REASON = 300  # characters of a fold's failure that are kept
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The strategy's state after a fold, and all else that the run takes over from it."""
+
+    state: Any
+    means: Means  # of the reporters, for the record
+    scaling: dict[str, list[float]] | None = None  # of the phase that finds moments
+    evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
+
+
+@dataclass(frozen=True)
+class FoldTrial:
+    """Folds the reports of one phase as often as needed; nothing of the run changes."""
+
+    scenario: Scenario
+    state: Any  # the strategy's, before the fold
+    phase: Phase
+    newcomers: Collection[ClientId]
+    trained: Collection[ClientId]  # agents that a training round has drawn so far
+    privacy: PrivateFold | None
+
+    def outcome(self, reports: Reports) -> Outcome:
+        """The fold of these reports. Raises whatever a report makes it raise."""
+        settings = self.scenario.aggregation
+        fair = folding.capped(reports, settings)
+        match self.phase.name:
+            case "moments":
+                moments = [report.numbers for _, report in fair]
+                scaling = folding.pooled(moments, settings)
+                folding.check_json(scaling, "the scaling")
+                return Outcome(self.state, self._means(fair), scaling=scaling)
+            case "evaluate":
+                claims = {client: report.numbers for client, report in fair}
+                evaluation = folding.fair_figures(claims, settings)
+                fair = _with_numbers(fair, evaluation)
+                return Outcome(self.state, self._means(fair), evaluation=evaluation)
+            case _:
+                state = self._folded(fair)
+                return Outcome(state, self._means(fair))
+
+    def steps(self, reports: Reports) -> list[folding.Step]:
+        """How far the reports moved from their models; empty where this refuses nobody.
+
+        Where this cannot be computed, the fold fails as well and finds the report that is to blame.
+        """
+        if self.phase.name in (EVALUATE, MOMENTS):
+            return []
+        if self.scenario.aggregation.refuse_beyond is None:
+            return []
+        privacy = self.scenario.privacy
+        if privacy is not None and privacy.client is not None:
+            # every report is clipped; and whom to refuse must not depend on what the others sent
+            return []
+        try:
+            return folding.steps_of(self.scenario.strategy, self.state, self.phase, reports)
+        except (OSError, MemoryError):
+            raise
+        except Exception:
+            return []
+
+    def _folded(self, reports: Reports) -> Any:
+        strategy = self.scenario.strategy
+        settings = self.scenario.aggregation
+        steps: list[folding.Step] = []
+        if settings.clips:
+            steps = folding.steps_of(strategy, self.state, self.phase, reports)
+        clipped = folding.clip(strategy, self.state, reports, steps, settings)
+        fold: Callable[..., Any] = strategy.fold if self.privacy is None else self.privacy.fold
+        state = fold(self.state, self.phase, clipped, settings.average)
+        folding.check_sound(strategy, state)
+        return state
+
+    def _means(self, reports: Reports) -> Means:
+        weight = self.scenario.evaluation.weight
+        means = records.means(reports, self.phase.name, weight, self.newcomers, self.trained)
+        folding.check_json(means.to_json(), "its averages")
+        return means
+
+
+def failure_of(error: Exception) -> str:
+    """Why a fold failed that no report is to blame for, for the record."""
+    return f"the fold failed: {type(error).__name__}: {error}"[:MAX_REASON]
+
+
+def _with_numbers(
+    reports: Reports, numbers: Mapping[ClientId, Figures]
+) -> list[tuple[ClientId, Report]]:
+    changed: list[tuple[ClientId, Report]] = []
+    for client, report in reports:
+        changed.append((client, replace(report, numbers=numbers[client])))
+    return changed

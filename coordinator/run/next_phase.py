@@ -1,0 +1,51 @@
+"""Which phase comes next: the run's own ones first, then what the strategy asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import Any
+
+from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
+from covey.coordinator.run.run_state import RunState
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId, Phase, View
+
+
+def next_phase(
+    scenario: Scenario, state: Any, facts: RunState, view: View, newcomers: Set[ClientId]
+) -> Phase | None:
+    """The next phase; None where the run is complete.
+
+    Args:
+        state: the strategy's.
+        view: what the engine shows of the run: rounds, and who is present.
+        newcomers: agents that take part in nothing before the last round.
+    """
+    if scenario.task.standardise == "federated" and facts.scaling is None:
+        return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
+    phase: Phase | None
+    if view.round < view.rounds:
+        phase = scenario.strategy.plan(state, view)
+    else:
+        phase = _entry(scenario, state, view, newcomers)
+    due = phase is None or _evaluation_is_due(scenario, view)
+    if due and facts.evaluated < view.round:
+        return Phase(EVALUATE, "all", ends_round=False, may_be_empty=True)
+    return phase
+
+
+def _evaluation_is_due(scenario: Scenario, view: View) -> bool:
+    """Between rounds, every `evaluation.every` of them; the last evaluation comes after all rounds."""
+    every = scenario.evaluation.every
+    between_rounds = 0 < view.round < view.rounds
+    return every > 0 and between_rounds and view.round % every == 0
+
+
+def _entry(scenario: Scenario, state: Any, view: View, newcomers: Set[ClientId]) -> Phase | None:
+    """After the last round: what the strategy needs from newcomers before it can serve them, and nothing else."""
+    if not newcomers:
+        return None
+    phase = scenario.strategy.plan(state, view)
+    if phase is None or phase.ends_round or isinstance(phase.cohort, str):
+        return None
+    return phase if newcomers & set(phase.cohort) else None

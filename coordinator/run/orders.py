@@ -1,0 +1,185 @@
+"""Orders: what each agent should do now, and the models that orders name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.engine.rounds import RoundEngine, Stage, Step
+from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.effects import SendModel, SendOrder
+from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
+from covey.coordinator.run.run_state import RunState
+from covey.shared.client import decode_model, encode_model
+from covey.shared.errors import DecodeError
+from covey.shared.files import write_atomically
+from covey.shared.numerics.vectors import Vector
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import generator
+from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
+from covey.shared.wire.codec import Codec
+from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
+from covey.shared.wire.parts import part_count
+
+
+class OrderBook:
+    """Makes orders from the engine's open step and the strategy's state.
+
+    A model is encoded once for each state of the strategy and kept in a file, so that it can be published again. Call
+    `forget_models` when the state changes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        setup: Setup,
+        engine: RoundEngine,
+        facts: RunState,
+        room: Room,
+    ) -> None:
+        self._scenario = scenario
+        self._setup = setup
+        self._strategy = scenario.strategy
+        self._engine = engine
+        self._facts = facts
+        self._room = room
+        self._folder = folder / "outgoing"
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._models: dict[str, SendModel] = {}  # by key: those that orders of this state name
+        self._serial = 0  # of the newest order; grows with every order of this process
+
+    def __repr__(self) -> str:
+        return f"<OrderBook: {self._serial} orders, models {sorted(self._models)}>"
+
+    def order_of(self, client: ClientId, state: Any) -> SendOrder:
+        """What this agent should do now: its work in the open step, or nothing."""
+        engine = self._engine
+        open_step = engine.step if engine.stage is Stage.OPEN else None
+        its_step = open_step if open_step is not None and _awaits(open_step, client) else None
+        newest_closed = engine.number if open_step is None else engine.number - 1
+        self._serial += 1
+        order = OrderMessage(
+            run=self._facts.run,
+            serial=self._serial,
+            step=0 if its_step is None else its_step.number,
+            accepted=self._facts.accepted.get(client, 0),
+            closed=newest_closed,
+            again=self._facts.incarnation,
+            cluster=self._strategy.assignment(state).get(client),
+            work=None if its_step is None else self._work(client, its_step, state),
+        )
+        return SendOrder(client, order)
+
+    def orders_of(self, clients: Iterable[ClientId], state: Any) -> list[SendOrder]:
+        """The orders of these agents."""
+        return [self.order_of(client, state) for client in clients]
+
+    def models_of(self, orders: Sequence[SendOrder]) -> list[SendModel]:
+        """The models that these orders name, each once."""
+        keys: dict[str, None] = {}
+        for send in orders:
+            for ref in _refs(send):
+                keys[ref.key] = None
+        return [self._models[key] for key in keys]
+
+    def volume(self, send: SendOrder) -> tuple[int, int]:
+        """Values (float32 numbers) and bytes (encoded) of the models that an order names."""
+        refs = _refs(send)
+        values = sum(self._models[ref.key].values for ref in refs)
+        size = sum(ref.size for ref in refs)
+        return values, size
+
+    def digests(self) -> dict[str, str]:
+        """The digests of the present models, by key."""
+        return {key: send.ref.digest.hex() for key, send in sorted(self._models.items())}
+
+    def forget_models(self) -> None:
+        """The strategy's state has changed: its models are encoded again when an order names them."""
+        self._models.clear()
+
+    def file_of(self, key: str) -> Path:
+        """The file with the encoded model behind a key that an order of the open step names. It stays until the next fold."""
+        return self._models[key].path
+
+    def content_of(self, key: str) -> bytes:
+        """The encoded model behind such a key."""
+        return self.file_of(key).read_bytes()
+
+    def parts_of_own_model(self, client: ClientId) -> int:
+        """How many parts of a model for this agent alone are published now."""
+        sent = self._models.get(f"@{client}")
+        return 0 if sent is None else sent.ref.parts
+
+    def base(self, wanted: bytes) -> Vector:
+        """The model with this digest, decoded as agents see it: deltas refer to it. Raises DecodeError where no order names it."""
+        for sent in self._models.values():
+            if sent.ref.digest == wanted:
+                return decode_model(sent.path.read_bytes(), self._setup.layout)
+        raise DecodeError("no base", f"no model of this step has digest {wanted.hex()}")
+
+    def _work(self, client: ClientId, step: Step, state: Any) -> Work:
+        scenario = self._scenario
+        wire = scenario.wire
+        order = self._strategy_order(client, step.phase, state)
+        models = [self._model(key, step.number, state).ref for key in order.models]
+        privacy = scenario.privacy
+        return Work(
+            phase=step.phase.name,
+            round=self._engine.round,
+            seed=scenario.seed,
+            strategy=self._strategy.model_dump(mode="json"),
+            training=self._training(step.phase).model_dump(mode="json"),
+            task=scenario.task.for_agents(),
+            layout=self._setup.layout.to_wire(),
+            scaling=self._facts.scaling,
+            models=models,
+            numbers=dict(order.numbers),
+            cluster=order.cluster,
+            sizes=dict(step.phase.sizes),
+            codec=Codec(wire.codec, wire.delta, wire.block, wire.keep).to_wire(),
+            evaluation=scenario.evaluation.model_dump(mode="json"),
+            part_bytes=wire.part_bytes,
+            privacy=None if privacy is None else privacy.for_agents(scenario.rounds.count),
+        )
+
+    def _training(self, phase: Phase) -> Training:
+        if phase.name == EVALUATE:
+            return self._scenario.tuning
+        return self._scenario.training.in_round(self._engine.round, self._scenario.rounds.count)
+
+    def _strategy_order(self, client: ClientId, phase: Phase, state: Any) -> Order:
+        if phase.name == MOMENTS:
+            return Order()
+        if phase.name == EVALUATE:
+            return self._strategy.serve(state, client)
+        return self._strategy.order(state, phase, client)
+
+    def _model(self, key: str, step: int, state: Any) -> SendModel:
+        if key not in self._models:
+            self._models[key] = self._encoded(key, step, state)
+        return self._models[key]
+
+    def _encoded(self, key: str, step: int, state: Any) -> SendModel:
+        scenario = self._scenario
+        codec = Codec(scenario.wire.down, block=scenario.wire.block)
+        rng = generator(scenario.seed, "down", self._engine.round, key)
+        model = self._strategy.model(state, key)
+        content = encode_model(model, self._setup.layout.digest, codec, rng)
+        path = self._folder / key
+        self._room.write(lambda: write_atomically(path, content))
+        parts = part_count(len(content), scenario.wire.part_bytes)
+        ref = ModelRef(key=key, digest=digest(content), parts=parts, size=len(content))
+        return SendModel(ref, path, step, model.size)
+
+
+def _awaits(step: Step, client: ClientId) -> bool:
+    """Is a report of this agent still expected in an open step?"""
+    answered = step.reported | step.failed
+    return client in step.cohort and client not in answered
+
+
+def _refs(send: SendOrder) -> Sequence[ModelRef]:
+    work = send.order.work
+    return () if work is None else work.models

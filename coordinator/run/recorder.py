@@ -1,0 +1,177 @@
+"""What a run writes for people and programs while it runs: `rounds.jsonl`, `audit.jsonl` and sketches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.engine.events import Close
+from covey.coordinator.engine.rounds import RoundEngine, Step
+from covey.coordinator.run import mixtures, records
+from covey.coordinator.run.audit_trail import Trail, head_of
+from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.effects import Announce
+from covey.coordinator.run.fold_trial import Outcome
+from covey.coordinator.run.notices import PhaseFolded, Record
+from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
+from covey.coordinator.run.run_state import RunState
+from covey.coordinator.run.sketches import sketched
+from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.truth import FILE as TRUTH_FILE
+from covey.coordinator.run.truth import mixtures_of
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import ClientId, Reports
+
+
+@dataclass(frozen=True)
+class FoldedStep:
+    """A closed step whose reports are in the strategy's state, as its line of the record describes it."""
+
+    step: Step
+    close: Close
+    outcome: Outcome
+    clusters_before: Mapping[ClientId, int]
+    devices: Mapping[ClientId, str]  # that the reporters computed on
+    fold_s: float
+
+
+class Recorder:
+    """The record, the audit log and the sketches of one run."""
+
+    def __init__(
+        self,
+        folder: Path,
+        scenario: Scenario,
+        engine: RoundEngine,
+        facts: RunState,
+        room: Room,
+        audit_key: bytes | None,
+    ) -> None:
+        self._folder = folder
+        self._scenario = scenario
+        self._engine = engine
+        self._room = room
+        self.rounds = records.JsonlFile(folder / "rounds.jsonl", facts.lines, room)
+        self.audit = Trail(folder, facts.run, key=audit_key, head=head_of(facts.audit))
+        self._opened_at = 0.0  # when the open step's first order was made, on the monotonic clock
+        self._mixtures: mixtures.MixtureWeights | None = None  # the true ones; None: not read yet
+
+    def __repr__(self) -> str:
+        return f"<Recorder {self._folder}: {self.rounds.count} lines>"
+
+    def write(self, record: Record) -> Announce:
+        """Add a line to the record; it survives a power cut once this returns."""
+        self.rounds.append(record.to_json())
+        return Announce(record)
+
+    def step_opened(self) -> None:
+        """The time of a step begins."""
+        self._opened_at = time.monotonic()
+
+    def note_start(self) -> None:
+        scenario = self._scenario
+        digest = records.scenario_digest(scenario)
+        method = scenario.strategy.name
+        self.audit.note("start", name=scenario.name, method=method, scenario=digest)
+
+    def note_resume(self, reports: Sequence[ClientId]) -> None:
+        engine = self._engine
+        self.audit.note("resume", round=engine.round, step=engine.number, reports=len(reports))
+
+    def note_orders(self, cohort: Sequence[ClientId], models: Mapping[str, str]) -> None:
+        """One audit line for all who get an order: what they are asked for, with which models."""
+        step = self._engine.step
+        if step is None:
+            return
+        self.audit.note(
+            "order",
+            step=step.number,
+            round=self._engine.round,
+            attempt=self._engine.attempt,
+            phase=step.phase.name,
+            method=self._scenario.strategy.name,
+            cohort=sorted(cohort),
+            models=models,
+        )
+
+    def note_fold(self, step: Step, close: Close) -> None:
+        self.audit.note(
+            "fold",
+            step=close.step,
+            round=self._engine.round,
+            phase=step.phase.name,
+            reporters=list(close.reporters),
+            missing=list(close.missing),
+        )
+
+    def phase_record(
+        self,
+        folded: FoldedStep,
+        state: Any,
+        spool: Spool,
+        traffic: Mapping[str, int],
+        privacy: dict[str, Any] | None,
+    ) -> PhaseFolded:
+        """The line of the record about a fold; `state` is the strategy's after it."""
+        step = folded.step
+        close = folded.close
+        strategy = self._scenario.strategy
+        own_phase = step.phase.name not in (EVALUATE, MOMENTS)
+        clusters = strategy.assignment(state)
+        train_seconds = spool.seconds(close.step, close.reporters)
+        devices = records.counted(folded.devices)
+        only_cpus = not set(devices) - {"cpu"}
+        return PhaseFolded(
+            phase=step.phase.name,
+            ends_round=step.phase.ends_round,
+            round=self._engine.round,
+            step=close.step,
+            invited=sorted(step.cohort),
+            reported=list(close.reporters),
+            missing=list(close.missing),
+            client_state=spool.client_states(close.step, close.reporters),
+            devices={} if only_cpus else devices,
+            cluster_sizes=records.sizes(clusters),
+            moved=_moved(folded.clusters_before, clusters),
+            means=folded.outcome.means,
+            seconds=round(time.monotonic() - self._opened_at, 6),
+            train_seconds=round(sum(train_seconds.values()), 6),
+            fold_seconds=round(folded.fold_s, 6),
+            traffic=dict(traffic),
+            notes=dict(strategy.notes(state)) if own_phase else {},
+            membership=self._membership(state) if own_phase else None,
+            privacy=privacy,
+        )
+
+    def keep_sketches(self, step: Step, state: Any, reports: Reports, values: int) -> None:
+        """Write sketches of the reported models, for pictures, where the scenario asks for them.
+
+        Call it before the checkpoint that has this fold, so that a kill leaves none out. `values` is the length of a
+        whole model.
+        """
+        scenario = self._scenario
+        size = scenario.sketch
+        if not size or step.phase.name in (EVALUATE, MOMENTS):
+            return
+        found = sketched(scenario.strategy, state, reports, size, scenario.seed, values)
+        if found is not None:
+            self._room.write(lambda: found.save(self._folder, step.number))
+
+    def _membership(self, state: Any) -> dict[str, Any] | None:
+        """How well the method's memberships fit the true mixtures of a simulated fleet, where both are known."""
+        if self._mixtures is None and (self._folder / TRUTH_FILE).exists():
+            self._mixtures = mixtures_of(self._scenario, self._folder)
+        estimated = self._scenario.strategy.memberships(state)
+        return mixtures.membership(estimated, self._mixtures or {})
+
+
+def _moved(before: Mapping[ClientId, int], after: Mapping[ClientId, int]) -> int:
+    """How many agents are in another cluster than before; those that have left all clusters do not count."""
+    moved = 0
+    for client, cluster in before.items():
+        if client in after and after[client] != cluster:
+            moved += 1
+    return moved

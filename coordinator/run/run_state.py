@@ -1,0 +1,76 @@
+"""What a checkpoint holds of a run besides the engine's snapshot and the strategy's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from covey.shared.strategies.base import ClientId
+
+
+@dataclass
+class RunState:
+    """The run's own memory. It survives a restart of the coordinator, and grows with each fold."""
+
+    run: str  # names the run towards agents; never changes
+
+    # Restarts, and losses of accepted reports. It only grows: agents that see a higher number send their report again,
+    # because parts of it may have been lost in transit. Orders and checkpoints call it `again`.
+    incarnation: int = 0
+
+    # The number of folded rounds at the newest evaluation; -1 before the first. At most `engine.round`.
+    evaluated: int = -1
+
+    # Lines of rounds.jsonl that belong to this checkpoint; a resume cuts off what follows.
+    lines: int = 0
+
+    # Wall time of earlier sessions; the present one is added when the checkpoint is written.
+    seconds: float = 0.0
+
+    # Means and deviations per channel, once the fleet has found them; None before, or without standardisation.
+    scaling: dict[str, list[float]] | None = None
+
+    # The newest step whose report was accepted, by agent. In a checkpoint only folded steps count: which reports of the
+    # open step there are, is what the spool knows, also after a kill.
+    accepted: dict[ClientId, int] = field(default_factory=dict)
+
+    # The newest training round of each agent that was drawn for one; the others are missing.
+    trained: dict[ClientId, int] = field(default_factory=dict)
+
+    # The figures of each agent's newest evaluation, by mode.
+    evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
+
+    # The best test figures of each agent right after its local training, where they are tracked.
+    tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
+
+    # Totals of values and bytes sent, as the run's counter had them when the checkpoint was written.
+    traffic: dict[str, int] = field(default_factory=dict)
+
+    # The median norm of the newest steps, by name of the vector: what a report of a small cohort is compared with.
+    usual: dict[str, float] = field(default_factory=dict)
+
+    # The kind of device that each agent has computed on so far, or `records.MIXED`.
+    devices: dict[ClientId, str] = field(default_factory=dict)
+
+    # Why the method ended the rounds before their number was reached; empty where it has not.
+    stopped: str = ""
+
+    # The newest line of the audit log, sequence and hash; empty before the first checkpoint.
+    audit: dict[str, Any] = field(default_factory=dict)
+
+    # The privacy account, as `private_fold.Ledger` keeps it; empty without a `privacy` section.
+    ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as a checkpoint names them."""
+        names = {"incarnation": "again"}
+        return {names.get(name, name): value for name, value in vars(self).items()}
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> RunState:
+        """The state as a checkpoint has it. Raises TypeError for keys that this version does not know."""
+        named = dict(saved)
+        if "again" in named:
+            named["incarnation"] = named.pop("again")
+        return cls(**named)
