@@ -1,276 +1,292 @@
-"""What a training method is: one frozen pydantic model with a server half and a client half, both pure.
+"""The interface of a training method: how to write one, and what it may use.
 
-The server half never sees a socket or a clock, the client half never sees torch. A strategy says what
-the next phase is and whom it needs (`plan`); the round engine gets it done with whoever is really
-there; `fold` takes what came back. The life of a run:
+A method is one class, a `Strategy`. Its fields are the method's hyper-parameters, and it has two
+halves. The server half (`init`, `plan`, `order`, `fold`, ...) decides what agents do and combines
+what they report; it never sees a socket, a clock or a file. The client half (`work`, `personal`)
+runs on the agents; it uses an agent's data only through `Local`, so it needs no torch and can be
+tested on a quadratic function. Everybody else calls the two halves in this order:
 
-    state = strategy.init(setup)
+    state = strategy.init(setup)                                # server, once
     while rounds remain:
-        phase  = strategy.plan(state, view)                     # server
-        order  = strategy.order(state, phase, client)           # server, per invited client
-        report, client_state = strategy.work(job, local, client_state)  # client
-        state  = strategy.fold(state, phase, reports, average)           # server, reports in client-id order
+        phase = strategy.plan(state, view)                      # server: the next exchange
+        for client in the cohort of the phase:
+            order = strategy.order(state, phase, client)        # server
+            job = the order with its models, as the client receives it
+            report, client_state = strategy.work(job, local, client_state)    # client
+        state = strategy.fold(state, phase, reports, average)   # server: reports by client id
 
-A state is a frozen dataclass of arrays, numbers, strings, None, tuples of these, and str-keyed dicts of
-these: that is what a checkpoint can hold. Its arrays are never changed in place.
+A *phase* is one exchange of orders and reports. Most methods have one phase per round, named
+`TRAIN`; methods that cluster have others before or between. The round engine invites the cohort,
+waits for deadlines, refills and retries; a method only sees the reports of a phase that succeeded.
+
+The quickest start is `bases.single.SingleModel` (one model for everybody) or
+`bases.hard.HardClustered` (K models, each client in one cluster). This is all of FedProx, FedAvg
+with a proximal term:
+
+    class FedProx(AveragedOnly):
+        name: Literal["fedprox"] = "fedprox"
+        mu: float = Field(0.1, ge=0, description="The strength of the proximal term.")
+
+        def work(self, job, local, client_state):
+            start = job.models[0]
+            result = local.train(start, GradientCorrection(start, self.mu))
+            report = trained_report(result, local)
+            return report, client_state
+
+Rules that every method keeps (`tests/shared/test_strategy_every.py` tests them):
+
+- All functions are pure: the same arguments give the same result, bit for bit. A random draw takes
+  `covey.shared.seeds.generator(seed, purpose, round, client)`.
+- A state is a frozen dataclass that a checkpoint can hold: arrays, numbers, strings, None, tuples
+  of these, and dicts of these with string keys. Arrays are never changed in place.
+- Reports come in ascending order of client id, so sums do not depend on who was fastest.
+- A report can be missing, and a client can be new or come back at any time.
+
+In comments and docstrings, d is the length of a model (parameters and buffers), P the number of
+its trainable parameters, n_i the number of training samples of client i, and K the number of
+clusters.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict
 
 from covey.shared.numerics.averages import MEAN, Average, Rule
 from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.vectors import Layout, Vector
-from covey.shared.wire.messages import DeviceWish
+
+# `as` with the same name: authors of methods import these from here
+from covey.shared.strategies.training import Batch as Batch
+from covey.shared.strategies.training import Decay as Decay
+from covey.shared.strategies.training import Momentum as Momentum
+from covey.shared.strategies.training import Rate as Rate
+from covey.shared.strategies.training import Schedule as Schedule
+from covey.shared.strategies.training import Training as Training
+from covey.shared.strategies.training import factor_in as factor_in
 
 ClientId = str
-Numbers = Mapping[str, Any]  # int, float, str, or lists of these: goes over the wire as msgpack
-SampleIndices = npt.NDArray[np.int64]  # which training samples, in data order
-ClientState = Mapping[
-    str, npt.NDArray[Any]
-]  # what a client keeps between jobs, committed on acceptance
-MODEL, GRADIENT = "model", "gradient"  # usual names of a report's vectors
-LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
-LAST_MODEL = "held"  # client state: the whole model (d,) after its latest local training in any phase, for mode E-last
-Mixture = tuple[
-    tuple[float, Vector], ...
-]  # (weight, model): predictions are weighted softmax means
+Numbers = Mapping[str, Any]  # int, float, str, or lists of these: travels as msgpack
+SampleIndices = npt.NDArray[np.int64]  # training samples by their place in the data
+ClientState = Mapping[str, npt.NDArray[Any]]  # what a client keeps between orders, by name
+Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): weighted means of softmax outputs
 DataSplit = Literal["train", "test"]
 Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
 
+# names of phases; they travel with orders and are kept in records
+TRAIN = "train"  # a round of training
+ENTRY = "entry"  # clients without a cluster get one
+SIGNATURE = "signature"  # clients send what they are clustered by
+WARMUP = "warmup"  # clients train before they are clustered
+ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
+EVALUATE = "evaluate"  # clients measure their model; no strategy plans this phase itself
 
-Batch = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0)]
-Momentum = Annotated[float, Field(ge=0, lt=1)]
-Decay = Annotated[float, Field(ge=0)]
-Schedule = tuple[
-    tuple[int, float], ...
-]  # (round, factor), rounds ascending: from that round on the rate has this factor
+# usual names of a report's vectors
+MODEL = "model"
+GRADIENT = "gradient"
 
+LARGEST = 1e100  # no honest number of a report is larger; sums of such numbers stay finite
 
-class Training(BaseModel):
-    """Local SGD. The optimiser is made anew for every job."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    epochs: int = Field(1, ge=1, description="E, passes over the local training set per round")
-    batch: Batch = Field(10, description="B, mini-batch size; a short last batch is kept")
-    lr: Rate = Field(0.01, description="learning rate of local SGD")
-    momentum: Momentum = Field(0.0, description="v = momentum * v + g, no dampening, no Nesterov")
-    weight_decay: Decay = Field(0.0, description="added to the gradient as weight_decay * model")
-    lr_steps: tuple[
-        tuple[Annotated[float, Field(ge=0, le=1)], Annotated[float, Field(gt=0)]], ...
-    ] = Field(
-        (),
-        description="pairs [share, factor]: once that share of the rounds is folded, the rate of a step, on agents or the "
-        "server, is lr * factor",
-    )
-    device: DeviceWish = Field(
-        "cpu",
-        description="what torch computes on; auto: a GPU where an agent has one. Bytes repeat on one kind of device only; "
-        "the owner of an agent may set another kind (agent start --device)",
-    )
-
-    @model_serializer(mode="wrap")
-    def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings for the CPU are those of an earlier version: older agents understand them, older runs go on."""
-        settings: dict[str, Any] = dump(self)
-        if self.device == "cpu":
-            settings.pop("device", None)
-        return settings
-
-    def in_round(self, round_: int, rounds: int) -> Training:
-        """The settings of agents after `round_` of all rounds were folded: factors of the steps behind us multiply."""
-        return self.model_copy(update={"lr": self.lr * self._factor(round_, rounds)})
-
-    def schedule(self, rounds: int) -> Schedule:
-        """`lr_steps` by rounds, for a method whose rate is not that of local training; empty without any steps."""
-        firsts = sorted({math.ceil(share * rounds) for share, _ in self.lr_steps})
-        return tuple((first, self._factor(first, rounds)) for first in firsts)
-
-    def _factor(self, round_: int, rounds: int) -> float:
-        return math.prod(factor for share, factor in self.lr_steps if round_ >= share * rounds)
-
-
-def factor_in(schedule: Schedule, round_: int) -> float:
-    """The factor on the rate once `round_` rounds were folded."""
-    return next((factor for first, factor in reversed(schedule) if round_ >= first), 1.0)
+# Client state: the whole model (d,) after the client's latest local training in any phase. Mode
+# E-last measures it. The client's runner sets it where a method does not.
+LAST_MODEL = "held"
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a strategy is told once. `starts` holds `strategy.starts` initial models (d,)."""
+    """What a strategy knows at the start of a run."""
 
-    starts: tuple[Vector, ...]
-    layout: Layout
-    seed: int
-    rounds: int
+    starts: tuple[Vector, ...]  # `strategy.starts` initial models (d,)
+    layout: Layout  # names and shapes of the tensors in a model
+    seed: int  # of the run; draw with `generator(seed, purpose, ...)`
+    rounds: int  # R, rounds in all
     participation: float  # C, the expected share of agents in a round
-    training: Training
+    training: Training  # the run's settings of local SGD
 
 
 @dataclass(frozen=True)
 class View:
-    """What `plan` may know of the run: rounds folded so far, attempts at this phase, who is present."""
+    """What `Strategy.plan` may know about the run."""
 
-    round: int
-    rounds: int
-    attempt: int
-    present: tuple[ClientId, ...]
+    round: int  # rounds that are complete
+    rounds: int  # R, rounds in all
+    attempt: int  # 0; 1 or more where the phase planned last did not succeed and is planned again
+    present: tuple[ClientId, ...]  # agents that are online, in ascending order
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A number, or a list of numbers, that a report carries for a fold. All are finite.
+    """The form of a number, or of a list of numbers, in a report.
 
-    `length` None: one number; n: a list of n; -n: a list of 1 to n. `least` and `most` are bounds of every number;
-    without `most` it is the report's examples, or 1 if there are none. `whole`: integers only. A report without a
-    `required` number is refused; one that is not required may be missing.
+    The coordinator refuses a report without a required number, or with one that does not have
+    this form. All numbers are finite.
     """
 
-    length: int | None = None
+    length: int | None = None  # None: one number; n: a list of n numbers; -n: a list of 1 to n
     least: float = 0.0
-    most: float | None = None
-    whole: bool = False
+    most: float | None = None  # None: the report's number of examples, or 1 if it has none
+    whole: bool = False  # integers only
     required: bool = True
 
 
 @dataclass(frozen=True)
 class Phase:
-    """One exchange: an order to each of a cohort, a report from each that manages.
+    """One exchange: an order for each client of a cohort, a report from each that succeeds.
 
-    `cohort` is "sample" (the engine draws m of those present), "all" (everyone present), or names.
-    When the phase is folded, `cohort` holds the names of those who were invited.
-    `sizes` gives the vectors that a report must carry and their lengths; a negative length -n allows
-    any length up to n. `numbers` gives the numbers that it carries; no other ones reach the fold. `quorum` is the share of
-    the cohort without which the phase is void (the run's own quorum counts too); `may_be_empty` lets a phase without any report be folded all the same.
-    A "sample" is drawn under the name `draw`, or the phase's own where that is empty: two phases of a round with one such
-    name draw the same agents, and "train" draws those that FedAvg would.
+    Example: `Phase(sizes={"model": d})` is a usual round, in which each client of a random sample
+    sends a vector "model" of length d.
     """
 
-    name: str = "train"
+    name: str = TRAIN
+
+    # "sample": the engine draws as many of those present as the scenario sets; "all": everybody
+    # present; or the ids of the clients. In `fold` it holds the ids of those who were invited.
     cohort: Literal["sample", "all"] | tuple[ClientId, ...] = "sample"
+
+    # the vectors that a report must carry and their lengths; -n allows any length from 1 to n
     sizes: Mapping[str, int] = field(default_factory=dict)
-    ends_round: bool = True
+
+    ends_round: bool = True  # False for a phase before or within a round
+
+    # The phase succeeds with this share of the cohort, if the run's own quorum is reached too.
     quorum: float = 0.0
-    may_be_empty: bool = False
+
+    may_be_empty: bool = False  # True: `fold` is called even if nobody reported
+
+    # the numbers that a report carries; others do not reach `fold`
     numbers: Mapping[str, Expected] = field(default_factory=dict)
+
+    # A "sample" is drawn under this name, or under the phase's own where it is empty. Two phases
+    # of one round with the same name draw the same clients; `TRAIN` draws those of FedAvg.
     draw: str = ""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The server's word to one client. `models` are keys that `Strategy.model` resolves.
+    """What the server sends to one client.
 
-    A key is a cluster's topic name ("0", "1", "start") or "@" + client id for a model of one client's own.
+    `models` are keys, which `Strategy.model` turns into vectors: a cluster's index ("0", "1"), a
+    name such as "start", or "@" and a client id for a model that only this client gets.
     """
 
     models: tuple[str, ...] = ()
-    numbers: Numbers = field(default_factory=dict)
-    cluster: int | None = None
+    numbers: Numbers = field(default_factory=dict)  # anything else that the client must know
+    cluster: int | None = None  # the client's cluster, for people and records
 
 
 @dataclass(frozen=True)
 class Job:
-    """An order as the client sees it: models are vectors (d,), or shorter where the method sends parts.
+    """An order as the client receives it: with vectors instead of keys."""
 
-    `seed` is the run's and the same for everybody: draw on it with round and client as further keys.
-    """
-
-    phase: str
-    round: int
+    phase: str  # name of the phase
+    round: int  # rounds that are complete
     client: ClientId
-    seed: int
-    models: tuple[Vector, ...]
+    seed: int  # of the run, the same for everybody: draw with round and client as further keys
+    models: tuple[Vector, ...]  # (d,) each, or shorter where the method sends parts of models
     numbers: Numbers
     cluster: int | None
     layout: Layout
-    training: Training
+    training: Training  # with the learning rate of this round
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a client sends back. `vectors` are float32 (d,), or shorter where the phase says so.
+    """What a client sends back."""
 
-    `bases` names, for a vector that may travel as a delta, the index in `job.models` of the model
-    that it is a delta against.
-    """
-
-    vectors: Mapping[str, Vector]
+    vectors: Mapping[str, Vector]  # float32, of the lengths in `Phase.sizes`
     examples: int  # n_i, training samples
-    numbers: Numbers = field(default_factory=dict)
-    steps: int = 0  # tau_i, local SGD steps
+    numbers: Numbers = field(default_factory=dict)  # as `Phase.numbers` describes them
+    steps: int = 0  # tau_i, steps of local SGD
     loss: float = 0.0  # mean training loss over the steps
+
+    # For a vector that may travel as a difference: the index in `job.models` of the model that the
+    # difference is taken from. Compression loses less of a difference.
     bases: Mapping[str, int] = field(default_factory=dict)
 
 
-Reports = Sequence[tuple[ClientId, Report]]
+Reports = Sequence[tuple[ClientId, Report]]  # in ascending order of client id
 
 
 @dataclass(frozen=True)
 class GradientCorrection:
-    """Bends the local gradient before momentum: g(w) + mu * (w - anchor) + drift.
+    """Terms that are added to the local gradient before momentum: mu * (w - anchor) + drift.
 
-    `anchor` and `drift` are (P,) or (d,) vectors; None leaves the term out.
+    Vectors are (P,) or (d,). The default adds nothing.
     """
 
-    anchor: Vector | None = None
+    anchor: Vector | None = None  # None: without the proximal term
     mu: float = 0.0
-    drift: Vector | None = None
+    drift: Vector | None = None  # None: without this term
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Adds beta * contrastive loss of two augmented views to the loss.
+    """A contrastive loss of two augmented views, for models with a projection head."""
 
-    For models with a projection head on `clusters` outputs. `kappa` weighs the entropy of the mean assignment;
-    `by` says whose signatures are told apart: the clusters' (columns) or the samples' (rows).
-    """
-
-    clusters: int
-    beta: float = 1.0
+    clusters: int  # K, outputs of the head
+    beta: float = 1.0  # weight of the contrastive loss
     temperature: float = 1.0
-    kappa: float = 1.0
-    by: Literal["columns", "rows"] = "columns"
+    kappa: float = 1.0  # weight of the entropy of the mean assignment
+    by: Literal["columns", "rows"] = "columns"  # contrasts clusters (columns) or samples (rows)
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """Where local SGD ended: the model (d,), the number of steps, the mean loss over the steps, and with momentum the
-    velocity (P,), or without the `frozen` parameters."""
+    """The result of local SGD."""
 
-    end: Vector
+    end: Vector  # the trained model (d,)
     steps: int
-    loss: float
-    velocity: Vector | None = None
+    loss: float  # mean over the steps
+    velocity: Vector | None = None  # momentum's (P,) without frozen parameters; None without it
+
+
+def trained_report(
+    result: TrainingResult, local: Local, numbers: Numbers | None = None, *, base: int | None = 0
+) -> Report:
+    """The usual report: the trained model under the name "model", with its steps and loss.
+
+    Args:
+        result: what `local.train` returned.
+        local: the client's data.
+        numbers: what else the report carries.
+        base: the index in `job.models` of the model that training began with; None where the
+            model does not travel as a difference.
+    """
+    return Report(
+        vectors={MODEL: result.end},
+        examples=local.examples,
+        numbers=numbers or {},
+        steps=result.steps,
+        loss=result.loss,
+        bases={} if base is None else {MODEL: base},
+    )
 
 
 @dataclass(frozen=True)
 class Proximity:
-    """What clusters were made from, for pictures: `distances` (n, n) between n clients, symmetric, in `unit`, and the
-    linkage. `cut` is a height between the last merge that was made and the next one; None where it is not
-    known, or where clients were added after the cut."""
+    """The distances from which clusters were made, for plots."""
 
     clients: tuple[ClientId, ...]
-    distances: npt.NDArray[np.float64]
+    distances: npt.NDArray[np.float64]  # (n, n) between the n clients, symmetric
     linkage: Linkage
-    unit: str
+    unit: str  # of the distances
+
+    # A height between the last merge that was made and the next one; None where it is not known or
+    # where clients joined after the cut.
     cut: float | None = None
 
 
 class Local(Protocol):
-    """What a client can do with its data: torch on a device, a quadratic bowl in tests.
+    """An agent's data and its means to train: torch on a device, a quadratic function in tests.
 
-    Models are float32 (d,). Losses are means over samples in evaluation mode.
+    Models are float32 (d,). Losses are means over samples, computed in evaluation mode. Random
+    draws follow the seed of the order, so the same order gives the same result.
     """
 
     @property
@@ -278,20 +294,28 @@ class Local(Protocol):
         """n_i, the number of training samples."""
 
     def loss(self, model: Vector) -> float:
-        """F_i(model): mean loss over the training set."""
+        """F_i(model): the mean loss over the training set."""
 
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
-        """Loss of each training sample (n_i,), in data order."""
+        """The loss of each training sample (n_i,), in the order of the data."""
 
     def gradient(
         self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
     ) -> Vector:
-        """Gradient of F_i at the model (d,), over all samples, over `batch` of them drawn without
-        replacement on the job's seed, or over those at `rows`; evaluation mode, zero in the buffers."""
+        """The gradient of F_i at the model (d,), in evaluation mode; zero in the buffers.
+
+        Args:
+            model: where to take the gradient (d,).
+            batch: use so many samples, drawn without replacement, instead of all.
+            rows: use these samples.
+        """
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
-        """For each epoch the rows of its mini-batches, in a fresh order on the job's seed; sizes as in
-        LocalTrain. `epochs` overrides the training settings."""
+        """The mini-batches of each epoch, in a new order in each epoch, as `train` uses them.
+
+        Args:
+            epochs: the number of epochs; None: that of the training settings.
+        """
 
     def train(
         self,
@@ -305,139 +329,197 @@ class Local(Protocol):
         frozen: int = 0,
         velocity: Vector | None = None,
     ) -> TrainingResult:
-        """LocalTrain. `epochs` overrides the training settings, and `steps` overrides `epochs`: that many steps of SGD in
-        as many epochs as they take, the last one cut short; `velocity` is what momentum begins with, None: rest;
-        `weights` (n_i,) multiplies each sample's loss, the batch mean still divides by the batch size;
-        the first `frozen` parameters stay as they are, whatever decay and correction say."""
+        """Local SGD with the training settings of the order.
+
+        Args:
+            start: the model to begin with (d,).
+            correction: terms that are added to each gradient.
+            epochs: the number of epochs; None: that of the training settings.
+            steps: stop after this many steps, in as many epochs as they take; overrides `epochs`.
+            weights: factor on the loss of each sample (n_i,). The mean of a batch still divides by
+                the size of the batch.
+            contrast: a contrastive loss to add.
+            frozen: keep this many parameters at the front of the model as they are, whatever
+                weight decay and correction do.
+            velocity: momentum's velocity to begin with; None: zero.
+        """
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
-        """Training samples in each cluster (K,), by the largest output of the model's projection head."""
+        """Training samples per cluster (K,), by the largest output of the projection head."""
 
     def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
         """Logits (n, classes), or predicted values (n, 1) for a regression task."""
 
     def inputs(self) -> npt.NDArray[np.float32]:
-        """Training samples (n_i, values of one) as they were read: before scaling and standardisation."""
+        """Training samples (n_i, values per sample) as they were read, before standardisation."""
 
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
         """Class indices (n,) int64, or values (n,) float32 for a regression task."""
 
 
 class Strategy(BaseModel, Generic[S]):
-    """A training method. Fields are its hyper-parameters; subclasses add `name: Literal[...]`.
+    """A training method with its hyper-parameters.
 
-    The defaults here are those of a method with a single model under the key "0" and one "train"
-    phase per round, so that such a method writes `init`, `work`, `fold` and nothing else.
+    `S` is the type of its state. A subclass adds `name: Literal["..."]`, by which a scenario
+    chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
+    printed by `coordinator methods`. A subclass must write `init`, `plan`, `order`, `model`,
+    `work`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. Add the
+    class to `registry.py`, and it can be used in scenarios, tests and comparisons.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    signature_phases: ClassVar[
-        tuple[str, ...]
-    ] = ()  # whose only vector is used to cluster, and can be noised
+    # Phases whose reports hold one vector that is only used to cluster: noise can hide it.
+    signature_phases: ClassVar[tuple[str, ...]] = ()
 
-    keeps_models: ClassVar[bool] = False  # does the server keep each client's latest model?
+    # Does the server keep the latest model of each client? The plan of a run counts its memory.
+    keeps_models: ClassVar[bool] = False
 
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year
 
     @property
     def starts(self) -> int:
-        """How many differently initialised models `init` needs."""
+        """The number of differently initialised models that `init` needs."""
         return 1
 
     @property
     def head(self) -> int:
-        """Clusters of the projection head that the model must have (task.model.options.head); 0: none."""
+        """The clusters of the projection head that the model must have; 0: no head.
+
+        A scenario sets it as task.model.options.head.
+        """
         return 0
 
+    # -- the server half ---------------------------------------------------------------------------
+
     def init(self, setup: Setup) -> S:
-        """The state before anything happened."""
+        """The state at the start of a run."""
         raise NotImplementedError
 
     def plan(self, state: S, view: View) -> Phase:
-        """The next phase and whom it needs. Pure: the same state and view give the same phase."""
+        """The next phase. The same state and view give the same phase."""
         raise NotImplementedError
 
     def order(self, state: S, phase: Phase, client: ClientId) -> Order:
-        """What one invited client is told in this phase."""
+        """The order for one invited client."""
         raise NotImplementedError
 
     def model(self, state: S, key: str) -> Vector:
-        """The model (d,) behind a key that an order names, or the part of one that `work` knows how to take."""
-        raise NotImplementedError
-
-    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        """The client half. The returned state replaces the old one once the report is accepted."""
+        """The model (d,) of a key in an order, or the part of a model that `work` expects."""
         raise NotImplementedError
 
     def fold(self, state: S, phase: Phase, reports: Reports, average: Average = MEAN) -> S:
-        """The state after a phase. `reports` come in ascending client id, never below quorum.
+        """The state after a phase that succeeded.
 
-        `average` stands in for the weighted mean wherever reported vectors become a model. Vectors that are only
-        compared with each other (signatures, features) do not go through it.
+        Args:
+            state: the state that the phase was planned in.
+            phase: the phase; its cohort holds the ids of those who were invited.
+            reports: (client, report) in ascending order of client id. Their vectors may be mapped
+                from disk: read them in blocks, for example with `average.mean`.
+            average: takes the place of the weighted mean wherever reported vectors become a model,
+                so that a robust rule can replace it. Vectors that are only compared with each
+                other (signatures, features) do not go through it.
         """
         raise NotImplementedError
+
+    def serve(self, state: S, client: ClientId) -> Order:
+        """The order that gives a client what `personal` needs (mode E-server)."""
+        raise NotImplementedError
+
+    def clusters(self, state: S) -> tuple[Vector, ...]:
+        """The models (d,) to export, one per cluster; empty where models never leave clients."""
+        raise NotImplementedError
+
+    # -- the client half ---------------------------------------------------------------------------
+
+    def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
+        """Carry out an order.
+
+        Args:
+            job: the order with its models.
+            local: the client's data.
+            client_state: what the client kept from its last accepted report; empty at first.
+
+        Returns:
+            The report, and the client state that replaces the old one once the coordinator has
+            accepted the report. Return `client_state` itself to keep nothing.
+        """
+        raise NotImplementedError
+
+    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
+        """The model that this client uses now, from the order that `serve` made."""
+        return ((1.0, job.models[0]),)
+
+    # -- what others ask about a state -------------------------------------------------------------
+
+    def assignment(self, state: S) -> Mapping[ClientId, int]:
+        """The cluster of each client that has one; empty for methods without clusters."""
+        return {}
+
+    def memberships(self, state: S) -> Mapping[ClientId, tuple[float, ...]]:
+        """The estimated share (K,) of each cluster in a client's data; empty for hard methods."""
+        return {}
+
+    def proximity(self, state: S) -> Proximity | None:
+        """The distances that clusters were made from; None where the state does not keep them."""
+        return None
+
+    def stop_reason(self, state: S) -> str:
+        """Why the run needs no further round, in words for its record; empty while rounds remain.
+
+        The coordinator asks before each round. Entries of newcomers and the evaluation still take
+        place after the last round.
+        """
+        return ""
+
+    def notes(self, state: S) -> Mapping[str, Any]:
+        """Facts for the record of a round: finite, and of types that JSON has.
+
+        Text under a key that starts with "warning" is shown to people.
+        """
+        return {}
+
+    # -- robust aggregation: docs/aggregation.md ---------------------------------------------------
 
     def base(
         self, state: S, phase: Phase, client: ClientId, report: Report, name: str
     ) -> str | None:
-        """The key of the model that a reported vector started from: its step is what clipping shortens.
+        """The key of the model that a reported vector started from.
 
-        "" for a gradient, which is a step itself; None for a vector that is only compared with others and never
-        averaged, which is not clipped.
+        Clipping shortens the difference between the two.
+
+        Returns:
+            A key; "" for a gradient, which is a difference itself; None for a vector that is only
+            compared with others and never averaged: it is not clipped.
         """
         if name == GRADIENT:
             return ""
-        keys = self.order(state, phase, client).models if name == MODEL else ()
+        if name != MODEL:
+            return None
+        keys = self.order(state, phase, client).models
         return keys[0] if keys else None
 
     def refuses(self, rule: Rule) -> str:
-        """Why a rule of the aggregation section makes no sense with this method; empty where it does."""
+        """Why a rule of the aggregation section makes no sense with this method; empty: it does."""
         return ""
 
     def refuses_schedule(self) -> str:
-        """Why `training.lr_steps` makes no sense with this method; empty where it does."""
+        """Why `training.lr_steps` makes no sense with this method; empty: it does."""
         return ""
 
-    def serve(self, state: S, client: ClientId) -> Order:
-        """What a client needs in order to be evaluated on the current state (mode E-server)."""
-        raise NotImplementedError
-
-    def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        """The model that this client would use now, from the order that `serve` made."""
-        return ((1.0, job.models[0]),)
-
-    def clusters(self, state: S) -> tuple[Vector, ...]:
-        """The models to export, one per cluster; empty where models never leave the clients."""
-        raise NotImplementedError
-
-    def assignment(self, state: S) -> Mapping[ClientId, int]:
-        """Cluster of each client that has one; empty for methods without clusters."""
-        return {}
-
-    def proximity(self, state: S) -> Proximity | None:
-        """The distances that the clusters were made from; None where the state does not keep what they come from."""
-        return None
-
-    def memberships(self, state: S) -> Mapping[ClientId, tuple[float, ...]]:
-        """Estimated share of each cluster in a client's data, for those known; empty for hard methods."""
-        return {}
-
-    def stop_reason(self, state: S) -> str:
-        """Why the run needs no further round, in words for its record; empty while rounds go on.
-
-        Asked before each round. What follows the last round (entries of newcomers, the evaluation) still takes place.
-        """
-        return ""
-
-    # -- privacy: docs/privacy.md ---------------------------------------------------------------------------
+    # -- privacy: docs/privacy.md ------------------------------------------------------------------
 
     def private_routes(self) -> Routes:
-        """How reports reach the sums of client-level privacy. Raises ValueError that says why they cannot.
+        """How reports reach the sums of client-level privacy.
 
-        "assigned": to the cluster that `assignment` names, or to the one model; the fold then gets noised means.
-        "chosen": to the cluster that `private_choices` finds from the report's own data. "nothing": none is sent.
+        Returns:
+            "assigned": to the cluster that `assignment` names, or to the one model; `fold` gets
+            means with noise. "chosen": to the cluster that `private_choices` finds from the
+            report's own data. "nothing": no report holds a vector.
+
+        Raises:
+            ValueError: the method cannot be used with client-level privacy; says why.
         """
         raise ValueError(
             f"{_name_of(self)} folds reports in a way whose noise nobody has worked out"
@@ -450,26 +532,29 @@ class Strategy(BaseModel, Generic[S]):
     def private_fold(
         self, state: S, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
     ) -> S:
-        """For "chosen": the state after a round that made these noised models."""
+        """For "chosen": the state after a round that made these models with noise."""
         raise NotImplementedError
 
     def check_local_privacy(self) -> None:
-        """Raises ValueError where a report holds more than what local training made: DP-SGD cannot cover it."""
+        """Check that a report holds nothing but what local training made.
+
+        Raises:
+            ValueError: it holds more, which DP-SGD cannot cover.
+        """
         raise ValueError(
             f"{_name_of(self)}'s reports hold more than a model that DP-SGD has trained"
         )
 
     def framed(self, job: Job, report: Report) -> Report:
-        """A signature's report in a form whose shape and numbers say nothing about the data."""
+        """The report of a signature in a form whose shape and numbers say nothing of the data."""
         return replace(report, numbers={})
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
-        """What an agent without data would send as its framed signature: noise on signatures is measured from there."""
-        raise NotImplementedError
+        """The framed signature that an agent without data would send.
 
-    def notes(self, state: S) -> Mapping[str, Any]:
-        """Facts for the round's record, JSON-able and finite; a text under "warning" is shown to people."""
-        return {}
+        Noise on signatures is scaled by the distance from it.
+        """
+        raise NotImplementedError
 
 
 def _name_of(strategy: Strategy[Any]) -> str:

@@ -1,9 +1,9 @@
-"""The common ground of hard-clustered methods: K models, each client in one cluster, newcomers admitted.
+"""What hard-clustered methods share: K models, each client in one cluster, newcomers that join.
 
-A run has three kinds of phase: a first one that finds the clusters, "train" rounds, and an "entry" whenever
-somebody is present who has no cluster. A newcomer whose entry brought nothing is not asked again before
-the next round was folded, so a broken device cannot hold up the run. It may still be drawn for a round:
-then it gets the entry's order, its report counts as its entry, and no cluster's model takes it in.
+A run has three kinds of phase: one that forms the clusters, "train" rounds, and an "entry" whenever
+a client is present that has no cluster. A newcomer whose entry failed is not asked again before the
+next complete round, so a broken device cannot hold up the run. It may still be drawn for a round:
+it then gets the order of an entry, its report counts as its entry, and no cluster's model uses it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.strategies.base import (
+    ENTRY,
+    MODEL,
     ClientId,
     ClientState,
     Expected,
@@ -33,82 +35,101 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.losses import lowest
 from covey.shared.strategies.bases.single import averaged
 
+START = "start"  # key of the common initial model
 Features = Literal["full", "last_kernel", "last_layer"]
 
 
 @dataclass(frozen=True)
 class Clustered:
-    """Common start (d,), the cluster models (none before the clusters exist), who is where.
+    """The state of a hard-clustered method."""
 
-    `asked` holds the newcomers whose entry failed since the last folded round.
-    """
-
-    start: Vector
-    models: tuple[Vector, ...] = ()
-    assign: dict[ClientId, int] = field(default_factory=dict)
-    asked: tuple[ClientId, ...] = ()
+    start: Vector  # the common initial model (d,)
+    models: tuple[Vector, ...] = ()  # K cluster models (d,); none before the clusters exist
+    assign: dict[ClientId, int] = field(default_factory=dict)  # cluster of each member, sorted
+    asked: tuple[ClientId, ...] = ()  # newcomers whose entry failed since the last complete round
 
 
 H = TypeVar("H", bound=Clustered)
 
 
 def lowest_loss(models: Sequence[Vector], local: Local) -> int:
-    """The default newcomer rule: index of the model with the smallest training loss, ties to the lowest."""
-    return lowest([local.loss(model) for model in models])
+    """The usual rule for newcomers: the model with the smallest training loss, ties to the lowest."""
+    losses = [local.loss(model) for model in models]
+    return lowest(losses)
 
 
 def unassigned(state: Clustered, view: View) -> tuple[ClientId, ...]:
-    """Those present who have no cluster and were not asked in vain since the last folded round."""
-    return tuple(sorted(set(view.present) - set(state.assign) - set(state.asked)))
+    """Clients that are present, have no cluster, and were not asked since the last complete round."""
+    clients = set(view.present)
+    clients -= set(state.assign)
+    clients -= set(state.asked)
+    return tuple(sorted(clients))
 
 
 def folded(state: Clustered, reports: Reports, average: Average = MEAN) -> tuple[Vector, ...]:
-    """Each cluster's average of its own reporters; a cluster without any keeps its model."""
+    """The average of each cluster's own reports; a cluster without any keeps its model."""
     models: list[Vector] = []
     for k, model in enumerate(state.models):
         own = [(client, report) for client, report in reports if state.assign.get(client) == k]
-        models.append(averaged(own, otherwise=model, average=average))
+        mean = averaged(own, otherwise=model, average=average)
+        models.append(mean)
     return tuple(models)
 
 
 def sizes(state: Clustered) -> list[int]:
-    """Members of each cluster."""
+    """The number of members of each cluster."""
     counts = Counter(state.assign.values())
     return [counts[k] for k in range(len(state.models))]
 
 
 def joined(state: H, clusters: Mapping[ClientId, int]) -> H:
     """The state with these clients in these clusters."""
-    return replace(state, assign=dict(sorted({**state.assign, **clusters}.items())))
+    assign = dict(state.assign)
+    assign.update(clusters)
+    return replace(state, assign=dict(sorted(assign.items())))
 
 
 def feature_span(features: Features, layout: Layout) -> slice:
-    """Where the features lie in a model; the last kernel is the last layer's largest tensor."""
-    if features == "full":
-        return slice(0, layout.parameters)
-    if features == "last_layer":
-        return layout.final_layer
-    return max(layout.span_of(layout.modules[-1]), key=lambda span: span.stop - span.start)
+    """The part of a model by which clients are clustered.
+
+    The last kernel is the largest tensor of the last layer.
+    """
+    match features:
+        case "full":
+            return slice(0, layout.parameters)
+        case "last_layer":
+            return layout.final_layer
+        case "last_kernel":
+            spans = layout.span_of(layout.modules[-1])
+            return max(spans, key=lambda span: span.stop - span.start)
 
 
 def cut_defaults(data: Any, cuts: Sequence[str], *, rotations: Linkage, given: Linkage) -> Any:
-    """What a method that cuts a tree was told, with `choose` and `linkage` filled in. Other than mappings pass unchanged.
+    """The options of a method that cuts a tree, with the defaults of `choose` and `linkage`.
 
-    With one of the `cuts` given nothing chooses, and the tree has the linkage `given`, as in the runs that are on record.
-    Otherwise rotations choose, on a tree of the linkage `rotations`.
+    Args:
+        data: the options as given; anything but a mapping is returned unchanged.
+        cuts: options that set the cut. With one of them nothing chooses K, and the linkage is
+            `given`, as in the runs that are on record.
+        rotations: the linkage where rotations choose K.
+        given: the linkage otherwise.
     """
     if not isinstance(data, Mapping):
         return data
     has_cut = any(data.get(key) is not None for key in cuts)
-    choose = data.get("choose", "gap" if has_cut else "rotations")
-    linkage = data.get("linkage", rotations if choose == "rotations" else given)
+    usual_choice = "gap" if has_cut else "rotations"
+    choose = data.get("choose", usual_choice)
+    usual_linkage = rotations if choose == "rotations" else given
+    linkage = data.get("linkage", usual_linkage)
     return {**data, "choose": choose, "linkage": linkage}
 
 
 def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:
-    """A warning for the notes of a method that clusters once, where its clusters do nothing.
+    """A warning for the notes of a method that clusters once, if its clusters have no effect.
 
-    `chosen`: the number of clusters was not given. No agent or a single one can have no useful clusters.
+    Args:
+        state: the state with its clusters. With one agent or none there is nothing to warn about.
+        chosen: the method chose the number of clusters itself.
     """
     members = [size for size in sizes(state) if size]
     agents = sum(members)
@@ -116,35 +137,44 @@ def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:
         return {}
     if len(members) == 1 and chosen:
         text = (
-            f"the signatures of {agents} agents do not fall into groups beyond chance: one cluster, this run is FedAvg. "
+            f"the signatures of {agents} agents do not fall into groups beyond chance: "
+            "one cluster, this run is FedAvg. "
             "Set strategy.n_clusters if you know of groups"
         )
-        return {"warning_clusters": text}
-    if len(members) == agents:
+    elif len(members) == agents:
         text = (
             f"each of {agents} agents is a cluster of its own: no agent learns from another. "
             "Set strategy.n_clusters to make fewer clusters"
         )
-        return {"warning_clusters": text}
-    return {}
+    else:
+        return {}
+    return {"warning_clusters": text}
 
 
 class ManyModels(Strategy[H], Generic[H]):
-    """K models under the keys "0" to "K-1", each client with one of them: what is served, exported and noted."""
+    """K models under the keys "0" to "K-1", and each client has one of them."""
 
     def member_order(self, state: H, client: ClientId) -> Order:
-        return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
+        """The order of a client that has a cluster: that cluster's model."""
+        cluster = state.assign[client]
+        return Order(models=(str(cluster),), cluster=cluster)
 
     def model(self, state: H, key: str) -> Vector:
-        return state.start if key == "start" else state.models[int(key)]
+        if key == START:
+            return state.start
+        return state.models[int(key)]
 
     def serve(self, state: H, client: ClientId) -> Order:
         if client in state.assign:
-            return Order(models=(str(state.assign[client]),), cluster=state.assign[client])
-        return Order(models=tuple(str(k) for k in range(len(state.models))) or ("start",))
+            cluster = state.assign[client]
+            return Order(models=(str(cluster),), cluster=cluster)
+        every_key = tuple(str(k) for k in range(len(state.models)))
+        return Order(models=every_key or (START,))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        best = lowest_loss(job.models, local) if len(job.models) > 1 else 0
+        best = 0
+        if len(job.models) > 1:
+            best = lowest_loss(job.models, local)
         return ((1.0, job.models[best]),)
 
     def clusters(self, state: H) -> tuple[Vector, ...]:
@@ -158,32 +188,39 @@ class ManyModels(Strategy[H], Generic[H]):
 
 
 class HardClustered(ManyModels[H], Generic[H]):
-    """Plans the phases and routes the reports. A method says how clusters are found, improved and joined."""
+    """Plans the phases and gives each report to the right function.
+
+    A method writes how clusters are formed (`clustering_phase`, `form_clusters`), how a round
+    changes their models (`aggregate`) and how newcomers join (`assign_newcomers`).
+    """
 
     @abstractmethod
     def clustering_phase(self, state: H) -> Phase:
-        """The phase that finds the clusters."""
+        """The phase whose reports `form_clusters` takes."""
 
     @abstractmethod
     def entry_sizes(self, state: H) -> Mapping[str, int]:
-        """What a newcomer's entry report carries."""
+        """The vectors of a newcomer's entry report and their lengths, as in `Phase.sizes`."""
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:
-        """Numbers that a newcomer's entry report carries."""
+        """The numbers of a newcomer's entry report."""
         return {}
 
     @abstractmethod
     def entry_order(self, state: H) -> Order:
-        """What somebody without a cluster is told, in whichever phase."""
+        """The order for a client without a cluster, in whichever phase."""
 
     @abstractmethod
     def form_clusters(self, state: H, reports: Reports, average: Average = MEAN) -> H:
-        """Clusters from the first phase's reports, of which there is at least one."""
+        """The state with clusters, from one or more reports of the clustering phase."""
 
     @abstractmethod
     def assign_newcomers(self, state: H, reports: Reports) -> H:
-        """Give newcomers their clusters. A report is an entry's, or a "train" report of the entry's order."""
+        """The state in which those who reported have clusters.
+
+        A report is that of an entry, or that of a "train" phase with the order of an entry.
+        """
 
     @abstractmethod
     def aggregate(self, state: H, reports: Reports, average: Average = MEAN) -> H:
@@ -192,19 +229,20 @@ class HardClustered(ManyModels[H], Generic[H]):
     def plan(self, state: H, view: View) -> Phase:
         if not state.models:
             return self.clustering_phase(state)
-        if newcomers := unassigned(state, view):
+        newcomers = unassigned(state, view)
+        if newcomers:
             return Phase(
-                "entry",
+                ENTRY,
                 newcomers,
                 self.entry_sizes(state),
                 ends_round=False,
                 may_be_empty=True,
                 numbers=self.entry_numbers,
             )
-        return Phase(sizes={"model": state.start.size})
+        return Phase(sizes={MODEL: state.start.size})
 
     def order(self, state: H, phase: Phase, client: ClientId) -> Order:
-        if phase.name != "entry" and client in state.assign:
+        if phase.name != ENTRY and client in state.assign:
             return self.member_order(state, client)
         return self.entry_order(state)
 
@@ -212,16 +250,18 @@ class HardClustered(ManyModels[H], Generic[H]):
         if not state.models:
             return self.form_clusters(state, reports, average) if reports else state
         newcomers = [(client, report) for client, report in reports if client not in state.assign]
-        if phase.name == "entry":
+        if phase.name == ENTRY:
             admitted = self.assign_newcomers(state, newcomers)
-            in_vain = {*state.asked, *invited(phase)} - set(admitted.assign)
-            return replace(admitted, asked=tuple(sorted(in_vain)))
+            failed = set(state.asked)
+            failed.update(invited(phase))
+            failed -= set(admitted.assign)
+            return replace(admitted, asked=tuple(sorted(failed)))
         members = [(client, report) for client, report in reports if client in state.assign]
-        return replace(
-            self.assign_newcomers(self.aggregate(state, members, average), newcomers), asked=()
-        )
+        trained = self.aggregate(state, members, average)
+        complete = self.assign_newcomers(trained, newcomers)
+        return replace(complete, asked=())
 
 
 def invited(phase: Phase) -> tuple[ClientId, ...]:
-    """Those whom a phase that is being folded had asked."""
+    """The clients that were invited to a phase that is being folded."""
     return phase.cohort if isinstance(phase.cohort, tuple) else ()

@@ -1,4 +1,4 @@
-"""Losses that are compared: a model that diverged has a loss that is not a number, and must never win."""
+"""Comparing losses: the loss of a model that diverged is not a number, and must never win."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-LARGEST_LOSS = float(
-    np.finfo(np.float32).max
-)  # finite, so that a message can carry it and a sum can hold it
+# finite, so that a message can carry it and a sum can hold it
+LARGEST_LOSS = float(np.finfo(np.float32).max)
 
 
 def comparable(losses: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """The losses in float64, in the shape given. NaN and infinity count as `LARGEST_LOSS`."""
+    """The losses in float64, in the shape given. NaN and infinity become `LARGEST_LOSS`."""
     values = np.asarray(losses, np.float64)
-    return np.where(np.isfinite(values), values, LARGEST_LOSS)
+    finite = np.isfinite(values)
+    return np.where(finite, values, LARGEST_LOSS)
 
 
 def lowest(losses: Sequence[float]) -> int:
-    """Index of the smallest loss; ties go to the lowest index. A loss that is not finite never wins."""
+    """The index of the smallest loss, ties to the lowest. A loss that is not finite never wins."""
     return int(np.argmin(comparable(losses)))

@@ -1,4 +1,4 @@
-"""The common ground of methods with one model: FedAvg's server, on which each method changes what it must."""
+"""What methods with one model share: FedAvg's server, on which each method changes what it must."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import (
+    MODEL,
     ClientId,
     ClientState,
     Job,
@@ -20,14 +21,17 @@ from covey.shared.strategies.base import (
     Setup,
     Strategy,
     View,
+    trained_report,
 )
+
+KEY = "0"  # of the only model
 
 
 @dataclass(frozen=True)
 class Single:
-    """The state of a method with one model (d,)."""
+    """The state of a method with one model."""
 
-    model: Vector
+    model: Vector  # w_t (d,)
 
 
 M = TypeVar("M", bound=Single)
@@ -37,45 +41,52 @@ def averaged(
     reports: Reports,
     otherwise: Vector,
     *,
-    of: str = "model",
+    of: str = MODEL,
     uniform: bool = False,
     average: Average = MEAN,
 ) -> Vector:
-    """Average of the reported vectors `of` that name, weighted by samples or all alike.
+    """The average of one vector of each report.
 
-    A report without samples does not count; `otherwise` where none counts.
+    Args:
+        reports: those that count; a report without samples does not.
+        otherwise: the result where none counts.
+        of: the name of the vector.
+        uniform: True: all count alike; False: each counts by its samples n_i.
+        average: the rule that makes the average.
     """
-    counted = [report for _, report in reports if report.examples > 0]
-    pairs = [(report.vectors[of], 1.0 if uniform else float(report.examples)) for report in counted]
+    pairs = []
+    for _, report in reports:
+        if report.examples > 0:
+            weight = 1.0 if uniform else float(report.examples)
+            pairs.append((report.vectors[of], weight))
     return average.mean(pairs) if pairs else otherwise
 
 
 class SingleModel(Strategy[M], Generic[M]):
-    """One model under the key "0", one phase per round, the sample-weighted mean of what came back.
+    """One model under the key "0", one phase per round, the sample-weighted mean of the reports.
 
     A method writes `init` if its state holds more than the model, and overrides `work` or `fold`.
     """
 
     def plan(self, state: M, view: View) -> Phase:
-        return Phase(sizes={"model": state.model.size})
+        return Phase(sizes={MODEL: state.model.size})
 
     def order(self, state: M, phase: Phase, client: ClientId) -> Order:
-        return Order(models=("0",))
+        return Order(models=(KEY,))
 
     def model(self, state: M, key: str) -> Vector:
         return state.model
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        done = local.train(job.models[0])
-        return Report(
-            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), client_state
+        result = local.train(job.models[0])
+        return trained_report(result, local), client_state
 
     def fold(self, state: M, phase: Phase, reports: Reports, average: Average = MEAN) -> M:
-        return replace(state, model=averaged(reports, otherwise=state.model, average=average))
+        mean = averaged(reports, otherwise=state.model, average=average)
+        return replace(state, model=mean)
 
     def serve(self, state: M, client: ClientId) -> Order:
-        return Order(models=("0",))
+        return Order(models=(KEY,))
 
     def clusters(self, state: M) -> tuple[Vector, ...]:
         return (state.model,)
@@ -89,7 +100,7 @@ class PlainSingle(SingleModel[Single]):
 
 
 class AveragedOnly(PlainSingle):
-    """A single-model method whose clients send what local training made, and whose round is the mean of it."""
+    """A single-model method whose clients send the trained model and whose round is their mean."""
 
     def private_routes(self) -> Routes:
         return "assigned"

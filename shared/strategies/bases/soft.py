@@ -1,4 +1,4 @@
-"""What soft-clustered methods have in common: memberships of clients that are known, and of those that are not."""
+"""What soft-clustered methods share: memberships of clients, known and unknown."""
 
 from __future__ import annotations
 
@@ -10,21 +10,37 @@ import numpy as np
 from covey.shared.strategies.base import ClientId, View
 
 T = TypeVar("T")
-SOFT = "it picks whole reports, and here each report counts in part in every cluster"  # why a rule is refused
+
+# why such a method refuses a rule that picks whole reports
+SOFT = "it picks whole reports, and here each report counts in part in every cluster"
 
 
 def merged(before: Mapping[ClientId, T], news: Mapping[ClientId, T]) -> dict[ClientId, T]:
-    """The newest value of each client, in client-id order."""
-    return dict(sorted({**before, **news}.items()))
+    """The newest value of each client, in ascending order of client id."""
+    newest = dict(before)
+    newest.update(news)
+    return dict(sorted(newest.items()))
 
 
 def unknown(
     known: Collection[ClientId], asked: Collection[ClientId], view: View
 ) -> tuple[ClientId, ...]:
-    """Those present of whom nothing is known and who were not asked in vain since the last folded round."""
-    return tuple(sorted(set(view.present) - set(known) - set(asked)))
+    """The clients to ask: present, not known, and not asked since the last complete round.
+
+    Args:
+        known: clients whose memberships are known.
+        asked: clients that were asked since the last complete round and did not answer.
+        view: who is present.
+    """
+    clients = set(view.present)
+    clients -= set(known)
+    clients -= set(asked)
+    return tuple(sorted(clients))
 
 
 def dominant(memberships: Mapping[ClientId, Sequence[float]], client: ClientId) -> int | None:
-    """The cluster with the client's largest share, ties to the lowest; None for a stranger."""
-    return int(np.argmax(memberships[client])) if client in memberships else None
+    """The cluster with the client's largest share, ties to the lowest; None for an unknown client."""
+    shares = memberships.get(client)
+    if shares is None:
+        return None
+    return int(np.argmax(shares))

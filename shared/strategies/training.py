@@ -1,0 +1,83 @@
+"""The settings of local SGD, and how its learning rate changes during a run."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+
+from covey.shared.wire.messages import DeviceWish
+
+Batch = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0)]
+Momentum = Annotated[float, Field(ge=0, lt=1)]
+Decay = Annotated[float, Field(ge=0)]
+RateStep = tuple[
+    Annotated[float, Field(ge=0, le=1)],  # share of the rounds
+    Annotated[float, Field(gt=0)],  # factor on the rate from there on
+]
+# (round, factor), rounds ascending: from that round on the rate has this factor
+Schedule = tuple[tuple[int, float], ...]
+
+
+class Training(BaseModel):
+    """The settings of local SGD. Every order starts with a new optimiser."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epochs: int = Field(
+        1, ge=1, description="E: the number of passes over the local training set in a round."
+    )
+    batch: Batch = Field(
+        10, description="B: the size of a mini-batch. A shorter last batch of an epoch is used too."
+    )
+    lr: Rate = Field(0.01, description="The learning rate of local SGD.")
+    momentum: Momentum = Field(
+        0.0,
+        description="The momentum of local SGD: v = momentum * v + g, without dampening or Nesterov.",
+    )
+    weight_decay: Decay = Field(
+        0.0, description="The weight decay: weight_decay * model is added to the gradient."
+    )
+    lr_steps: tuple[RateStep, ...] = Field(
+        (),
+        description="Pairs [share, factor]. Once that share of the rounds is complete, the learning "
+        "rate is multiplied by the factor, on agents and on the server.",
+    )
+    device: DeviceWish = Field(
+        "cpu",
+        description="The device on which torch computes; auto uses a GPU where an agent has one. "
+        "Results repeat bit for bit only on one kind of device. The owner of an agent can choose "
+        "another kind with `agent start --device`.",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `device: cpu` out: older agents understand such settings, older runs resume."""
+        settings: dict[str, Any] = dump(self)
+        if self.device == "cpu":
+            settings.pop("device", None)
+        return settings
+
+    def in_round(self, round_: int, rounds: int) -> Training:
+        """The settings that agents use once `round_` of all `rounds` are complete.
+
+        The factors of all `lr_steps` that are reached multiply.
+        """
+        return self.model_copy(update={"lr": self.lr * self._factor(round_, rounds)})
+
+    def schedule(self, rounds: int) -> Schedule:
+        """`lr_steps` in rounds, for methods whose server has a rate; empty without any steps."""
+        firsts = {math.ceil(share * rounds) for share, _ in self.lr_steps}
+        return tuple((first, self._factor(first, rounds)) for first in sorted(firsts))
+
+    def _factor(self, round_: int, rounds: int) -> float:
+        reached = [factor for share, factor in self.lr_steps if round_ >= share * rounds]
+        return math.prod(reached)
+
+
+def factor_in(schedule: Schedule, round_: int) -> float:
+    """The factor on the learning rate once `round_` rounds are complete; 1.0 before any step."""
+    reached = [factor for first, factor in schedule if round_ >= first]
+    return reached[-1] if reached else 1.0
