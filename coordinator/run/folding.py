@@ -16,7 +16,13 @@ from typing import Any
 import numpy as np
 
 from covey.coordinator.run.report_checks import LARGEST_VALUE
-from covey.shared.numerics.averages import FEWEST, clipped, lower_median, most_samples, step_norm
+from covey.shared.numerics.averages import (
+    MIN_REPORTS,
+    clipped,
+    lower_median,
+    most_samples,
+    step_norm,
+)
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
@@ -80,7 +86,7 @@ def usual_steps(steps: Sequence[Step]) -> dict[str, float]:
     norms: dict[str, list[float]] = {}
     for step in steps:
         norms.setdefault(step.name, []).append(step.norm)
-    return {name: lower_median(own) for name, own in norms.items() if len(own) >= FEWEST}
+    return {name: lower_median(own) for name, own in norms.items() if len(own) >= MIN_REPORTS}
 
 
 def too_far(
@@ -95,7 +101,7 @@ def too_far(
         return {}
     found: dict[ClientId, str] = {}
     for step in steps:
-        few = sum(one.name == step.name for one in steps) < FEWEST
+        few = sum(one.name == step.name for one in steps) < MIN_REPORTS
         usual = (earlier or {}).get(step.name) if few else None
         usual = _usual(step, steps) if usual is None else usual
         size = max(step.size, 1.0)
@@ -144,7 +150,7 @@ def _usual(step: Step, steps: Sequence[Step]) -> float:
     """The lower median of the steps from the same model; of all steps where too few start there."""
     alike = [one for one in steps if one.name == step.name]
     near = [one.norm for one in alike if one.key == step.key]
-    return lower_median(near if len(near) >= FEWEST else [one.norm for one in alike])
+    return lower_median(near if len(near) >= MIN_REPORTS else [one.norm for one in alike])
 
 
 def guilty(fold: Callable[[Reports], Any], reports: Reports) -> dict[ClientId, str]:

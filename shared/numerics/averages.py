@@ -1,15 +1,18 @@
-"""How reports are combined where some of them may lie: caps, clipping, and rules that stand in for the mean.
+"""Combining reports of which some may be false: caps, clipping, and rules that replace the mean.
 
-Everything here is pure numpy over blocks: sums run in float64, in the order given (ascending agent id), so that the
-same reports give the same bytes. With the default settings an average is `shared.vectors.mean`, byte for byte.
+Everything here is pure numpy over blocks. Sums run in float64, in the order given (ascending agent
+id), so the same reports give the same bytes. With the default settings an average is
+`numerics.vectors.mean`, byte for byte.
 
-A "step" of a report is the difference between a reported vector and the vector that it started from (its base), or
-the vector itself where it is a gradient and has no base.
+The "step" of a report is the difference between a reported vector and the vector that it started
+from (its base), or the vector itself where it is a gradient and has no base.
 
-Sources: trimmed mean and median: Yin et al. 2018, Byzantine-Robust Distributed Learning; Krum and Multi-Krum:
-Blanchard et al. 2017, Machine Learning with Adversaries; geometric median: Pillutla et al. 2022, Robust Aggregation
-for Federated Learning (Weiszfeld's iteration).
+Sources. Trimmed mean and median: Yin et al. 2018, Byzantine-Robust Distributed Learning. Krum and
+Multi-Krum: Blanchard et al. 2017, Machine Learning with Adversaries. Geometric median: Pillutla et
+al. 2022, Robust Aggregation for Federated Learning (Weiszfeld's iteration).
 """
+
+# density: array operations and formulas, one per line
 
 from __future__ import annotations
 
@@ -28,14 +31,17 @@ PICKING: tuple[Rule, ...] = ("krum", "multi_krum")  # rules that pick whole repo
 Pairs = Sequence[tuple[Vector, float]]
 Matrix = npt.NDArray[np.float64]
 
-TILE = 1 << 20  # values of all reports together that one block holds
-FEWEST = 3  # with fewer reports than this no rule can know who lies
+TILE = 1 << 20  # values of all reports together in one block
+MIN_REPORTS = 3  # with fewer reports no rule can find an outlier
 
 
 def lower_median(values: Sequence[float]) -> float:
-    """The middle value, the smaller one of two. Raises ValueError for no values.
+    """The middle value, or the smaller one of two middle values.
 
-    The usual median of two values is their mean, which one liar among two could put anywhere.
+    The usual median of two values is their mean, which one of two reports could put anywhere.
+
+    Raises:
+        ValueError: there are no values.
     """
     if not values:
         raise ValueError("the median of no values does not exist")
@@ -46,23 +52,28 @@ def lower_median(values: Sequence[float]) -> float:
 def most_samples(
     claimed: Sequence[int], absolute: int | None, times_median: float | None
 ) -> int | None:
-    """The largest number of examples that a report may count with; None: any.
+    """The largest number of examples that a report may count with; None: any number.
 
-    `times_median` multiplies the lower median of the positive claims of a cohort.
+    Args:
+        claimed: the numbers of examples that the reports of a cohort claim.
+        absolute: a limit.
+        times_median: a limit as a multiple of the lower median of the positive claims.
     """
     limits: list[int] = []
     if absolute is not None:
         limits.append(absolute)
-    positive = [float(one) for one in claimed if one > 0]
+    positive = [float(examples) for examples in claimed if examples > 0]
     if times_median is not None and positive:
-        limits.append(math.ceil(times_median * lower_median(positive)))
+        usual = lower_median(positive)
+        limits.append(math.ceil(times_median * usual))
     return min(limits, default=None)
 
 
 def step_norm(vector: Vector, base: Vector | None) -> float:
-    """Euclidean norm of a vector's step from its base (d,), in float64; of the vector itself without a base.
+    """The Euclidean norm of a vector's step from its base (d,), in float64.
 
-    All values count, buffers too: a liar could hide in them otherwise.
+    Without a base it is the norm of the vector. All values count, buffers too: otherwise a false
+    report could hide in them.
     """
     total: list[float] = []
     for span in blocks(vector.size):
@@ -75,9 +86,13 @@ def step_norm(vector: Vector, base: Vector | None) -> float:
 
 
 def clipped(vector: Vector, base: Vector | None, limit: float, norm: float | None = None) -> Vector:
-    """The vector with its step shortened to `limit`; the vector itself where the step is no longer than that.
+    """The vector (d,) with its step shortened to `limit`, if the step is longer.
 
-    `norm` is `step_norm(vector, base)` where the caller knows it already.
+    Args:
+        vector: the reported vector (d,).
+        base: the vector that it started from (d,); None: the vector is a step.
+        limit: the largest norm of the step.
+        norm: `step_norm(vector, base)` if the caller has it already.
     """
     length = step_norm(vector, base) if norm is None else norm
     if length <= limit:
@@ -90,44 +105,49 @@ def clipped(vector: Vector, base: Vector | None, limit: float, norm: float | Non
 
 @dataclass(frozen=True)
 class Average:
-    """What a fold calls instead of the weighted mean.
+    """The average that a fold uses: the weighted mean, or a rule that replaces it.
 
-    `trim`: share of the reports that a trimmed mean drops on each side of every coordinate, rounded up.
-    `liars`: share of the reports that Krum expects to lie, rounded up. `keep`: reports that Multi-Krum averages; None:
-    all but the expected liars. `iterations` and `eps`: Weiszfeld ends after so many, or once the centre moves by less
-    than eps times the typical distance.
-
-    Every rule but the mean counts reports alike: claimed numbers of examples have no say. Fewer than three reports
-    are averaged alike, for none of them can be called an outlier.
+    Every rule but the mean counts all reports alike, whatever number of examples they claim. Fewer
+    than three reports are averaged alike by every rule, because none can be called an outlier.
     """
 
     rule: Rule = "mean"
-    trim: float = 0.2
-    liars: float = 0.2
-    keep: int | None = None
-    iterations: int = 50
-    eps: float = 1e-4
+    trim: float = 0.2  # share of the reports dropped on each side of a coordinate, rounded up
+    liars: float = 0.2  # share of the reports that Krum expects to be false, rounded up
+    keep: int | None = None  # reports that Multi-Krum averages; None: all but the expected liars
+    iterations: int = 50  # of Weiszfeld's algorithm at most
+    eps: float = 1e-4  # it stops once the centre moves less than eps times the typical distance
 
     def mean(self, pairs: Pairs, shares: Sequence[float] | None = None) -> Vector:
-        """The average of (vector (d,), weight >= 0). Vectors without weight do not count.
+        """The average of vectors.
 
-        `shares` (one per pair) says how much of each report belongs to this average, for methods whose reports count
-        in several clusters; only rules look at it, the mean takes the weights. Raises ValueError for weights that
-        sum to zero, and for Krum with shares.
+        Args:
+            pairs: (vector (d,), weight >= 0). Vectors without weight do not count.
+            shares: how much of each report belongs to this average, for methods whose reports
+                count in several clusters. Only rules use it; the mean uses the weights.
+
+        Raises:
+            ValueError: the weights sum to zero, or Krum got shares.
         """
         if self.rule == "mean":
             return mean(pairs)
-        kept = [place for place, (_, weight) in enumerate(pairs) if weight > 0]
-        if not kept:
+        vectors: list[Vector] = []
+        counted: list[float] = []
+        for place, (vector, weight) in enumerate(pairs):
+            if weight > 0:
+                vectors.append(vector)
+                counted.append(1.0 if shares is None else shares[place])
+        if not vectors:
             raise ValueError(f"an average needs a positive weight, {len(pairs)} vectors have none")
-        vectors = [pairs[place][0] for place in kept]
-        weights = np.array([1.0 if shares is None else shares[place] for place in kept])
-        return self._robust(vectors, weights, soft=shares is not None)
+        return self._robust(vectors, np.array(counted), soft=shares is not None)
 
     def combine(self, fixed: Pairs, reported: Pairs) -> Vector:
-        """The sum of coefficient * vector over what the server holds (`fixed`) and what was reported.
+        """The sum of coefficient * vector.
 
-        A rule takes the place of the reported vectors' weighted mean; their coefficients' sum stays.
+        Args:
+            fixed: (vector (d,), coefficient) that the server has.
+            reported: the same from reports. A rule replaces their weighted mean and keeps the sum
+                of their coefficients.
         """
         if self.rule == "mean" or not reported:
             return combine([*fixed, *reported])
@@ -138,17 +158,25 @@ class Average:
         return combine([*fixed, (self.mean(weights), total)])
 
     def numbers(self, rows: Matrix, weights: Matrix) -> Matrix:
-        """The average (d,) of a few numbers told by each of n reports (n, d): rules take the median."""
-        if self.rule == "mean":
-            return np.asarray(weights @ rows / weights.sum())
-        return np.asarray(np.median(rows, axis=0))
+        """The average (d,) of a few numbers in each of n reports (n, d); rules use the median.
+
+        Args:
+            rows: the numbers (n, d).
+            weights: of the reports (n,); only the mean uses them.
+        """
+        if self.rule != "mean":
+            return np.asarray(np.median(rows, axis=0))
+        total = weights @ rows
+        return np.asarray(total / weights.sum())
 
     def _robust(self, vectors: Sequence[Vector], weights: Matrix, *, soft: bool) -> Vector:
-        if len(vectors) < FEWEST:
-            return mean(list(zip(vectors, weights.tolist(), strict=True)))
+        if len(vectors) < MIN_REPORTS:
+            pairs = zip(vectors, weights.tolist(), strict=True)
+            return mean(list(pairs))
         match self.rule:
             case "trimmed_mean":
-                return trimmed_mean(vectors, weights, self._cut(weights, soft=soft))
+                cut = self._cut(weights, soft=soft)
+                return trimmed_mean(vectors, weights, cut)
             case "median":
                 return median(vectors, weights)
             case "geometric_median":
@@ -163,25 +191,40 @@ class Average:
         return mean([(vectors[place], 1.0) for place in chosen])
 
     def _cut(self, weights: Matrix, *, soft: bool) -> float:
-        """The weight that is dropped on each side: of whole reports, rounded up, where each counts as one."""
+        """The weight that is dropped on each side; that of whole reports where each counts as one."""
         if soft:
             return self.trim * float(weights.sum())
-        return float(expected(self.trim, len(weights), (len(weights) - 1) // 2))
+        count = len(weights)
+        most = (count - 1) // 2
+        return float(expected(self.trim, count, most))
 
     def _kept(self, count: int) -> int:
-        return min(self.keep or count - expected(self.liars, count, count - 1), count)
+        """The number of reports that Multi-Krum averages, of `count`."""
+        honest = count - expected(self.liars, count, count - 1)
+        return min(self.keep or honest, count)
 
 
 MEAN = Average()
 
 
 def expected(share: float, count: int, most: int) -> int:
-    """How many of `count` reports a share means, rounded up: a fifth of three is one. At most `most`."""
-    return min(math.ceil(share * count - 1e-9), most)
+    """How many of `count` reports a share means, rounded up: a fifth of three is one.
+
+    At most `most`.
+    """
+    # the small subtraction keeps 0.2 * 15 at 3, where floats give a little more
+    rounded_up = math.ceil(share * count - 1e-9)
+    return min(rounded_up, most)
 
 
 def trimmed_mean(vectors: Sequence[Vector], weights: Matrix, cut: float) -> Vector:
-    """Weighted mean (d,) of each coordinate without the weight `cut` of its smallest and of its largest values."""
+    """The weighted mean (d,) of each coordinate without its smallest and its largest values.
+
+    Args:
+        vectors: n vectors (d,).
+        weights: of the vectors (n,).
+        cut: the weight that is dropped on each side.
+    """
     total = float(weights.sum())
     result = np.empty(vectors[0].shape, np.float32)
     for span, rows in _tiles(vectors):
@@ -189,15 +232,18 @@ def trimmed_mean(vectors: Sequence[Vector], weights: Matrix, cut: float) -> Vect
         values = np.take_along_axis(rows, order, axis=0)
         own = weights[order]
         reached = np.cumsum(own, axis=0)
-        inside = np.minimum(reached, total - cut) - np.maximum(reached - own, cut)
-        counted = np.maximum(inside, 0.0)
+        # the part of each value's weight that lies between `cut` and `total - cut`
+        upper = np.minimum(reached, total - cut)
+        lower = np.maximum(reached - own, cut)
+        counted = np.maximum(upper - lower, 0.0)
         used = np.where(counted > 0, values, 0.0)
-        result[span] = (counted * used).sum(axis=0) / counted.sum(axis=0)
+        weighted = (counted * used).sum(axis=0)
+        result[span] = weighted / counted.sum(axis=0)
     return result
 
 
 def median(vectors: Sequence[Vector], weights: Matrix) -> Vector:
-    """The weighted middle value (d,) of each coordinate; between two middle ones their mean."""
+    """The weighted middle value (d,) of each coordinate; the mean of two middle ones."""
     half = float(weights.sum()) / 2
     result = np.empty(vectors[0].shape, np.float32)
     for span, rows in _tiles(vectors):
@@ -214,14 +260,25 @@ def median(vectors: Sequence[Vector], weights: Matrix) -> Vector:
 def geometric_median(
     vectors: Sequence[Vector], weights: Matrix, iterations: int, eps: float
 ) -> Vector:
-    """The point (d,) with the least weighted sum of distances to the vectors, by Weiszfeld from their median."""
+    """The point (d,) with the least weighted sum of distances to the vectors.
+
+    Weiszfeld's iteration from their median.
+
+    Args:
+        vectors: n vectors (d,).
+        weights: of the vectors (n,).
+        iterations: stop after so many.
+        eps: stop once the centre moves less than eps times the typical distance.
+    """
     centre = median(vectors, weights)
     for _ in range(iterations):
         apart = np.array([step_norm(vector, centre) for vector in vectors])
         typical = lower_median(apart.tolist())
-        pull = weights / np.maximum(apart, max(1e-3 * typical, 1e-12))
-        share = (pull / pull.sum()).tolist()
-        following = combine(list(zip(vectors, share, strict=True)))
+        least = max(1e-3 * typical, 1e-12)  # a vector at the centre must not take all the weight
+        pull = weights / np.maximum(apart, least)
+        shares = (pull / pull.sum()).tolist()
+        pairs = zip(vectors, shares, strict=True)
+        following = combine(list(pairs))
         moved = step_norm(following, centre)
         centre = following
         if moved <= eps * typical:
@@ -232,20 +289,31 @@ def geometric_median(
 def krum_order(vectors: Sequence[Vector], liars: float) -> list[int]:
     """The places of the vectors, the one with the closest neighbours first.
 
-    A vector's score is the sum of squared distances to its n - f - 2 nearest others, f the expected liars.
+    A vector's score is the sum of squared distances to its n - f - 2 nearest others, where f is
+    the number of expected liars.
+
+    Args:
+        vectors: n vectors (d,).
+        liars: the share of expected liars.
     """
-    count = len(vectors)
-    lying = expected(liars, count, max((count - 3) // 2, 0))
-    near = max(count - lying - 2, 1)
+    n = len(vectors)
+    f = expected(liars, n, max((n - 3) // 2, 0))
+    neighbours = max(n - f - 2, 1)
     table = squared_distances(vectors)
     np.fill_diagonal(table, math.inf)
-    scores = np.sort(table, axis=1)[:, :near].sum(axis=1)
-    return [int(place) for place in np.argsort(scores, kind="stable")]
+    ascending = np.sort(table, axis=1)
+    scores = ascending[:, :neighbours].sum(axis=1)
+    order = np.argsort(scores, kind="stable")
+    return [int(place) for place in order]
 
 
 def squared_distances(vectors: Sequence[Vector]) -> Matrix:
-    """Squared Euclidean distances (n, n). Coordinates are centred first, so that near vectors lose no digits."""
-    table = np.zeros((len(vectors), len(vectors)))
+    """Squared Euclidean distances (n, n) of n vectors (d,).
+
+    Coordinates are centred first, so that near vectors lose no digits.
+    """
+    count = len(vectors)
+    table = np.zeros((count, count))
     for _, rows in _tiles(vectors):
         centred = rows - np.median(rows, axis=0)
         products = centred @ centred.T
@@ -255,8 +323,9 @@ def squared_distances(vectors: Sequence[Vector]) -> Matrix:
 
 
 def _tiles(vectors: Sequence[Vector]) -> Iterator[tuple[slice, Matrix]]:
-    """Blocks of coordinates, and the values (n, width) of all vectors there in float64."""
+    """Blocks of coordinates with the values (n, width) of all vectors there, in float64."""
     width = max(TILE // len(vectors), 1024)
     for span in blocks(vectors[0].size, width):
-        yield span, np.stack([vector[span].astype(np.float64) for vector in vectors])
+        rows = [vector[span].astype(np.float64) for vector in vectors]
+        yield span, np.stack(rows)
         release(*vectors)

@@ -1,8 +1,9 @@
-"""How many clusters? Four rules that let the data say; nothing is trained for them.
+"""Choosing the number of clusters K from the data, without training anything.
 
-`shared.clustering.largest_gap` reads the merge heights of a tree, `elbow` the fall of J over a grid of K. `by_rotations`
-and `by_silhouette` compare the cuts of a tree with the cuts of clouds that have no clusters. Where agents
-differ at all, only these two can answer 1. scipy is imported only where it is used: agents do not have it.
+`elbow` reads the fall of J over a grid of K, and `shared.clustering.largest_gap` reads the merge
+heights of a tree. `by_rotations` and `by_silhouette` compare the cuts of a tree with the cuts of
+clouds that have no clusters; only these two can answer 1 where agents differ at all. scipy is
+imported inside of functions: agents do not have it.
 """
 
 from __future__ import annotations
@@ -15,116 +16,170 @@ import numpy as np
 from covey.shared.numerics.clustering import Labels, Linkage, Matrix
 from covey.shared.seeds import generator
 
-CLOUDS = 19  # the chance that the data, were they a cloud too, scored best of 20 is 5 %
+CLOUDS = 19  # a cloud without clusters scores best of 20 with a chance of 5 %
 ROTATIONS = 99
-BETTER = 5  # the chance that the data, were they a cloud too, scored among the best 5 of 100 is 5 %
-MOST = 64
-MOST_ROWS = 256  # rotating n rows costs n^3: of more, a sample is tested
-FLOOR = 1e-12  # of the whole: less is rounding
+BETTER = 5  # a cloud without clusters scores among the best 5 of 100 with a chance of 5 %
+MAX_CLUSTERS = 64
+MAX_ROWS = 256  # rotating n rows costs n^3, so of more rows a sample is tested
+FLOOR = 1e-12  # smaller shares of the whole are rounding errors
 
 
 def elbow(spreads: Mapping[int, float]) -> int:
-    """The K at the largest second difference J(K-1) - 2 J(K) + J(K+1) of mean distances J, ties to the lowest.
+    """The K with the largest second difference J(K-1) - 2 J(K) + J(K+1), ties to the lowest.
 
-    Only a K with both neighbours in `spreads` can be chosen, so never the least, never the largest.
-    Raises ValueError where no K has both.
+    Args:
+        spreads: the mean distance J for each K. Only a K with both neighbours can be chosen, so
+            never the least, never the largest.
+
+    Raises:
+        ValueError: no K has both neighbours.
     """
-    inner = sorted(k for k in spreads if {k - 1, k + 1} <= set(spreads))
+    inner = sorted(k for k in spreads if k - 1 in spreads and k + 1 in spreads)
     if not inner:
         raise ValueError(
-            f"J at {sorted(spreads)} has no second difference: three numbers in a row are wanted"
+            f"J at {sorted(spreads)} has no second difference: give three numbers in a row"
         )
-    return max(inner, key=lambda k: spreads[k - 1] - 2 * spreads[k] + spreads[k + 1])
+
+    def second_difference(k: int) -> float:
+        return spreads[k - 1] - 2 * spreads[k] + spreads[k + 1]
+
+    return max(inner, key=second_difference)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """K, what the best cut in two or more clusters scored, and the score that has to be exceeded for K > 1."""
+    """The chosen number of clusters and why."""
 
-    clusters: int
-    score: float
-    chance: float
+    clusters: int  # K
+    score: float  # of the best cut in two or more clusters
+    chance: float  # the score that has to be exceeded for K > 1
 
 
-def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MOST) -> Choice:
-    """K by the gap statistic of a tree of distances (n, n), against random rotations of the very same cloud.
+def by_rotations(matrix: Matrix, linkage: Linkage = "ward", *, most: int = MAX_CLUSTERS) -> Choice:
+    """K by the gap statistic of a tree, against random rotations of the same cloud.
 
-    W_K is the sum of squares within the clusters of the cut into K, as a share of the whole. Gap(K) is the mean of W_K
-    over clouds without clusters minus W_K itself, s(K) the standard deviation over these clouds times
-    sqrt(1 + 1/99) (Tibshirani, Walther, Hastie 2001, section 3; without the logarithm: Mohajer, Englmeier, Schmitz 2010).
-    Our clouds are those of Perry, Owen 2010: the left singular vectors of the points are replaced by random ones. If the
-    points were drawn from one Gaussian distribution, of whatever shape and dimension, this changes nothing but the draw:
-    no noise level has to be known.
+    W_K is the sum of squares within the clusters of the cut into K, as a share of the whole.
+    Gap(K) is the mean of W_K over clouds without clusters minus W_K of the data; s(K) is the
+    standard deviation over these clouds times sqrt(1 + 1/99) (Tibshirani, Walther, Hastie 2001,
+    section 3; without the logarithm: Mohajer, Englmeier, Schmitz 2010). The clouds are those of
+    Perry and Owen 2010: random ones replace the left singular vectors of the points. If the points
+    come from one Gaussian distribution, of whatever shape and dimension, such a cloud is just
+    another draw from it, so no noise level has to be known.
 
-    K is 1 unless the largest Gap(K) / s(K) is among the best 5 of 100; then it is the least K of 2 or more with
-    Gap(K) >= Gap(K+1) - s(K+1). A cluster has three rows or more on average: six rows are needed for three
-    clusters, four for two. Distances that are not Euclidean are replaced by the nearest that are.
-    Of more than 256 rows a sample of 256 is looked at. The draws have a fixed seed: the answer depends on the matrix alone.
+    K is 1 unless the largest Gap(K) / s(K) is among the best 5 of 100. Otherwise it is the least K
+    of 2 or more with Gap(K) >= Gap(K+1) - s(K+1). A cluster has three rows or more on average: six
+    rows are needed for three clusters, four for two. Distances that are not Euclidean are replaced
+    by the nearest that are. Of more than 256 rows a sample of 256 is used. The draws have a fixed
+    seed: the answer depends on the matrix alone.
+
+    Args:
+        matrix: symmetric distances (n, n).
+        linkage: how the tree is built.
+        most: the largest K.
     """
-    if len(matrix) > MOST_ROWS:
-        picked = np.sort(generator(0, "rows").permutation(len(matrix))[:MOST_ROWS])
-        matrix = matrix[np.ix_(picked, picked)]
+    matrix = _sample(matrix)
     count = len(matrix)
     most = min(most, max(count // 3, 2))
     if count < 4 or most < 2 or not matrix.any():
         return Choice(1, 0.0, 0.0)
     points = _points(matrix)
-    own = _within(points, linkage, most + 1)
-    turned = np.stack(
-        [_within(_rotated(points, number), linkage, most + 1) for number in range(ROTATIONS)]
-    )
+    own = _within(points, linkage, most + 1)  # W_K of the data
+    of_clouds = []
+    for number in range(ROTATIONS):
+        cloud = _rotated(points, number)
+        of_clouds.append(_within(cloud, linkage, most + 1))
+    turned = np.stack(of_clouds)  # W_K of each cloud (99, most + 1)
     mean = turned.mean(axis=0)
-    spread = np.maximum(turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS), FLOOR)
-    gaps = mean - own  # of 1, 2, ..., most + 1 clusters
-    cuts = slice(1, most)
-    by_chance = np.sort(((mean - turned) / spread)[:, cuts].max(axis=1))
-    score, chance = float((gaps / spread)[cuts].max()), float(by_chance[-BETTER])
+    deviation = turned.std(axis=0) * np.sqrt(1 + 1 / ROTATIONS)
+    s = np.maximum(deviation, FLOOR)
+    gaps = mean - own  # Gap(1), ..., Gap(most + 1)
+
+    candidates = slice(1, most)  # K = 2, ..., most
+    scores_of_clouds = ((mean - turned) / s)[:, candidates].max(axis=1)
+    chance = float(np.sort(scores_of_clouds)[-BETTER])
+    scores = (gaps / s)[candidates]
+    score = float(scores.max())
     if score <= chance:
         return Choice(1, score, chance)
-    enough = (k for k in range(2, most) if gaps[k - 1] >= gaps[k] - spread[k])
-    return Choice(next(enough, most), score, chance)
+    for k in range(2, most):
+        if gaps[k - 1] >= gaps[k] - s[k]:
+            return Choice(k, score, chance)
+    return Choice(most, score, chance)
+
+
+def _sample(matrix: Matrix) -> Matrix:
+    """The distances of at most `MAX_ROWS` rows, drawn on a fixed seed."""
+    if len(matrix) <= MAX_ROWS:
+        return matrix
+    order = generator(0, "rows").permutation(len(matrix))
+    picked = np.sort(order[:MAX_ROWS])
+    sampled: Matrix = matrix[np.ix_(picked, picked)]
+    return sampled
 
 
 def _points(matrix: Matrix) -> Matrix:
-    """Points (n, r) around zero with these distances, along the cloud's principal axes (classical scaling)."""
+    """Points (n, r) around zero with these distances, along the cloud's principal axes.
+
+    This is classical scaling: the eigenvectors of the matrix of inner products.
+    """
     squares = matrix**2
     rows = squares.mean(axis=0)
-    values, vectors = np.linalg.eigh((rows[:, None] + rows - squares - rows.mean()) / 2)
+    products = (rows[:, None] + rows - squares - rows.mean()) / 2
+    values, vectors = np.linalg.eigh(products)
     real = values > values[-1] * FLOOR
     points: Matrix = vectors[:, real] * np.sqrt(values[real])
     return points
 
 
 def _rotated(points: Matrix, number: int) -> Matrix:
-    """The cloud with its own axes and singular values, but left singular vectors drawn from all there can be."""
+    """The cloud with its own axes and singular values, but random left singular vectors."""
     draw = generator(0, "rotation", number).standard_normal(points.shape)
-    directions = np.linalg.qr(draw - draw.mean(axis=0))[0]
-    turned: Matrix = directions * np.linalg.norm(points, axis=0)
+    centred = draw - draw.mean(axis=0)
+    directions, _ = np.linalg.qr(centred)
+    singular_values = np.linalg.norm(points, axis=0)
+    turned: Matrix = directions * singular_values
     return turned
 
 
 def _within(points: Matrix, linkage: Linkage, most: int) -> Matrix:
-    """Share (most,) of the sum of squares that is within the clusters of the cuts into 1, 2, ..., `most`."""
+    """W_K for K = 1, 2, ..., `most`: the share (most,) of the sum of squares within clusters."""
     from scipy.cluster import hierarchy
 
     count = len(points)
-    sums, sizes = dict(enumerate(points)), dict.fromkeys(range(count), 1)
-    within = np.zeros(count)  # after each merge
-    for step, (a, b) in enumerate(hierarchy.linkage(points, linkage)[:, :2].astype(int).tolist()):
-        one, other = sizes.pop(a), sizes.pop(b)
-        apart = sums[a] / one - sums[b] / other
-        within[step + 1] = within[step] + one * other / (one + other) * float(apart @ apart)
-        sums[count + step], sizes[count + step] = sums.pop(a) + sums.pop(b), one + other
-    shares: Matrix = within[::-1][:most] / within[-1]
+    # of each node of the tree: the sum of its points (r,) and their number
+    sums = dict(enumerate(points))
+    sizes = dict.fromkeys(range(count), 1)
+    within = np.zeros(count)  # the sum of squares after each merge
+    tree = hierarchy.linkage(points, linkage)
+    merges = tree[:, :2].astype(int).tolist()
+    for step, (a, b) in enumerate(merges):
+        size_a = sizes.pop(a)
+        size_b = sizes.pop(b)
+        apart = sums[a] / size_a - sums[b] / size_b
+        growth = size_a * size_b / (size_a + size_b) * float(apart @ apart)
+        within[step + 1] = within[step] + growth
+        merged = count + step
+        sums[merged] = sums.pop(a) + sums.pop(b)
+        sizes[merged] = size_a + size_b
+    from_one_cluster = within[::-1]
+    shares: Matrix = from_one_cluster[:most] / within[-1]
     return shares
 
 
-def by_silhouette(matrix: Matrix, linkage: Linkage = "average", *, most: int = MOST) -> Choice:
-    """The cut of the merge tree of distances (n, n) with the largest mean silhouette, if chance stays below; else 1.
+def by_silhouette(
+    matrix: Matrix, linkage: Linkage = "average", *, most: int = MAX_CLUSTERS
+) -> Choice:
+    """The cut of the merge tree with the largest mean silhouette if it exceeds chance; else 1.
 
-    Chance: the best cuts of 19 round Gaussian clouds of n points in as many dimensions as the rows seem to
-    have. They are drawn on a fixed seed, so the answer depends on the matrix alone. An outlier is a cluster of its
-    own. At most `most` clusters and n / 2, so fewer than four rows are one cluster; ties go to fewer.
+    Chance is the best cut of 19 round Gaussian clouds of n points in as many dimensions as the
+    rows seem to have. They are drawn on a fixed seed, so the answer depends on the matrix alone.
+    An outlier is a cluster of its own.
+
+    Args:
+        matrix: symmetric distances (n, n).
+        linkage: how the tree is built.
+        most: the largest K; n / 2 at most, so fewer than four rows are one cluster. Ties go to
+            fewer clusters.
     """
     count = len(matrix)
     most = min(most, count // 2)
@@ -132,28 +187,39 @@ def by_silhouette(matrix: Matrix, linkage: Linkage = "average", *, most: int = M
         return Choice(1, 0.0, 0.0)
     scores = _scores(matrix, linkage, most)
     size = dimensions(matrix)
-    chance = max(float(_scores(_cloud(size, count, i), linkage, most).max()) for i in range(CLOUDS))
+    best_of_clouds = []
+    for number in range(CLOUDS):
+        cloud = _cloud(size, count, number)
+        best_of_clouds.append(float(_scores(cloud, linkage, most).max()))
+    chance = max(best_of_clouds)
     best = float(scores.max())
-    return Choice(int(scores.argmax()) + 2 if best > chance else 1, best, chance)
+    if best <= chance:
+        return Choice(1, best, chance)
+    return Choice(int(scores.argmax()) + 2, best, chance)
 
 
 def dimensions(matrix: Matrix) -> int:
-    """How many dimensions a round Gaussian cloud has whose squared distances vary as much for their size: 1 to 2048.
+    """The dimensions, 1 to 2048, of a round Gaussian cloud whose squared distances vary as much.
 
-    That is 2 / (coefficient of variation)^2. For a longish cloud it is the participation ratio of its variances,
-    (sum v)^2 / sum v^2. Clusters make it fewer, and so chance stronger: the error is on the side of one cluster.
+    They are 2 / (coefficient of variation)^2. For a longish cloud this is the participation ratio
+    of its variances, (sum v)^2 / sum v^2. Clusters make it smaller, and so chance stronger: the
+    error is on the side of one cluster.
     """
-    squares = matrix[np.triu_indices(len(matrix), 1)] ** 2
-    variation = float((squares / squares.mean()).var())
-    return round(min(max(2 / max(variation, 1e-9), 1), 2048))
+    upper = np.triu_indices(len(matrix), 1)
+    squares = matrix[upper] ** 2
+    relative = squares / squares.mean()
+    variation = float(relative.var())
+    estimate = 2 / max(variation, 1e-9)
+    return round(min(max(estimate, 1), 2048))
 
 
 def _scores(matrix: Matrix, linkage: Linkage, most: int) -> Matrix:
     """Mean silhouettes (most - 1,) of the tree cut into 2, 3, ..., `most` clusters."""
     scores = np.zeros(most - 1)
     for own, sums, sizes in _cuts(matrix, linkage):
-        if 2 <= len(sizes) <= most:
-            scores[len(sizes) - 2] = _mean_silhouette(own, sums, sizes)
+        clusters = len(sizes)
+        if 2 <= clusters <= most:
+            scores[clusters - 2] = _mean_silhouette(own, sums, sizes)
     return scores
 
 
@@ -162,48 +228,65 @@ def _cloud(dimensions: int, count: int, number: int) -> Matrix:
     points = generator(0, "cloud", number).standard_normal((count, dimensions))
     products = points @ points.T
     squares = np.diagonal(products)
-    matrix: Matrix = np.sqrt(np.maximum(squares[:, None] + squares - 2 * products, 0.0))
+    squared_distances = np.maximum(squares[:, None] + squares - 2 * products, 0.0)
+    matrix: Matrix = np.sqrt(squared_distances)
     matrix = np.maximum(matrix, matrix.T)
     np.fill_diagonal(matrix, 0.0)
     return matrix
 
 
 def _cuts(matrix: Matrix, linkage: Linkage) -> Iterator[tuple[Labels, Matrix, Matrix]]:
-    """Each cut, from n - 1 clusters to one: cluster of each row, sums (n, K) of its distances to each, sizes (K,)."""
+    """Each cut of the tree, from n - 1 clusters to one.
+
+    Yields:
+        The cluster of each row (n,), the sums (n, K) of its distances to the rows of each cluster,
+        and the sizes (K,) of the clusters. The arrays change with the next cut.
+    """
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 
     count = len(matrix)
-    names = np.arange(count)  # which node of the tree each cluster is
-    own, sums, sizes = np.arange(count), np.array(matrix, np.float64, order="F"), np.ones(count)
-    tree = hierarchy.linkage(squareform(matrix, checks=False), linkage)
-    for step, (a, b) in enumerate(tree[:, :2].astype(int).tolist()):
+    nodes = np.arange(count)  # the node of the tree that each cluster is
+    own = np.arange(count)
+    sums = np.array(matrix, np.float64, order="F")
+    sizes = np.ones(count)
+    condensed = squareform(matrix, checks=False)
+    tree = hierarchy.linkage(condensed, linkage)
+    merges = tree[:, :2].astype(int).tolist()
+    for step, (a, b) in enumerate(merges):
         last = count - step - 1
-        keep, gone = np.flatnonzero((names[: last + 1] == a) | (names[: last + 1] == b)).tolist()
+        current = nodes[: last + 1]
+        merging = (current == a) | (current == b)
+        keep, gone = np.flatnonzero(merging).tolist()
         sums[:, keep] += sums[:, gone]
         sizes[keep] += sizes[gone]
-        names[keep] = count + step
+        nodes[keep] = count + step
         own[own == gone] = keep
-        own[own == last] = gone  # the last cluster takes the free place
-        sums[:, gone], sizes[gone], names[gone] = sums[:, last], sizes[last], names[last]
+        # the last cluster takes the free place
+        own[own == last] = gone
+        sums[:, gone] = sums[:, last]
+        sizes[gone] = sizes[last]
+        nodes[gone] = nodes[last]
         yield own, sums[:, :last], sizes[:last]
 
 
 def _mean_silhouette(own: Labels, sums: Matrix, sizes: Matrix) -> float:
-    """Rousseeuw 1987, but rows that stand alone are one alternative together, not as many as there are.
+    """The mean of (b - a) / max(a, b), Rousseeuw 1987, with all single rows as one alternative.
 
-    The nearest of many single rows is near by luck, and would speak for taking outliers into clusters.
+    The nearest of many single rows is near by luck, and would speak for taking outliers into
+    clusters.
     """
-    rows, alone = np.arange(len(own)), sizes == 1
+    rows = np.arange(len(own))
+    alone = sizes == 1
     size = sizes[own]
-    inside = sums[rows, own] / np.maximum(size - 1, 1)
+    a = sums[rows, own] / np.maximum(size - 1, 1)  # mean distance within the own cluster
     means = np.where(alone, np.inf, sums / sizes)
     means[rows, own] = np.inf
-    outside = means.min(axis=1)
+    b = means.min(axis=1)  # mean distance to the nearest other cluster
     if alone.any():
-        outside = np.minimum(outside, sums[:, alone].sum(axis=1) / alone.sum())
-    larger = np.maximum(inside, outside)
-    gains = np.divide(
-        outside - inside, larger, out=np.zeros(len(own)), where=(size > 1) & (larger > 0)
-    )
+        to_single_rows = sums[:, alone].sum(axis=1) / alone.sum()
+        b = np.minimum(b, to_single_rows)
+    larger = np.maximum(a, b)
+    counted = (size > 1) & (larger > 0)
+    gains = np.divide(b - a, larger, out=np.zeros(len(own)), where=counted)
     return float(gains.mean())

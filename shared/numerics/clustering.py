@@ -1,9 +1,12 @@
-"""Clustering primitives: K-means on streamed rows, agglomeration of a distance matrix.
+"""Clustering: K-means on streamed rows, and agglomeration of a distance matrix.
 
-Rows are float32 vectors (d,) that may be memory-mapped: they are read in tiles and never copied whole.
-Everything is deterministic for a seed; ties go to the lower index; labels count from 0 in the order of
-each cluster's first member. scipy is imported only where it is used: agents do not have it.
+Rows are float32 vectors (d,) that may be memory-mapped: they are read in tiles and never copied
+whole. Everything is deterministic for a seed. Ties go to the lower index. Labels count from 0 in
+the order of each cluster's first member. scipy is imported inside of functions: agents do not have
+it.
 """
+
+# density: array operations, one per line
 
 from __future__ import annotations
 
@@ -26,42 +29,57 @@ Distance = Literal["l2sq", "cosine", "l1"]
 Linkage = Literal["average", "single", "complete", "weighted", "ward"]
 
 TILE = 1 << 20  # elements of a tile: 8 MiB in float64
-SKETCH_ROWS = 512  # rows of the random matrix that exist at a time
+SKETCH_ROWS = 512  # rows of the random matrix that are in memory at a time
 
 
 def tiles(count: int, size: int) -> list[slice]:
     """Column slices such that `count` rows of one slice fill about a tile."""
     width = max(TILE // max(count, 1), 1)
-    return [slice(start, min(start + width, size)) for start in range(0, size, width)]
+    slices = []
+    for start in range(0, size, width):
+        end = min(start + width, size)
+        slices.append(slice(start, end))
+    return slices
 
 
 def read(rows: Rows, span: slice) -> Matrix:
-    """These columns of all rows in float64; pages of mapped rows are let go."""
+    """These columns (n, width) of all rows in float64; pages of mapped rows are released."""
     if isinstance(rows, np.ndarray):
         return np.asarray(rows[:, span], np.float64)
-    block: Matrix = np.stack([row[span] for row in rows]).astype(np.float64)
+    columns = [row[span] for row in rows]
+    block: Matrix = np.stack(columns).astype(np.float64)
     release(*rows)
     return block
 
 
 def distances(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> Matrix:
-    """Distances (n, K) of rows to centres by direct differences in float64; cosine is 1 - similarity."""
+    """Distances (n, K) of n rows to K centres, by direct differences in float64.
+
+    "l2sq" is the sum of squared differences, "l1" that of absolute ones, "cosine" is 1 minus the
+    cosine similarity.
+    """
     if distance == "cosine":
         return _cosines(rows, centres)
     table = np.zeros((len(rows), len(centres)))
     for span in tiles(len(rows), len(rows[0])):
-        block, centre = read(rows, span), read(centres, span)
+        block = read(rows, span)
+        centre = read(centres, span)
         for k, point in enumerate(centre):
             gap = block - point
-            table[:, k] += _squares(gap) if distance == "l2sq" else np.abs(gap).sum(axis=1)
+            if distance == "l2sq":
+                table[:, k] += _squares(gap)
+            else:
+                table[:, k] += np.abs(gap).sum(axis=1)
     return table
 
 
 def _cosines(rows: Rows, centres: Rows) -> Matrix:
     products = np.zeros((len(rows), len(centres)))
-    own, theirs = np.zeros(len(rows)), np.zeros(len(centres))
+    own = np.zeros(len(rows))
+    theirs = np.zeros(len(centres))
     for span in tiles(len(rows), len(rows[0])):
-        block, centre = read(rows, span), read(centres, span)
+        block = read(rows, span)
+        centre = read(centres, span)
         products += block @ centre.T
         own += _squares(block)
         theirs += _squares(centre)
@@ -79,32 +97,41 @@ def nearest(rows: Rows, centres: Rows, distance: Distance = "l2sq") -> tuple[Lab
     """Index of each row's nearest centre, ties to the lowest, and the distance to it."""
     table = distances(rows, centres, distance)
     labels = table.argmin(axis=1)
-    return labels, table[np.arange(len(labels)), labels]
+    every_row = np.arange(len(labels))
+    return labels, table[every_row, labels]
 
 
 def refill(labels: Labels, apart: Matrix, clusters: int) -> Labels:
-    """Give every empty cluster the row that lies farthest from its centre and is not alone there.
+    """Labels in which every empty cluster has got the row that is farthest from its centre.
 
-    `apart` (n,) are the distances to the present centres. Clusters stay empty where too few rows exist.
+    Args:
+        labels: the cluster of each row (n,).
+        apart: the distance of each row to its centre (n,).
+        clusters: K. A row that is alone in its cluster is not moved, so clusters stay empty where
+            there are too few rows.
     """
-    labels, apart = labels.copy(), apart.copy()
-    for empty in sorted(set(range(clusters)) - set(labels.tolist())):
+    labels = labels.copy()
+    apart = apart.copy()
+    empty_clusters = set(range(clusters)) - set(labels.tolist())
+    for empty in sorted(empty_clusters):
         counts = np.bincount(labels, minlength=clusters)
-        free = np.where(counts[labels] > 1, apart, -math.inf)
+        has_company = counts[labels] > 1
+        free = np.where(has_company, apart, -math.inf)
         farthest = int(free.argmax())
         if free[farthest] == -math.inf:
             break
-        labels[farthest], apart[farthest] = empty, 0.0
+        labels[farthest] = empty
+        apart[farthest] = 0.0
     return labels
 
 
 @dataclass(frozen=True)
 class KMeans:
-    """Labels (n,), centres K x (d,), and the sum of the rows' distances to their centres."""
+    """The result of K-means."""
 
-    labels: Labels
-    centres: tuple[Vector, ...]
-    inertia: float
+    labels: Labels  # (n,)
+    centres: tuple[Vector, ...]  # K vectors (d,)
+    inertia: float  # the sum of the rows' distances to their centres
 
 
 def kmeans(
@@ -116,71 +143,91 @@ def kmeans(
     distance: Distance = "l2sq",
     most: int = 100,
 ) -> KMeans:
-    """Lloyd's algorithm from `clusters` distinct random rows; the run with the least inertia of `n_init`.
+    """Lloyd's algorithm from distinct random rows: the run with the least inertia.
 
-    Each run goes on until the labels rest, `most` iterations at the most. A centre is the mean of its rows
-    whatever the distance. An emptied cluster is seeded again at the row farthest from its centre.
-    Raises ValueError for fewer rows than clusters.
+    A run ends once the labels do not change any more. A centre is the mean of its rows whatever the
+    distance. A cluster that became empty starts again at the row farthest from its centre.
+
+    Args:
+        rows: n vectors (d,).
+        clusters: K.
+        n_init: the number of runs.
+        seed: of the draws.
+        distance: of a row to a centre.
+        most: the largest number of iterations of a run.
+
+    Raises:
+        ValueError: there are fewer rows than clusters.
     """
     if not 1 <= clusters <= len(rows):
         raise ValueError(f"{len(rows)} rows cannot make {clusters} clusters")
     points = coordinates(rows, distance)
-    runs = [
-        lloyd(points, clusters, generator(seed, "kmeans", run), distance, most)
-        for run in range(n_init)
-    ]
-    labels, apart = min(runs, key=lambda run: math.fsum(run[1]))
-    labels = by_first_member(labels)
-    used = range(int(labels.max()) + 1)
-    centres = tuple(
-        mean([(row, 1.0) for row, label in zip(rows, labels, strict=True) if label == k])
-        for k in used
-    )
-    return KMeans(labels, centres, math.fsum(apart))
+    partitions: list[Labels] = []
+    inertias: list[float] = []
+    for run in range(n_init):
+        draw = generator(seed, "kmeans", run)
+        labels, apart = lloyd(points, clusters, draw, distance, most)
+        partitions.append(labels)
+        inertias.append(math.fsum(apart))
+    best = inertias.index(min(inertias))
+    labels = by_first_member(partitions[best])
+    centres: list[Vector] = []
+    for k in range(int(labels.max()) + 1):
+        members = [(row, 1.0) for row, label in zip(rows, labels, strict=True) if label == k]
+        centres.append(mean(members))
+    return KMeans(labels, tuple(centres), inertias[best])
 
 
 def coordinates(rows: Rows, distance: Distance) -> Rows:
     """Rows in at most n dimensions with the same pairwise distances and cosines.
 
-    Short rows are returned in float64, long ones (d > n) through the eigenvectors of their Gram matrix: equal rows stay
-    equal to the last bit. Rows stay as they are for "l1", since sums of absolute differences survive no rotation, and
-    where one so long stands among them that products would round away what tells the others apart.
+    Short rows are returned in float64. Long ones (d > n) are replaced by the eigenvectors of their
+    Gram matrix; equal rows stay equal to the last bit. Rows stay as they are for "l1", because a
+    rotation changes sums of absolute differences, and where one row is so long that products round
+    away the differences between the others.
     """
-    count, size = len(rows), len(rows[0])
+    count = len(rows)
+    size = len(rows[0])
     if distance == "l1":
         return rows
     if size <= count:
         return read(rows, slice(0, size))
-    gram = np.zeros((count, count))
+    products = np.zeros((count, count))
     for span in tiles(count, size):
         block = read(rows, span)
-        if (
-            distance == "l2sq"
-        ):  # distances do not mind a shift, and rounding is smaller around the mean
+        if distance == "l2sq":
+            # a shift changes no distance, and rounding errors are smaller around the mean
             block = block - block.mean(axis=0)
-        gram += block @ block.T
-    if distance == "l2sq" and _rounded_away(gram):
+        products += block @ block.T
+    if distance == "l2sq" and _rounded_away(products):
         return rows
-    values, vectors = np.linalg.eigh(gram)
-    points: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
+    values, vectors = np.linalg.eigh(products)
+    lengths = np.sqrt(np.maximum(values, 0.0))
+    points: Matrix = vectors * lengths
     return points[_first_equal(rows)]
 
 
 def _rounded_away(gram: Matrix) -> bool:
-    """Is the rounding of the largest product no longer small beside the squared distance of half of all pairs?"""
+    """Is the rounding error of the largest product large against the usual squared distance?"""
     own = gram.diagonal()
-    apart = (own[:, None] + own[None, :] - 2 * gram)[np.triu_indices(len(gram), 1)]
-    usual = max(float(np.median(apart)), 0.0) if apart.size else math.inf
-    return bool(np.finfo(np.float64).eps * own.max() > 1e-6 * usual)
+    table = own[:, None] + own[None, :] - 2 * gram
+    apart = table[np.triu_indices(len(gram), 1)]
+    usual = math.inf
+    if apart.size:
+        usual = max(float(np.median(apart)), 0.0)
+    rounding = np.finfo(np.float64).eps * own.max()
+    return bool(rounding > 1e-6 * usual)
 
 
 def _first_equal(rows: Rows) -> list[int]:
     """For each row the first one that is equal to it."""
-    seen: dict[bytes, int] = {}
-    return [
-        seen.setdefault(hashlib.blake2b(np.ascontiguousarray(row).data).digest(), i)
-        for i, row in enumerate(rows)
-    ]
+    first_places: dict[bytes, int] = {}
+    places: list[int] = []
+    for i, row in enumerate(rows):
+        content = np.ascontiguousarray(row).data
+        digest = hashlib.blake2b(content).digest()
+        places.append(first_places.setdefault(digest, i))
+    return places
 
 
 def lloyd(
@@ -191,16 +238,28 @@ def lloyd(
     most: int,
     centre: Callable[[list[Any]], Matrix] | None = None,
 ) -> tuple[Labels, Matrix]:
-    """One run from distinct random rows: labels (n,) and distances (n,) to the centres, which are means by default."""
+    """One run of Lloyd's algorithm from distinct random rows.
+
+    Args:
+        points: n rows (d,).
+        clusters: K.
+        draw: the generator of the first centres.
+        distance: of a row to a centre.
+        most: the largest number of iterations.
+        centre: makes the centre of a list of rows; None: their mean.
+
+    Returns:
+        Labels (n,) and the distances (n,) to the centres.
+    """
     centre = centre or _plain
-    centres: Rows = [points[i] for i in _distinct(points, clusters, draw)]
+    centres: list[Any] = [points[i] for i in _distinct(points, clusters, draw)]
     labels, apart = nearest(points, centres, distance)
     for _ in range(most):
         labels = refill(labels, apart, clusters)
-        members = [
-            [points[i] for i in np.flatnonzero(labels == k).tolist()] for k in range(clusters)
-        ]
-        centres = [centre(own) if own else old for own, old in zip(members, centres, strict=True)]
+        for k in range(clusters):
+            members = [points[i] for i in np.flatnonzero(labels == k).tolist()]
+            if members:
+                centres[k] = centre(members)
         moved, apart = nearest(points, centres, distance)
         if np.array_equal(moved, labels):
             break
@@ -221,53 +280,65 @@ def _sum(rows: Rows) -> Matrix:
 
 
 def _distinct(points: Rows, clusters: int, draw: np.random.Generator) -> list[int]:
-    """Rows drawn at random such that no two are equal, where there are enough of those."""
+    """Rows drawn at random, no two of them equal if there are enough different ones."""
     order = draw.permutation(len(points)).tolist()
     chosen: list[int] = []
     for i in order:
-        if len(chosen) < clusters and not any(np.array_equal(points[i], points[j]) for j in chosen):
+        if len(chosen) == clusters:
+            break
+        is_known = any(np.array_equal(points[i], points[j]) for j in chosen)
+        if not is_known:
             chosen.append(i)
+    missing = clusters - len(chosen)
     twins = [i for i in order if i not in chosen]
-    return chosen + twins[: clusters - len(chosen)]
+    return chosen + twins[:missing]
 
 
 def sketch(rows: Sequence[Vector], size: int, seed: int) -> Vector:
-    """Rows (n, d) in `size` dimensions by a fixed Gaussian matrix: keeps l2 distances to about 1/sqrt(size).
+    """Rows (n, d) in `size` dimensions, by a fixed Gaussian matrix: (n, size).
 
-    The matrix depends on the seed alone, so rows sketched at different times may be compared.
+    Euclidean distances change by about 1 / sqrt(size) of themselves. The matrix depends on the seed
+    alone, so rows that were sketched at different times can be compared.
     """
     total = np.zeros((len(rows), size))
     for start in range(0, len(rows[0]), SKETCH_ROWS):
         block = read(rows, slice(start, start + SKETCH_ROWS))
-        gauss = generator(seed, "sketch", start).standard_normal((block.shape[1], size), np.float32)
+        draw = generator(seed, "sketch", start)
+        shape = (block.shape[1], size)
+        gauss = draw.standard_normal(shape, np.float32)
         total += block @ gauss.astype(np.float64)
     return (total / math.sqrt(size)).astype(np.float32)
 
 
 def euclidean(rows: Sequence[Vector]) -> Matrix:
-    """Symmetric matrix (n, n) of Euclidean distances by direct differences: near-identical rows stay apart."""
-    half = np.tril(np.sqrt(distances(rows, rows)))
+    """The symmetric matrix (n, n) of Euclidean distances between rows.
+
+    Direct differences keep rows apart that are nearly the same.
+    """
+    squares = distances(rows, rows)
+    half = np.tril(np.sqrt(squares))
     matrix: Matrix = half + half.T
     return matrix
 
 
 @dataclass(frozen=True)
 class Agglomeration:
-    """Labels (n,), all n - 1 merge heights in ascending order, and the thresholds that give this very cut.
+    """A cut of a merge tree of n rows."""
 
-    Any threshold in [`low`, `high`) cuts here; `low` is None for n singletons, `high` for one cluster.
-    `weights` (n,) are the rows' shares in their cluster under linkage "weighted" (WPGMA): every merge halves the weights
-    of both its sides, so a row has 2 to the power of minus the merges on its path. They sum to 1 in each cluster.
-    """
+    labels: Labels  # (n,)
+    heights: tuple[float, ...]  # of all n - 1 merges, ascending
 
-    labels: Labels
-    heights: tuple[float, ...]
-    low: float | None
-    high: float | None
+    # Any threshold in [low, high) gives this cut.
+    low: float | None  # None for n clusters of one row
+    high: float | None  # None for one cluster
+
+    # The rows' shares (n,) in their cluster under linkage "weighted" (WPGMA): every merge halves the
+    # weights of both its sides. They sum to 1 in each cluster.
     weights: Matrix
 
     @property
     def clusters(self) -> int:
+        """K."""
         return int(self.labels.max()) + 1
 
 
@@ -278,19 +349,24 @@ def agglomerative(
     threshold: float | None = None,
     n_clusters: int | None = None,
 ) -> Agglomeration:
-    """Clusters of a symmetric distance matrix (n, n): merges are made while their height is <= `threshold`,
-    or until `n_clusters` are left, or, where neither is given, up to the largest relative gap.
+    """Clusters of a distance matrix. Without `threshold` and `n_clusters` the largest gap decides.
 
-    Linkages are scipy's; "ward" wants Euclidean distances. Raises ValueError for a matrix that is not
-    square, symmetric and finite with a zero diagonal.
+    Args:
+        matrix: symmetric finite distances (n, n) with a zero diagonal.
+        linkage: one of scipy's; "ward" needs Euclidean distances.
+        threshold: make the merges up to this height.
+        n_clusters: make merges until so many clusters are left; overrides `threshold`.
+
+    Raises:
+        ValueError: the matrix is not square, symmetric and finite with a zero diagonal.
     """
     count = len(matrix)
     if matrix.shape != (count, count) or count == 0 or not np.isfinite(matrix).all():
         raise ValueError(
-            f"a square matrix of finite distances is wanted, not one of shape {matrix.shape}"
+            f"expected a square matrix of finite distances, got one of shape {matrix.shape}"
         )
     if not np.array_equal(matrix, matrix.T) or np.diagonal(matrix).any():
-        raise ValueError("a symmetric matrix with a zero diagonal is wanted")
+        raise ValueError("expected a symmetric matrix with a zero diagonal")
     tree = _tree(matrix, linkage)
     heights = np.maximum.accumulate(tree[:, 2])
     if n_clusters is not None:
@@ -299,23 +375,25 @@ def agglomerative(
         merges = int(np.searchsorted(heights, threshold, side="right"))
     else:
         merges = largest_gap(heights)
-    low, high = (heights[at] if 0 <= at < count - 1 else None for at in (merges - 1, merges))
+    all_heights = tuple(heights.tolist())
+    low = all_heights[merges - 1] if merges > 0 else None
+    high = all_heights[merges] if merges < count - 1 else None
     labels, weights = _after(tree, merges)
-    return Agglomeration(
-        labels,
-        tuple(heights.tolist()),
-        None if low is None else float(low),
-        None if high is None else float(high),
-        weights,
-    )
+    return Agglomeration(labels, all_heights, low, high, weights)
 
 
 def cut_between(
     cut: tuple[float | None, float | None], heights: Sequence[float], count: int
 ) -> float | None:
-    """A height at which a drawing of the tree of `count` rows is cut; None where rows were added after the cut.
+    """A height at which a plot of a merge tree shows its cut.
 
-    `cut` holds the thresholds of an `Agglomeration`, `heights` its merge heights.
+    Args:
+        cut: `low` and `high` of an `Agglomeration`.
+        heights: its merge heights.
+        count: the number of rows now.
+
+    Returns:
+        The height; None where rows were added after the cut.
     """
     if count != len(heights) + 1 or not heights:
         return None
@@ -326,14 +404,16 @@ def cut_between(
 
 
 def largest_gap(heights: Matrix) -> int:
-    """Merges to make: all below the largest ratio of consecutive heights, ties to the fewest merges.
+    """The merges to make: all before the largest ratio of consecutive heights.
 
-    Zero heights count as 1e-12 of the largest. Fewer than two heights, or none above zero, have no gap: merge all.
+    Ties go to fewer merges. Zero heights count as 1e-12 of the largest. Fewer than two heights, or
+    none above zero, have no gap: then all merges are made.
     """
     if len(heights) < 2 or heights[-1] <= 0:
         return len(heights)
     raised = np.maximum(heights, heights[-1] * 1e-12)
-    return int(np.argmax(raised[1:] / raised[:-1])) + 1
+    ratios = raised[1:] / raised[:-1]
+    return int(np.argmax(ratios)) + 1
 
 
 def _tree(matrix: Matrix, linkage: Linkage) -> Matrix:
@@ -343,15 +423,18 @@ def _tree(matrix: Matrix, linkage: Linkage) -> Matrix:
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 
-    return np.asarray(hierarchy.linkage(squareform(matrix, checks=False), linkage), np.float64)
+    condensed = squareform(matrix, checks=False)
+    tree = hierarchy.linkage(condensed, linkage)
+    return np.asarray(tree, np.float64)
 
 
 def _after(tree: Matrix, merges: int) -> tuple[Labels, Matrix]:
-    """Labels (n,) and path weights (n,) once the first so many merges of the table were made."""
+    """Labels (n,) and WPGMA weights (n,) after the first merges of the table."""
     count = len(tree) + 1
     members = {i: [i] for i in range(count)}
     weights = np.ones(count)
-    for step, (a, b) in enumerate(tree[:merges, :2].astype(int).tolist()):
+    pairs = tree[:merges, :2].astype(int).tolist()
+    for step, (a, b) in enumerate(pairs):
         merged = members.pop(a) + members.pop(b)
         members[count + step] = merged
         weights[merged] /= 2
@@ -362,7 +445,7 @@ def _after(tree: Matrix, merges: int) -> tuple[Labels, Matrix]:
 
 
 def gram(rows: Rows, origin: Vector | None = None) -> Matrix:
-    """Inner products (n, n) of rows - origin, in float64, read in one pass."""
+    """Inner products (n, n) of rows - origin, in float64; reads the rows once."""
     products = np.zeros((len(rows), len(rows)))
     for span in tiles(len(rows), len(rows[0])):
         block = read(rows, span)
@@ -373,46 +456,72 @@ def gram(rows: Rows, origin: Vector | None = None) -> Matrix:
 
 
 def bipartition_min_cross(similarity: Matrix) -> tuple[Labels, float]:
-    """The split in two whose largest similarity across is least, and that similarity: labels 0 and 1, row 0 in 0.
+    """The split in two whose largest similarity across is least (Sattler et al. 2019).
 
-    Exact (Sattler et al. 2019): pairs are joined in the order of falling similarity, ties by index, until two
-    components remain. Raises ValueError for fewer than two rows.
+    It is exact: pairs are joined in the order of falling similarity, ties by index, until two
+    components remain.
+
+    Args:
+        similarity: symmetric (n, n).
+
+    Returns:
+        Labels 0 and 1 (n,), row 0 in 0, and the largest similarity across.
+
+    Raises:
+        ValueError: there are fewer than two rows.
     """
     count = len(similarity)
     if count < 2:
         raise ValueError(f"{count} rows cannot be split in two")
     first, second = np.triu_indices(count, 1)
     order = np.argsort(-similarity[first, second], kind="stable")
-    labels, parts = np.arange(count), count
-    for i, j in zip(first[order].tolist(), second[order].tolist(), strict=True):
-        if parts > 2 and labels[i] != labels[j]:
+    labels = np.arange(count)
+    components = count
+    pairs = zip(first[order].tolist(), second[order].tolist(), strict=True)
+    for i, j in pairs:
+        if components > 2 and labels[i] != labels[j]:
             labels = np.where(labels == labels[j], labels[i], labels)
-            parts -= 1
+            components -= 1
     halves = by_first_member(labels)
     return halves, across(similarity, halves)
 
 
 def across(similarity: Matrix, labels: Labels) -> float:
     """The largest similarity of two rows with different labels."""
-    return float(np.max(similarity[labels[:, None] != labels[None, :]]))
+    is_across = labels[:, None] != labels[None, :]
+    return float(np.max(similarity[is_across]))
 
 
 def orthonormal(columns: npt.NDArray[Any]) -> Matrix:
-    """An orthonormal basis (d, rank) of the span of columns (d, p); directions below float32 rounding are left out."""
-    left, values, _ = np.linalg.svd(np.asarray(columns, np.float64), full_matrices=False)
-    least = values.max(initial=0.0) * max(columns.shape) * np.finfo(np.float32).eps
+    """An orthonormal basis (d, rank) of the span of columns (d, p).
+
+    Directions below the rounding errors of float32 are left out.
+    """
+    wide = np.asarray(columns, np.float64)
+    left, values, _ = np.linalg.svd(wide, full_matrices=False)
+    largest = values.max(initial=0.0)
+    least = largest * max(columns.shape) * np.finfo(np.float32).eps
     basis: Matrix = left[:, values > least]
     return basis
 
 
 def principal_angles(u: npt.NDArray[Any], v: npt.NDArray[Any]) -> Matrix:
-    """Angles between the subspaces that the columns of two matrices (d, p) and (d, q) span, in degrees, ascending."""
-    cosines = np.linalg.svd(orthonormal(u).T @ orthonormal(v), compute_uv=False)
-    angles: Matrix = np.degrees(np.arccos(np.clip(cosines, -1.0, 1.0)))
+    """The angles between the spans of the columns of two matrices, in degrees, ascending.
+
+    Args:
+        u: columns (d, p).
+        v: columns (d, q).
+    """
+    products = orthonormal(u).T @ orthonormal(v)
+    cosines = np.linalg.svd(products, compute_uv=False)
+    clipped = np.clip(cosines, -1.0, 1.0)  # rounding can exceed 1
+    angles: Matrix = np.degrees(np.arccos(clipped))
     return angles
 
 
 def by_first_member(labels: Labels) -> Labels:
     """The same clusters, numbered from 0 in the order of their first members."""
-    number = {name: k for k, name in enumerate(dict.fromkeys(labels.tolist()))}
-    return np.array([number[name] for name in labels.tolist()], np.int64)
+    numbers: dict[int, int] = {}
+    for label in labels.tolist():
+        numbers.setdefault(label, len(numbers))
+    return np.array([numbers[label] for label in labels.tolist()], np.int64)

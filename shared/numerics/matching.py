@@ -1,9 +1,12 @@
-"""Matching hidden units: two networks may compute the same function in another order of units.
+"""Matching hidden units: two networks may compute the same function with units in another order.
 
-The fixed-width part of matched averaging (Wang et al. 2020, Federated Learning with Matched Averaging): layer by
-layer from the input, the units of a model are brought into the order in which they lie nearest to those of an
-anchor. scipy is imported only where it is used: agents do not have it.
+This is the fixed-width part of matched averaging (Wang et al. 2020, Federated Learning with Matched
+Averaging). Layer by layer from the input, the units of a model are brought into the order in which
+they are nearest to those of an anchor. scipy is imported inside of functions: agents do not have
+it.
 """
+
+# density: array operations, one per line
 
 from __future__ import annotations
 
@@ -23,53 +26,60 @@ UnitRows = npt.NDArray[np.float32]  # one unit per row
 
 @dataclass(frozen=True)
 class Layer:
-    """One dense or convolutional layer: output units, inputs, and inputs per unit of the layer before.
+    """One dense or convolutional layer."""
 
-    `block` is 1 but for a dense layer after a flattened convolution: there each channel has H * W inputs in a row.
-    """
-
-    name: str
-    units: int
+    name: str  # of the module
+    units: int  # output units
     inputs: int
+    # Inputs per unit of the layer before: 1, except for a dense layer after a flattened
+    # convolution, where each channel has H * W inputs in a row.
     block: int
-    bias: bool
+    bias: bool  # does the layer have one?
 
 
 def layers_of(layout: Layout) -> tuple[Layer, ...]:
     """The layers of a plain chain of dense and convolutional layers, from input to output.
 
-    Raises UserError for anything else: normalisation, buffers, grouped convolutions, branches that change widths.
     A residual connection between equal widths leaves no trace in a layout and is not noticed.
+
+    Raises:
+        PublicError: the layout has anything else: normalisation, buffers, grouped convolutions,
+            branches that change widths.
     """
     if layout.trainable != len(layout.tensors):
-        raise PublicError(f"{layout.tensors[layout.trainable].name}: {_WANTED} without buffers")
+        buffer = layout.tensors[layout.trainable]
+        raise PublicError(f"{buffer.name}: {_NEEDS} without buffers")
     shapes = {tensor.name: tensor.shape for tensor in layout.tensors}
     layers: list[Layer] = []
     for module in layout.modules:
-        weight, bias = shapes.pop(f"{module}.weight", ()), shapes.pop(f"{module}.bias", None)
+        weight = shapes.pop(f"{module}.weight", ())
+        bias = shapes.pop(f"{module}.bias", None)
         if len(weight) < 2 or bias not in (None, weight[:1]):
-            raise PublicError(f"{module}: its weight has shape {list(weight)}; {_WANTED}")
-        before = layers[-1].units if layers else weight[1]
-        block, rest = divmod(weight[1], before)
-        if rest or (block > 1 and len(weight) > 2):
+            raise PublicError(f"{module}: its weight has shape {list(weight)}; {_NEEDS}")
+        units = weight[0]
+        inputs = weight[1]
+        before = layers[-1].units if layers else inputs
+        block, rest = divmod(inputs, before)
+        is_convolution = len(weight) > 2
+        if rest or (block > 1 and is_convolution):
             raise PublicError(
-                f"{module}: it takes {weight[1]} inputs after a layer of {before} units; {_WANTED}"
+                f"{module}: it takes {inputs} inputs after a layer of {before} units; {_NEEDS}"
             )
-        layers.append(Layer(module, weight[0], weight[1], block, bias is not None))
+        layers.append(Layer(module, units, inputs, block, bias is not None))
     if shapes:
-        raise PublicError(f"{next(iter(shapes))}: {_WANTED}")
+        unknown = next(iter(shapes))
+        raise PublicError(f"{unknown}: {_NEEDS}")
     return tuple(layers)
 
 
-_WANTED = (
-    "to match units, a plain chain of dense and convolutional layers with weight and bias is wanted"
-)
+_NEEDS = "matching units needs a plain chain of dense and convolutional layers with weight and bias"
 
 
 def match_units(rows: UnitRows, anchor: UnitRows) -> Permutation:
-    """The order of `rows` (units, D) with the least sum of squared distances to those of `anchor` (units, D).
+    """The order (units,) of `rows` with the least sum of squared distances to those of `anchor`.
 
-    Squared norms are the same in any order, so the inner products decide; in float64.
+    Both are (units, D). Squared norms are the same in any order, so the inner products decide; they
+    are computed in float64.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -79,38 +89,58 @@ def match_units(rows: UnitRows, anchor: UnitRows) -> Permutation:
 
 
 def align(model: Vector, anchor: Vector, layout: Layout) -> Vector:
-    """A copy of the model (d,) that computes the same, with each hidden unit where the anchor (d,) has it.
+    """A copy of the model that computes the same, with hidden units in the order of the anchor.
 
-    Greedy from input to output: a layer is matched once its inputs are in order. Raises UserError as `layers_of`.
+    A layer is matched once its inputs are in order, from input to output.
+
+    Args:
+        model: the model to bring into order (d,).
+        anchor: the model that gives the order (d,).
+        layout: of both.
+
+    Raises:
+        PublicError: as `layers_of`.
     """
-    moved = model.astype(np.float32)  # a copy of our own, and its tensors are views of it
-    own, other = layout.named(moved), layout.named(anchor)
+    moved = model.astype(np.float32)  # a copy, and its tensors are views of it
+    own = layout.named(moved)
+    other = layout.named(anchor)
     layers = layers_of(layout)
     for layer, following in itertools.pairwise(layers):
-        order = match_units(_rows(own, layer), _rows(other, layer))
+        rows = _rows(own, layer)
+        anchors = _rows(other, layer)
+        order = match_units(rows, anchors)
         _move(own, layer, following, order)
     return moved
 
 
 def permute(model: Vector, orders: Sequence[Permutation], layout: Layout) -> Vector:
-    """A copy of the model (d,) whose hidden layers have their units in these orders, outputs unchanged."""
+    """A copy of the model (d,) with the units of its hidden layers in these orders.
+
+    It computes the same outputs.
+    """
     moved = model.astype(np.float32)
-    tensors, layers = layout.named(moved), layers_of(layout)
-    for (layer, following), order in zip(itertools.pairwise(layers), orders, strict=True):
+    tensors = layout.named(moved)
+    layers = layers_of(layout)
+    neighbours = itertools.pairwise(layers)
+    for (layer, following), order in zip(neighbours, orders, strict=True):
         _move(tensors, layer, following, order)
     return moved
 
 
 def random_start(layout: Layout, draw: np.random.Generator) -> Vector:
-    """A random model (d,): each value of a unit is uniform within 1 / sqrt(its inputs), as PyTorch begins such layers.
+    """A random model (d,), drawn as PyTorch initialises dense and convolutional layers.
 
-    Raises UserError as `layers_of`.
+    Each value of a unit is uniform within 1 / sqrt(inputs of the unit).
+
+    Raises:
+        PublicError: as `layers_of`.
     """
     model = np.empty(layout.size, np.float32)
     tensors = layout.named(model)
     for layer in layers_of(layout):
         weight = tensors[f"{layer.name}.weight"]
-        bound = 1 / np.sqrt(max(weight[:1].size, 1))
+        inputs = max(weight[:1].size, 1)
+        bound = 1 / np.sqrt(inputs)
         weight[...] = draw.uniform(-bound, bound, weight.shape)
         if layer.bias:
             bias = tensors[f"{layer.name}.bias"]
@@ -120,18 +150,24 @@ def random_start(layout: Layout, draw: np.random.Generator) -> Vector:
 
 def _rows(tensors: dict[str, npt.NDArray[np.float32]], layer: Layer) -> UnitRows:
     """One row per unit: incoming weights, then the bias."""
-    weights = tensors[f"{layer.name}.weight"].reshape(layer.units, -1)
-    return np.column_stack([weights, tensors[f"{layer.name}.bias"]]) if layer.bias else weights
+    weight = tensors[f"{layer.name}.weight"]
+    rows = weight.reshape(layer.units, -1)
+    if not layer.bias:
+        return rows
+    bias = tensors[f"{layer.name}.bias"]
+    return np.column_stack([rows, bias])
 
 
 def _move(
     tensors: dict[str, npt.NDArray[np.float32]], layer: Layer, following: Layer, order: Permutation
 ) -> None:
     """Reorder a layer's units, and the inputs of the layer that reads them, in place."""
-    for name in ("weight", "bias") if layer.bias else ("weight",):
-        tensor = tensors[f"{layer.name}.{name}"]
-        tensor[...] = tensor[order]
+    weight = tensors[f"{layer.name}.weight"]
+    weight[...] = weight[order]
+    if layer.bias:
+        bias = tensors[f"{layer.name}.bias"]
+        bias[...] = bias[order]
     incoming = tensors[f"{following.name}.weight"]
-    # inputs of one channel lie in a row: (units, channels, H * W) for a dense layer, kernels stay whole
+    # inputs of one channel are neighbours: (units, channels, H * W) for a dense layer
     blocks = incoming.reshape(following.units, layer.units, -1)
     blocks[...] = blocks[:, order]

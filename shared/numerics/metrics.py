@@ -1,15 +1,19 @@
-"""What is measured, in numpy alone: agents compute their own accuracy and F1.
+"""Figures of models and clusters, in numpy alone: agents compute their own accuracy and F1.
 
-Per client: `accuracy`, `macro_f1`. Over clients: `micro` and `macro` averages. Of clusters found against a
-truth: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels of equal length. Of soft
-memberships against true mixtures: `membership_mse`; `matching` says which cluster stands for which truth.
+For one client: `accuracy`, `macro_f1`. Over clients: the `micro` and `macro` averages. For clusters
+against true groups: `adjusted_rand`, `mutual_information`, `purity`; these take any hashable labels
+of equal length. For soft memberships against true mixtures: `membership_mse`; `matching` finds the
+cluster that stands for each truth.
 """
+
+# density: formulas of the literature, one per line
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,72 +23,97 @@ Classes = npt.NDArray[Any]  # class indices (n,)
 
 
 def accuracy(truth: Classes, predicted: Classes) -> float:
-    """Share of samples whose class was predicted. Raises ValueError for no samples."""
-    _same_length(truth, predicted)
+    """The share of samples whose class was predicted. Raises ValueError for no samples."""
+    _check_lengths(truth, predicted)
     return float(np.mean(truth == predicted))
 
 
 def macro_f1(truth: Classes, predicted: Classes) -> float:
-    """Mean F1 over the classes that occur in truth or predictions, FeSEM's definition.
+    """The mean F1 over the classes that occur in truth or predictions, FeSEM's definition.
 
-    2 TP / (2 TP + FP + FN) per class, which is 0 where precision or recall is undefined.
+    F1 of a class is 2 TP / (2 TP + FP + FN), which is 0 where precision or recall is undefined.
+    Raises ValueError for no samples.
     """
-    _same_length(truth, predicted)
+    _check_lengths(truth, predicted)
     scores = []
     for label in np.union1d(truth, predicted):
-        hits = np.count_nonzero((truth == label) & (predicted == label))
-        scores.append(
-            2 * hits / (np.count_nonzero(truth == label) + np.count_nonzero(predicted == label))
-        )
+        is_label = truth == label
+        said_label = predicted == label
+        true_positives = np.count_nonzero(is_label & said_label)
+        # 2 TP + FP + FN counts each true and each predicted sample of the class once
+        either = np.count_nonzero(is_label) + np.count_nonzero(said_label)
+        scores.append(2 * true_positives / either)
     return math.fsum(scores) / len(scores)
 
 
 def micro(values: Sequence[float], amounts: Sequence[float]) -> float:
-    """Mean over clients weighted by their amounts of data, not scikit-learn's "micro".
+    """The mean over clients weighted by their amounts of data, not scikit-learn's "micro".
 
-    Raises ValueError where the amounts sum to zero.
+    Raises:
+        ValueError: the amounts sum to zero.
     """
     total = math.fsum(amounts)
     if not total > 0:
         raise ValueError(
-            f"a weighted mean needs a positive amount of data, not {total} over {len(values)} clients"
+            "a weighted mean needs a positive amount of data, "
+            f"not {total} over {len(values)} clients"
         )
-    return math.fsum(value * amount for value, amount in zip(values, amounts, strict=True)) / total
+    weighted = [value * amount for value, amount in zip(values, amounts, strict=True)]
+    return math.fsum(weighted) / total
 
 
 def macro(values: Sequence[float]) -> float:
-    """Plain mean over clients. Raises ValueError for none."""
+    """The plain mean over clients. Raises ValueError for none."""
     return micro(values, [1.0] * len(values))
 
 
 def adjusted_rand(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
-    """Agreement of two partitions over pairs, 0 by chance, 1 for equal ones (Hubert and Arabie 1985)."""
-    both, first, second = (_pairs(counts) for counts in _tables(a, b))
-    chance = first * second / max(math.comb(len(a), 2), 1)
+    """The agreement of two partitions over pairs: 0 by chance, 1 for equal partitions.
+
+    Hubert and Arabie 1985. Raises ValueError for empty partitions.
+    """
+    table = _contingency(a, b)
+    both = _pairs(table.cells)
+    first = _pairs(table.rows)
+    second = _pairs(table.columns)
+    all_pairs = max(math.comb(len(a), 2), 1)
+    chance = first * second / all_pairs
     most = (first + second) / 2
-    # most equals chance only where both put everybody together, or both keep everybody apart
-    return 1.0 if most == chance else (both - chance) / (most - chance)
+    if most == chance:  # only where both put everybody together, or both keep everybody apart
+        return 1.0
+    return (both - chance) / (most - chance)
 
 
 def mutual_information(a: Sequence[Hashable], b: Sequence[Hashable]) -> float:
-    """Mutual information over the mean of the two entropies, natural logarithms; 1 if both entropies are 0."""
-    both, first, second = (_entropy(counts) for counts in _tables(a, b))
+    """Mutual information over the mean of the two entropies; 1 if both entropies are 0.
+
+    Natural logarithms. Raises ValueError for empty partitions.
+    """
+    table = _contingency(a, b)
+    joint = _entropy(table.cells)
+    first = _entropy(table.rows)
+    second = _entropy(table.columns)
     if first + second == 0:
         return 1.0
-    return max(2 * (first + second - both) / (first + second), 0.0)
+    information = first + second - joint
+    return max(2 * information / (first + second), 0.0)
 
 
 def purity(found: Sequence[Hashable], truth: Sequence[Hashable]) -> float:
-    """Share of clients that belong to the commonest true group of their cluster."""
+    """The share of clients that belong to the commonest true group of their cluster."""
+    table = _contingency(found, truth)
     best: dict[Hashable, int] = {}
-    for (cluster, _), count in _tables(found, truth)[0].items():
+    for (cluster, _), count in table.cells.items():
         best[cluster] = max(best.get(cluster, 0), count)
     return sum(best.values()) / len(found)
 
 
 class MembershipError(NamedTuple):
-    """`total`: mean over clients of the sum over clusters; `mean`: that divided by K; `permutation[k]`: the cluster
-    that stands for k."""
+    """The squared error of soft memberships.
+
+    `total` is the mean over clients of the sum over clusters, `mean` is that divided by K, and
+    `permutation[k]` is the cluster that stands for truth k.
+    """
 
     total: float
     mean: float
@@ -92,58 +121,82 @@ class MembershipError(NamedTuple):
 
 
 def membership_mse(estimated: npt.ArrayLike, truth: npt.ArrayLike) -> MembershipError:
-    """Squared error of soft memberships.
+    """The squared error of soft memberships. Needs scipy.
 
-    Both are (N, K), rows sum to 1. Cluster ids are matched by the one permutation, the same for all clients, that
-    makes the error least. Needs scipy. Raises ValueError for shapes that differ or are empty.
+    Cluster ids are matched by one permutation, the same for all clients, that makes the error
+    least.
+
+    Args:
+        estimated: memberships (N, K); rows sum to 1.
+        truth: mixtures (N, K); rows sum to 1.
+
+    Raises:
+        ValueError: the shapes differ or are empty.
     """
-    found, wanted = (np.asarray(shares, np.float64) for shares in (estimated, truth))
-    if found.shape != wanted.shape or found.ndim != 2 or found.size == 0:
+    shares = np.asarray(estimated, np.float64)
+    mixtures = np.asarray(truth, np.float64)
+    if shares.shape != mixtures.shape or shares.ndim != 2 or shares.size == 0:
         raise ValueError(
-            f"memberships of shape {found.shape} cannot be compared with a truth of {wanted.shape}"
+            f"memberships of shape {shares.shape} cannot be compared "
+            f"with a truth of {mixtures.shape}"
         )
-    errors = ((found[:, :, None] - wanted[:, None, :]) ** 2).mean(
-        axis=0
-    )  # of cluster j if it stood for k
-    order = matching(errors)
-    total = float(errors[list(order), range(len(order))].sum())
-    return MembershipError(total, total / len(order), order)
+    squares = (shares[:, :, None] - mixtures[:, None, :]) ** 2
+    errors = squares.mean(axis=0)  # (K, K): of cluster j if it stood for truth k
+    permutation = matching(errors)
+    clusters = len(permutation)
+    total = float(errors[list(permutation), range(clusters)].sum())
+    return MembershipError(total, total / clusters, permutation)
 
 
 def matching(costs: npt.ArrayLike) -> tuple[int, ...]:
-    """For each column (a truth) the row (a cluster) that stands for it, each row once at most, at the least sum of costs.
+    """The row (a cluster) that stands for each column (a truth), at the least sum of costs.
 
-    Needs scipy. Raises ValueError where there are fewer rows than columns.
+    A row stands for one column at most. Needs scipy.
+
+    Raises:
+        ValueError: there are fewer rows than columns.
     """
     from scipy.optimize import linear_sum_assignment
 
     table = np.asarray(costs, np.float64)
     if table.ndim != 2 or table.shape[0] < table.shape[1]:
         raise ValueError(
-            f"costs of shape {table.shape}: no fewer rows (clusters) than columns (truths) are wanted"
+            f"costs of shape {table.shape}: expected a row (cluster) for each column (truth)"
         )
-    return tuple(int(row) for row in linear_sum_assignment(table.T)[1])
+    _, rows = linear_sum_assignment(table.T)
+    return tuple(int(row) for row in rows)
 
 
-def _tables(
-    a: Sequence[Hashable], b: Sequence[Hashable]
-) -> tuple[Counter[Any], Counter[Any], Counter[Any]]:
+@dataclass(frozen=True)
+class _Contingency:
+    """How often each pair of labels occurs, and each label of either side."""
+
+    cells: Counter[Any]
+    rows: Counter[Any]
+    columns: Counter[Any]
+
+
+def _contingency(a: Sequence[Hashable], b: Sequence[Hashable]) -> _Contingency:
     if len(a) == 0:
         raise ValueError("two partitions of nobody cannot be compared")
-    return Counter(zip(a, b, strict=True)), Counter(a), Counter(b)
+    pairs = zip(a, b, strict=True)
+    return _Contingency(Counter(pairs), Counter(a), Counter(b))
 
 
 def _pairs(counts: Counter[Any]) -> int:
+    """The number of pairs within the same cell."""
     return sum(math.comb(count, 2) for count in counts.values())
 
 
 def _entropy(counts: Counter[Any]) -> float:
-    shares = [count / counts.total() for count in counts.values()]
+    total = counts.total()
+    shares = [count / total for count in counts.values()]
     return math.fsum(-share * math.log(share) for share in shares)
 
 
-def _same_length(truth: Classes, predicted: Classes) -> None:
+def _check_lengths(truth: Classes, predicted: Classes) -> None:
     if truth.shape != predicted.shape or truth.ndim != 1 or len(truth) == 0:
         raise ValueError(
-            f"as many predictions as samples are wanted, not {predicted.shape} for {truth.shape}"
+            f"expected one prediction per sample: predictions have shape {predicted.shape}, "
+            f"the truth has {truth.shape}"
         )

@@ -2,7 +2,7 @@
 
 A vector holds the trainable parameters in the order of torch's `named_parameters()`, then the
 floating-point buffers. Sums run in float64 over blocks, so folding N memory-mapped reports needs
-memory for one block, not for N models, and the result does not depend on how the blocks were cut.
+memory for one block, not for N models, and the result does not depend on the size of the blocks.
 """
 
 from __future__ import annotations
@@ -38,16 +38,20 @@ class Tensor:
     def size(self) -> int:
         return math.prod(self.shape)
 
+    @property
+    def module(self) -> str:
+        """The module that it belongs to: the name up to the last dot."""
+        return self.name.rpartition(".")[0]
+
 
 @dataclass(frozen=True)
 class Layout:
-    """Names and shapes of a model's tensors, in the order in which a vector holds them.
-
-    The first `trainable` tensors are parameters; the rest are floating-point buffers, which are
-    averaged with the parameters but are no part of distances.
-    """
+    """Names and shapes of a model's tensors, in the order in which a vector holds them."""
 
     tensors: tuple[Tensor, ...]
+
+    # The first `trainable` tensors are parameters. The others are floating-point buffers, which are
+    # averaged with the parameters but do not count in distances.
     trainable: int
 
     @cached_property
@@ -62,8 +66,9 @@ class Layout:
 
     @cached_property
     def digest(self) -> str:
-        """Short hash of names, shapes and order: two ends with the same digest mean the same."""
-        text = json_text.dumps([self.trainable, [[t.name, list(t.shape)] for t in self.tensors]])
+        """A short hash of names, shapes and order: equal layouts have equal digests."""
+        tensors = [[tensor.name, list(tensor.shape)] for tensor in self.tensors]
+        text = json_text.dumps([self.trainable, tensors])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def spans(self) -> Iterator[tuple[Tensor, slice]]:
@@ -74,14 +79,15 @@ class Layout:
             at += tensor.size
 
     def span_of(self, *modules: str) -> list[slice]:
-        """Slices of the parameters whose module (name up to the last dot) is among `modules`."""
-        spans = list(self.spans())[: self.trainable]
-        return [span for tensor, span in spans if tensor.name.rpartition(".")[0] in modules]
+        """Slices of the parameters whose module is among `modules`."""
+        parameters = list(self.spans())[: self.trainable]
+        return [span for tensor, span in parameters if tensor.module in modules]
 
     @cached_property
     def modules(self) -> tuple[str, ...]:
         """Parametrised modules from input to output, for example ("conv1", "conv2", "fc1")."""
-        names = [tensor.name.rpartition(".")[0] for tensor in self.tensors[: self.trainable]]
+        parameters = self.tensors[: self.trainable]
+        names = [tensor.module for tensor in parameters]
         return tuple(dict.fromkeys(names))
 
     @cached_property
@@ -93,66 +99,78 @@ class Layout:
     @cached_property
     def outputs(self) -> int:
         """Outputs of the final layer: the classes of a classifier that ends in a linear layer."""
-        weights = [
-            tensor
-            for tensor, _ in self.spans()
-            if tensor.name.rpartition(".")[0] == self.modules[-1]
-        ]
-        return weights[0].shape[0]
+        final = self.modules[-1]
+        tensors = [tensor for tensor in self.tensors if tensor.module == final]
+        return tensors[0].shape[0]
 
     def named(self, vector: Vector) -> dict[str, npt.NDArray[np.float32]]:
-        """Views of `vector` (size,) by tensor name and shape. A wrong length raises ValueError."""
+        """Views of a vector (size,) by tensor name, with the tensors' shapes.
+
+        Raises:
+            ValueError: the vector has another length.
+        """
         if vector.shape != (self.size,):
             raise ValueError(f"vector has shape {vector.shape}, the layout wants ({self.size},)")
-        return {tensor.name: vector[span].reshape(tensor.shape) for tensor, span in self.spans()}
+        views = {}
+        for tensor, span in self.spans():
+            views[tensor.name] = vector[span].reshape(tensor.shape)
+        return views
 
     def fits(self, named: Mapping[str, npt.NDArray[Any]]) -> bool:
         """Are these arrays the layout's tensors, by name and shape?"""
-        return {name: array.shape for name, array in named.items()} == {
-            one.name: one.shape for one in self.tensors
-        }
+        actual = {name: array.shape for name, array in named.items()}
+        expected = {tensor.name: tensor.shape for tensor in self.tensors}
+        return actual == expected
 
     def vector(self, named: Mapping[str, npt.NDArray[Any]]) -> Vector:
-        """The other way: one float32 array (size,) of arrays by tensor name. ValueError where they do not fit."""
+        """The inverse of `named`: one float32 array (size,) from arrays by tensor name.
+
+        Raises:
+            ValueError: the arrays are not the layout's tensors.
+        """
         if not self.fits(named):
             raise ValueError("the arrays are not the tensors of the layout")
-        return np.concatenate([named[tensor.name].reshape(-1) for tensor in self.tensors]).astype(
-            np.float32
-        )
+        flat = [named[tensor.name].reshape(-1) for tensor in self.tensors]
+        return np.concatenate(flat).astype(np.float32)
 
     def to_wire(self) -> dict[str, Any]:
-        return {
-            "trainable": self.trainable,
-            "tensors": [[t.name, list(t.shape)] for t in self.tensors],
-        }
+        """A form that msgpack and JSON have."""
+        tensors = [[tensor.name, list(tensor.shape)] for tensor in self.tensors]
+        return {"trainable": self.trainable, "tensors": tensors}
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Layout:
-        """What `to_wire` made. Raises DecodeError("layout") for anything else."""
+        """The layout that `to_wire` wrote.
+
+        Raises:
+            DecodeError: ("layout") it is anything else, or too large.
+        """
         try:
             tensors = tuple(_tensor(*entry) for entry in wire["tensors"])
-            layout = cls(tensors, wire["trainable"])
-            fits = type(layout.trainable) is int and 0 <= layout.trainable <= len(tensors)
+            trainable = wire["trainable"]
         except (KeyError, TypeError, ValueError):
-            fits = False
-        if (
-            not fits
-            or len({tensor.name for tensor in tensors}) < len(tensors)
-            or layout.size > MAX_VALUES
-        ):
-            raise DecodeError(
-                "layout",
-                "tensors by name and shape, and how many of them are trained, are expected",
-            )
+            raise _not_a_layout() from None
+        if type(trainable) is not int or not 0 <= trainable <= len(tensors):
+            raise _not_a_layout()
+        names = {tensor.name for tensor in tensors}
+        layout = cls(tensors, trainable)
+        if len(names) < len(tensors) or layout.size > MAX_VALUES:
+            raise _not_a_layout()
         return layout
 
 
+def _not_a_layout() -> DecodeError:
+    return DecodeError(
+        "layout",
+        "expected tensors by name and shape, and how many of them are trained",
+    )
+
+
 def _tensor(name: Any, shape: Any) -> Tensor:
-    """Raises ValueError for a name that is no text, or a shape that is no list of lengths."""
+    """Raises ValueError for a name that is not text, or a shape that is not a list of lengths."""
     lengths = tuple(shape)
-    if not isinstance(name, str) or not all(
-        type(length) is int and length >= 0 for length in lengths
-    ):
+    are_lengths = all(type(length) is int and length >= 0 for length in lengths)
+    if not isinstance(name, str) or not are_lengths:
         raise ValueError("a tensor has a name and a shape")
     return Tensor(name, lengths)
 
@@ -172,16 +190,21 @@ def release(*arrays: npt.NDArray[Any]) -> None:
 
 
 def mean(pairs: Sequence[tuple[Vector, float]]) -> Vector:
-    """Weighted mean of (vector (d,), weight >= 0), summed in float64 in the order given.
+    """The weighted mean of vectors, summed in float64 in the order given.
 
-    Raises ValueError for no pairs or for weights that sum to zero.
+    Args:
+        pairs: (vector (d,), weight >= 0).
+
+    Raises:
+        ValueError: there are no pairs, or the weights sum to zero.
     """
     total = math.fsum(weight for _, weight in pairs)
     if not total > 0:
         raise ValueError(
             f"a mean needs a positive sum of weights, not {total} over {len(pairs)} vectors"
         )
-    return combine([(vector, weight / total) for vector, weight in pairs])
+    shares = [(vector, weight / total) for vector, weight in pairs]
+    return combine(shares)
 
 
 def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:
@@ -193,33 +216,34 @@ def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:
         total = np.zeros(span.stop - span.start, np.float64)
         for vector, coefficient in pairs:
             total += vector[span].astype(np.float64) * coefficient
-            release(
-                vector
-            )  # now, not after the block: a hundred mapped blocks are a hundred megabytes
+            # now, not after the block: a hundred mapped blocks are a hundred megabytes
+            release(vector)
         result[span] = total
     return result
 
 
 def squared_distance(a: Vector, b: Vector) -> float:
-    """Sum of squared differences of two vectors (d,), by direct differences in float64."""
-    return math.fsum(float(np.sum(_difference(a, b, span) ** 2)) for span in blocks(a.size))
+    """The sum of squared differences of two vectors (d,), by direct differences in float64."""
+    sums: list[float] = []
+    for span in blocks(a.size):
+        difference = a[span].astype(np.float64) - b[span].astype(np.float64)
+        release(a, b)
+        sums.append(float(np.sum(difference**2)))
+    return math.fsum(sums)
 
 
 def dot(a: Vector, b: Vector) -> float:
-    """Inner product of two vectors (d,), in float64."""
-    return math.fsum(
-        float(np.sum(a[span].astype(np.float64) * b[span].astype(np.float64)))
-        for span in blocks(a.size)
-    )
+    """The inner product of two vectors (d,), in float64."""
+    sums: list[float] = []
+    for span in blocks(a.size):
+        products = a[span].astype(np.float64) * b[span].astype(np.float64)
+        sums.append(float(np.sum(products)))
+    return math.fsum(sums)
 
 
 def cosine(a: Vector, b: Vector) -> float:
     """Cosine similarity of two vectors (d,); 0 where one of them is zero."""
     norms = math.sqrt(dot(a, a)) * math.sqrt(dot(b, b))
-    return dot(a, b) / norms if norms > 0 else 0.0
-
-
-def _difference(a: Vector, b: Vector, span: slice) -> npt.NDArray[np.float64]:
-    difference = a[span].astype(np.float64) - b[span].astype(np.float64)
-    release(a, b)
-    return difference
+    if norms > 0:
+        return dot(a, b) / norms
+    return 0.0

@@ -7,7 +7,7 @@ import pytest
 from sklearn.metrics import silhouette_score
 
 from covey.shared.numerics.choose_k import (
-    MOST_ROWS,
+    MAX_ROWS,
     Choice,
     by_rotations,
     by_silhouette,
@@ -223,7 +223,7 @@ def test_rotations_never_make_more_clusters_than_a_third_of_the_rows_or_than_ask
 
 
 def test_rotations_look_at_a_sample_of_a_large_fleet() -> None:
-    points, _ = planted([MOST_ROWS, 100, 50], noise=1.0, size=20)
+    points, _ = planted([MAX_ROWS, 100, 50], noise=1.0, size=20)
     assert by_rotations(matrix_of(points)).clusters == 3
 
 

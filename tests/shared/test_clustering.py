@@ -258,7 +258,7 @@ def test_the_largest_gap_is_relative_and_ties_make_the_fewest_merges() -> None:
     [np.ones((2, 2)), np.array([[0.0, 1], [2, 0]]), np.full((2, 2), np.nan), np.zeros((2, 3))],
 )
 def test_what_is_no_distance_matrix_is_refused(matrix: Any) -> None:
-    with pytest.raises(ValueError, match="wanted"):
+    with pytest.raises(ValueError, match="expected"):
         agglomerative(matrix)
 
 

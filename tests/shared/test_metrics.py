@@ -85,9 +85,9 @@ def test_names_of_clusters_do_not_matter() -> None:
 
 
 def test_nothing_to_measure_is_refused() -> None:
-    with pytest.raises(ValueError, match="as many predictions as samples"):
+    with pytest.raises(ValueError, match="one prediction per sample"):
         accuracy(np.array([1]), np.array([1, 2]))
-    with pytest.raises(ValueError, match="as many predictions as samples"):
+    with pytest.raises(ValueError, match="one prediction per sample"):
         macro_f1(np.array([]), np.array([]))
     with pytest.raises(ValueError, match="positive amount"):
         micro([1.0], [0])
