@@ -189,6 +189,12 @@ def release(*arrays: npt.NDArray[Any]) -> None:
             mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def widened(vector: Vector, span: slice) -> npt.NDArray[np.float64]:
+    """A block of a vector in float64."""
+    block = vector[span]
+    return block.astype(np.float64)
+
+
 def mean(pairs: Sequence[tuple[Vector, float]]) -> Vector:
     """The weighted mean of vectors, summed in float64 in the order given.
 
@@ -213,9 +219,10 @@ def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:
         raise ValueError("cannot combine no vectors")
     result = np.empty(pairs[0][0].shape, np.float32)
     for span in blocks(result.size):
-        total = np.zeros(span.stop - span.start, np.float64)
+        width = span.stop - span.start
+        total = np.zeros(width, np.float64)
         for vector, coefficient in pairs:
-            total += vector[span].astype(np.float64) * coefficient
+            total += widened(vector, span) * coefficient
             # now, not after the block: a hundred mapped blocks are a hundred megabytes
             release(vector)
         result[span] = total
@@ -226,7 +233,7 @@ def squared_distance(a: Vector, b: Vector) -> float:
     """The sum of squared differences of two vectors (d,), by direct differences in float64."""
     sums: list[float] = []
     for span in blocks(a.size):
-        difference = a[span].astype(np.float64) - b[span].astype(np.float64)
+        difference = widened(a, span) - widened(b, span)
         release(a, b)
         sums.append(float(np.sum(difference**2)))
     return math.fsum(sums)
@@ -236,14 +243,16 @@ def dot(a: Vector, b: Vector) -> float:
     """The inner product of two vectors (d,), in float64."""
     sums: list[float] = []
     for span in blocks(a.size):
-        products = a[span].astype(np.float64) * b[span].astype(np.float64)
+        products = widened(a, span) * widened(b, span)
         sums.append(float(np.sum(products)))
     return math.fsum(sums)
 
 
 def cosine(a: Vector, b: Vector) -> float:
     """Cosine similarity of two vectors (d,); 0 where one of them is zero."""
-    norms = math.sqrt(dot(a, a)) * math.sqrt(dot(b, b))
-    if norms > 0:
-        return dot(a, b) / norms
+    length_a = math.sqrt(dot(a, a))
+    length_b = math.sqrt(dot(b, b))
+    lengths = length_a * length_b
+    if lengths > 0:
+        return dot(a, b) / lengths
     return 0.0

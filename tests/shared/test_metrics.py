@@ -134,7 +134,7 @@ def test_a_matching_names_a_row_for_each_column_and_takes_none_twice() -> None:
         2,
         1,
     )  # the first column would rather have row 1 too
-    with pytest.raises(ValueError, match="no fewer rows"):
+    with pytest.raises(ValueError, match="for each column"):
         matching([[1, 2]])
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 # finite, so that a message can carry it and a sum can hold it
-LARGEST_LOSS = float(np.finfo(np.float32).max)
+_limits = np.finfo(np.float32)
+LARGEST_LOSS = float(_limits.max)
 
 
 def comparable(losses: npt.ArrayLike) -> npt.NDArray[np.float64]:
@@ -20,4 +21,6 @@ def comparable(losses: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def lowest(losses: Sequence[float]) -> int:
     """The index of the smallest loss, ties to the lowest. A loss that is not finite never wins."""
-    return int(np.argmin(comparable(losses)))
+    values = comparable(losses)
+    place = np.argmin(values)
+    return int(place)
