@@ -14,6 +14,7 @@ from typing import Any, Protocol, Self
 
 from covey.agent.policy import Rules
 from covey.agent.worker import frames
+from covey.shared.consent import consent
 from covey.shared.errors import UserError
 from covey.shared.python_process import environment, python
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
@@ -192,6 +193,7 @@ class Pool:
     async def _start_worker(self) -> _Worker:
         process = await asyncio.create_subprocess_exec(
             *self._command,
+            *consent().options(),  # the worker may load what our owner allowed us to load
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(**ONE_THREAD),
