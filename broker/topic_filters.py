@@ -1,6 +1,6 @@
-"""Topic filters with `+` and `#`: who is subscribed to a topic, which retained messages a filter asks for.
+"""Topics and topic filters with `+` and `#`: who is subscribed to a topic, which retained messages match a filter.
 
-MQTT 3.1.1, section 4.7. Matching itself is paho's prefix tree.
+The rules are those of MQTT 3.1.1, section 4.7. The matching itself is paho's prefix tree.
 """
 
 from __future__ import annotations
@@ -12,72 +12,96 @@ from paho.mqtt.matcher import MQTTMatcher
 
 Holder = TypeVar("Holder")
 
+MAX_TEXT_BYTES = 65535  # of every string in MQTT: its length travels in two bytes
+
 
 def is_topic(text: str) -> bool:
-    """May a message be published to it?"""
-    return 0 < len(text.encode(errors="replace")) < 65536 and not any(
-        sign in text for sign in "+#\0"
-    )
+    """Can a message be published to it?"""
+    if any(sign in text for sign in "+#\0"):
+        return False
+    return _has_length_of_mqtt(text)
 
 
 def is_filter(text: str) -> bool:
-    """May it be subscribed to? `+` fills a whole level, `#` is the whole last level."""
-    if not 0 < len(text.encode(errors="replace")) < 65536 or "\0" in text:
+    """Can a client subscribe to it? `+` stands for a whole level, `#` for all remaining levels."""
+    if "\0" in text or not _has_length_of_mqtt(text):
         return False
-    *levels, last = text.split("/")
-    return all(level == "+" or not ("+" in level or "#" in level) for level in levels) and (
-        last in ("+", "#") or not ("+" in last or "#" in last)
-    )
+    levels = text.split("/")
+    if levels[-1] == "#":
+        levels.pop()
+    return all(level == "+" or not has_wildcard(level) for level in levels)
+
+
+def has_wildcard(text: str) -> bool:
+    """Does a filter, or one level of it, contain a wildcard?"""
+    return "+" in text or "#" in text
+
+
+def _has_length_of_mqtt(text: str) -> bool:
+    size = len(text.encode(errors="replace"))
+    return 0 < size <= MAX_TEXT_BYTES
 
 
 def matches(pattern: str, topic: str) -> bool:
-    """Does the filter ask for the topic? A wildcard never stands for a first level that begins with `$`."""
+    """Does the filter match the topic? A wildcard never matches a first level that begins with `$`."""
     matcher = MQTTMatcher()  # type: ignore[no-untyped-call]
     matcher[pattern] = True
-    return any(True for _ in matcher.iter_match(topic))  # type: ignore[no-untyped-call]
+    return _has_match(matcher, topic)
+
+
+def _has_match(matcher: MQTTMatcher, topic: str) -> bool:
+    found = matcher.iter_match(topic)  # type: ignore[no-untyped-call]
+    return any(True for _ in found)
 
 
 class Subscriptions(Generic[Holder]):
-    """Holder holds which filters, at which QoS."""
+    """Who holds which filters, at which QoS."""
 
     def __init__(self) -> None:
+        # filter -> holders and their QoS; a filter without holders is removed
         self._tree = MQTTMatcher()  # type: ignore[no-untyped-call]
 
-    def add(self, pattern: str, who: Holder, qos: int = 1) -> None:
+    def add(self, pattern: str, holder: Holder, qos: int = 1) -> None:
         """Subscribe, or change the QoS of a subscription."""
         try:
-            self._tree[pattern][who] = qos
+            self._tree[pattern][holder] = qos
         except KeyError:
-            self._tree[pattern] = {who: qos}
+            self._tree[pattern] = {holder: qos}
 
-    def remove(self, pattern: str, who: Holder) -> None:
-        """Unsubscribe; nothing happens where there was no subscription."""
+    def remove(self, pattern: str, holder: Holder) -> None:
+        """Unsubscribe. Without such a subscription, nothing happens."""
         try:
             holders: dict[Holder, int] = self._tree[pattern]
         except KeyError:
             return
-        holders.pop(who, None)
+        holders.pop(holder, None)
         if not holders:
             del self._tree[pattern]  # type: ignore[no-untyped-call]
 
     def holders_of(self, topic: str) -> dict[Holder, int]:
-        """Everyone a message goes to, once each, at the highest QoS of their matching filters."""
+        """Everyone who gets a message of this topic, once each, at the highest QoS of the matching filters."""
         found: dict[Holder, int] = {}
         for holders in self._tree.iter_match(topic):  # type: ignore[no-untyped-call]
-            for who, qos in holders.items():
-                found[who] = max(qos, found.get(who, 0))
+            for holder, qos in holders.items():
+                found[holder] = max(qos, found.get(holder, 0))
         return found
 
 
 class Retained:
-    """The last retained payload of every topic. `size_bytes`: of all topics and payloads together."""
+    """The last retained payload of every topic."""
 
     def __init__(self) -> None:
-        self._payloads: dict[str, bytes] = {}
-        self.size_bytes = 0
+        self._payloads: dict[str, bytes] = {}  # by topic, never empty
+        self.size_bytes = 0  # of all topics and payloads together
+
+    def __len__(self) -> int:
+        return len(self._payloads)
+
+    def __repr__(self) -> str:
+        return f"<Retained: {len(self)} topics, {self.size_bytes} bytes>"
 
     def keep(self, topic: str, payload: bytes) -> None:
-        """Remember a retained message; an empty one clears its topic."""
+        """Remember a retained message. An empty payload clears its topic."""
         before = self._payloads.pop(topic, None)
         if before is not None:
             self.size_bytes -= len(topic) + len(before)
@@ -86,20 +110,20 @@ class Retained:
             self.size_bytes += len(topic) + len(payload)
 
     def clear(self) -> None:
+        """Forget everything."""
         self._payloads.clear()
         self.size_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._payloads)
-
     def matching(self, pattern: str) -> Iterator[tuple[str, bytes]]:
-        """(topic, payload) of what a subscription to the filter is sent; exact topics are looked up."""
-        if "+" not in pattern and "#" not in pattern:
-            if pattern in self._payloads:
-                yield pattern, self._payloads[pattern]
+        """(topic, payload) of each message that a new subscription to the filter receives."""
+        if not has_wildcard(pattern):
+            # an exact topic is looked up; only wildcards cost a walk over all topics
+            payload = self._payloads.get(pattern)
+            if payload is not None:
+                yield pattern, payload
             return
         matcher = MQTTMatcher()  # type: ignore[no-untyped-call]
         matcher[pattern] = True
         for topic, payload in list(self._payloads.items()):
-            if any(True for _ in matcher.iter_match(topic)):  # type: ignore[no-untyped-call]
+            if _has_match(matcher, topic):
                 yield topic, payload

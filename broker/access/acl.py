@@ -1,8 +1,8 @@
-"""Who may use which topic, as data: rendered for Mosquitto, and asked by the embedded broker.
+"""Who may use which topic, as data: rendered as a file for Mosquitto, evaluated by the embedded broker.
 
-A user has a role in a federation. Where nothing is known but names (a password file of your own, client certificates),
-`coordinator` is the coordinator and every other user is the agent of that name, in any federation. An open broker,
-without users, has no rules.
+A user has a role in a federation. If only names are known (a password file of your own, client certificates), the user
+`coordinator` is the coordinator and every other user is the agent of that name, in any federation. An open broker has
+neither users nor rules.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ Role = Literal["agent", "coordinator", "observer", "fleet"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ANY = "+"  # any federation
 
-MAX_TOPIC_LENGTH = 512  # bytes: no topic of Covey's is longer, and a longer one is nobody's to use
+MAX_TOPIC_LENGTH = 512  # Covey's topics are shorter; nobody may use a longer one
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a user is, and where: `federation` is a name, or `ANY`."""
+    """What the rules know of a user."""
 
     role: Role = "agent"
-    federation: str = ANY
+    federation: str = ANY  # a name, or `ANY`
 
 
-Members = Mapping[str, Member]
+Members = Mapping[str, Member]  # by user
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One allowance. `%u` stands for the user's name, `%f` for its federation; `+` and `#` are wildcards."""
+    """Permission for one action on the topics that a pattern matches."""
 
     action: Action
-    pattern: str
+    pattern: str  # a topic filter: `%u` stands for the user's name, `%f` for its federation
 
-    def of(self, user: str, federation: str) -> str:
-        """The topic filter for this user. A name is put in as it is: ask `is_name` before."""
-        return self.pattern.replace("%f", federation).replace("%u", user)
+    def filter_for(self, user: str, federation: str) -> str:
+        """The topic filter for this user. Names are inserted as they are: check them with `is_name` first."""
+        of_federation = self.pattern.replace("%f", federation)
+        return of_federation.replace("%u", user)
 
 
-# An agent may write two topics, both exact: retained messages of more of them would fill the broker, and Mosquitto
-# knows no limit for that. All parts of a report travel on the one topic `report/0`.
+# An agent may write to two topics, both exact: with more it could fill the broker with retained messages, which Mosquitto
+# cannot limit. All parts of a report therefore travel on the one topic `report/0`.
 AGENT_RULES = (
     Rule("write", "covey/%f/agents/%u/status"),
     Rule("write", "covey/%f/agents/%u/report/0"),
@@ -59,18 +60,24 @@ AGENT_RULES = (
     Rule("read", "covey/%f/clusters/+/model/+"),
     Rule("read", "covey/%f/coordinator/status"),
 )
+# many agents in one program, for a simulation: the agents' rules, for any agent of the federation
+FLEET_RULES = tuple(Rule(rule.action, rule.pattern.replace("%u", "+")) for rule in AGENT_RULES)
+OBSERVER_RULES = (
+    Rule("read", "covey/%f/coordinator/status"),
+    Rule("read", "covey/%f/agents/+/status"),
+    Rule("read", "covey/%f/run/metrics"),
+    Rule("read", "covey/%f/run/roster"),
+)
+COORDINATOR_RULES = (
+    Rule("read", "covey/%f/#"),
+    Rule("write", "covey/%f/#"),
+)
 RULES: Mapping[Role, tuple[Rule, ...]] = MappingProxyType(
     {
-        "coordinator": (Rule("read", "covey/%f/#"), Rule("write", "covey/%f/#")),
+        "coordinator": COORDINATOR_RULES,
         "agent": AGENT_RULES,
-        "observer": (
-            Rule("read", "covey/%f/coordinator/status"),
-            Rule("read", "covey/%f/agents/+/status"),
-            Rule("read", "covey/%f/run/metrics"),
-            Rule("read", "covey/%f/run/roster"),
-        ),
-        # many agents in one program, for a simulation: an agent's rules for every agent of the federation
-        "fleet": tuple(Rule(rule.action, rule.pattern.replace("%u", "+")) for rule in AGENT_RULES),
+        "observer": OBSERVER_RULES,
+        "fleet": FLEET_RULES,
     }
 )
 COORDINATOR_MEMBER = Member("coordinator")
@@ -78,7 +85,10 @@ AGENT_MEMBER = Member("agent")
 
 
 def member_of(user: str, members: Members | None) -> Member | None:
-    """What the user is; None for one that is unknown, or has a name that would stretch its own rules."""
+    """The role and federation of a user.
+
+    None for an unknown user, and for a name that is no valid id: put into a pattern, it could widen the user's rules.
+    """
     if not is_name(user):
         return None
     if members is not None:
@@ -87,83 +97,109 @@ def member_of(user: str, members: Members | None) -> Member | None:
 
 
 def allows(user: str, action: Action, topic: str, members: Members | None = None) -> bool:
-    """May the user write to the topic, or be sent a message of it?"""
+    """May the user write to the topic, or receive a message of it?"""
+    if len(topic) > MAX_TOPIC_LENGTH:
+        return False
     member = member_of(user, members)
-    if member is None or len(topic) > MAX_TOPIC_LENGTH:
+    if member is None:
         return False
     patterns = _patterns(user, member, action)
     return any(matches(pattern, topic) for pattern in patterns)
 
 
-def allows_subscription(user: str, wanted: str, members: Members | None = None) -> bool:
-    """Does one rule cover every topic that the filter `wanted` can match?"""
-    member = member_of(user, members)
-    if member is None or len(wanted) > MAX_TOPIC_LENGTH or not is_filter(wanted):
+def allows_subscription(user: str, requested: str, members: Members | None = None) -> bool:
+    """Does a single rule cover every topic that the requested filter can match?"""
+    if len(requested) > MAX_TOPIC_LENGTH or not is_filter(requested):
         return False
-    return any(_covers(pattern, wanted) for pattern in _patterns(user, member, "read"))
+    member = member_of(user, members)
+    if member is None:
+        return False
+    patterns = _patterns(user, member, "read")
+    return any(_covers(pattern, requested) for pattern in patterns)
 
 
 def render(members: Members | None = None) -> str:
-    """The rules as Mosquitto's ACL file: by name alone, or by what is known of the users.
+    """The rules as Mosquitto's ACL file.
 
-    Mosquitto reads lines of single users in quadratic time: 10 000 users would keep it from starting. So the agents of the
-    largest federation share patterns, and what these would give to the other users is denied to them one by one.
+    Mosquitto reads the lines of single users in quadratic time: with 10 000 users it would not start. Therefore the agents
+    of the largest federation share `pattern` lines, and each other user is denied, one by one, what those would give it.
+
+    Args:
+        members: the users with their roles; None assigns roles by name.
     """
     if members is None:
         return "\n".join([_user_lines(COORDINATOR, COORDINATOR_MEMBER), _pattern_lines(ANY)])
     largest = _largest_federation(members)
-    if largest is None:
-        return "\n".join(_user_lines(user, member) for user, member in sorted(members.items()))
-    sharing = Member("agent", largest)
-    others = {user: member for user, member in sorted(members.items()) if member != sharing}
-    lines = [
-        _user_lines(user, member, _denied(user, member, largest)) for user, member in others.items()
-    ]
-    return "\n".join([*lines, _pattern_lines(largest)])
+    sharing = None if largest is None else Member("agent", largest)
+    sections = []
+    for user, member in sorted(members.items()):
+        if member == sharing:
+            continue
+        denied = [] if largest is None else _denied(user, member, largest)
+        sections.append(_user_lines(user, member, denied))
+    if largest is not None:
+        sections.append(_pattern_lines(largest))
+    return "\n".join(sections)
 
 
 def _largest_federation(members: Members) -> str | None:
-    counts = Counter(member.federation for member in members.values() if member.role == "agent")
-    del counts[ANY]
-    return max(sorted(counts), key=counts.__getitem__, default=None)
+    """The federation with the most agents, the first by name among equals; None without any."""
+    agents: Counter[str] = Counter()
+    for member in members.values():
+        if member.role == "agent" and member.federation != ANY:
+            agents[member.federation] += 1
+    return max(sorted(agents), key=agents.__getitem__, default=None)
 
 
 def _denied(user: str, member: Member, federation: str) -> list[str]:
-    """What the agents' patterns of the federation would allow this user beyond its own rules."""
-    found = []
+    """The filters that the shared patterns of a federation would allow this user beyond its own rules."""
+    found: list[str] = []
     for rule in AGENT_RULES:
-        pattern = rule.of(user, federation)
-        if not any(_covers(own, pattern) for own in _patterns(user, member, rule.action)):
+        pattern = rule.filter_for(user, federation)
+        own_patterns = _patterns(user, member, rule.action)
+        if any(_covers(own, pattern) for own in own_patterns):
+            continue
+        if pattern not in found:
             found.append(pattern)
-    return list(dict.fromkeys(found))
+    return found
 
 
 def _pattern_lines(federation: str) -> str:
-    lines = [f"pattern {rule.action} {rule.of('%u', federation)}" for rule in AGENT_RULES]
-    return "\n".join([*lines, ""])
+    lines = []
+    for rule in AGENT_RULES:
+        pattern = rule.filter_for("%u", federation)
+        lines.append(f"pattern {rule.action} {pattern}\n")
+    return "".join(lines)
 
 
 def _user_lines(user: str, member: Member, denied: Sequence[str] = ()) -> str:
-    lines = [f"user {user}", *(f"topic deny {pattern}" for pattern in denied)]
-    lines += [
-        f"topic {rule.action} {rule.of(user, member.federation)}" for rule in RULES[member.role]
-    ]
-    return "\n".join([*lines, ""])
+    lines = [f"user {user}\n"]
+    for pattern in denied:
+        lines.append(f"topic deny {pattern}\n")
+    for rule in RULES[member.role]:
+        pattern = rule.filter_for(user, member.federation)
+        lines.append(f"topic {rule.action} {pattern}\n")
+    return "".join(lines)
 
 
 def _patterns(user: str, member: Member, action: Action) -> list[str]:
-    rules = RULES[member.role]
-    return [rule.of(user, member.federation) for rule in rules if rule.action == action]
+    patterns = []
+    for rule in RULES[member.role]:
+        if rule.action == action:
+            patterns.append(rule.filter_for(user, member.federation))
+    return patterns
 
 
-def _covers(pattern: str, wanted: str) -> bool:
-    """Does the filter `pattern` match all that the filter `wanted` matches?"""
-    allowed, asked = pattern.split("/"), wanted.split("/")
-    for position, level in enumerate(allowed):
-        if level == "#":
+def _covers(pattern: str, requested: str) -> bool:
+    """Does the filter `pattern` match all topics that the filter `requested` matches?"""
+    allowed_levels = pattern.split("/")
+    requested_levels = requested.split("/")
+    for position, allowed in enumerate(allowed_levels):
+        if allowed == "#":
             return True
-        if position >= len(asked) or asked[position] == "#":
+        if position >= len(requested_levels):
             return False
-        if level not in ("+", asked[position]):
+        level = requested_levels[position]
+        if level == "#" or allowed not in ("+", level):
             return False
-    return len(allowed) == len(asked)
+    return len(allowed_levels) == len(requested_levels)

@@ -1,4 +1,4 @@
-"""The users of a broker's folder: role, federation and when each was enrolled, as JSON in one file."""
+"""The users of a broker's folder: role, federation and time of enrolment, in one JSON file."""
 
 from __future__ import annotations
 
@@ -18,47 +18,53 @@ from covey.shared.wire.topics import is_name
 
 def _federation(text: str) -> str:
     if text != ANY and not is_name(text):
-        raise ValueError(f"expected a federation's name, or {ANY} for any")
+        raise ValueError(f"expected the name of a federation, or {ANY} for any")
     return text
 
 
 class Entry(BaseModel):
-    """One user. `since`: seconds of UTC in ISO 8601, when it was enrolled or got its newest password."""
+    """One user, as stored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     role: Role = "agent"
     federation: Annotated[str, AfterValidator(_federation)] = ANY
-    since: str = ""
+    since: str = ""  # when the password was made: UTC in ISO 8601, to the second
 
 
 class _File(RootModel[dict[Name, Entry]]):
-    """The whole file: a line for each user."""
+    """The whole file: an entry for each user."""
 
 
 def now() -> str:
-    """The present, as `Entry.since` has it."""
+    """The present time in the format of `Entry.since`."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def load(path: Path) -> dict[str, Entry]:
-    """Every user's entry. Raises UserError for a file that is not one of ours."""
+    """Every user's entry. Raises UserError if the file is not as `save` writes it."""
     try:
-        return dict(_File.model_validate_json(path.read_bytes()).root)
+        file = _File.model_validate_json(path.read_bytes())
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        place = ".".join(map(str, first["loc"]))
+        problem = first["msg"]
         raise UserError(
-            f"{path}: {where}: {first['msg']}; expected what `broker enroll` wrote; restore the file from a backup"
+            f"{path}: {place}: {problem}; expected what `broker enroll` writes; restore the file from a backup"
         ) from None
+    return dict(file.root)
 
 
 def read(path: Path) -> dict[str, Member]:
-    """The rules' view of the file: role and federation of each user."""
-    return {name: Member(entry.role, entry.federation) for name, entry in load(path).items()}
+    """Role and federation of each user, as the access rules need them."""
+    members = {}
+    for name, entry in load(path).items():
+        members[name] = Member(entry.role, entry.federation)
+    return members
 
 
 def save(path: Path, entries: Mapping[str, Entry]) -> None:
-    """Replace the file, whole or not at all; its owner alone may read it."""
-    text = _File(dict(entries)).model_dump_json(indent=1)
+    """Replace the file, whole or not at all. Only its owner may read it."""
+    file = _File(dict(entries))
+    text = file.model_dump_json(indent=1)
     write_private(path, f"{text}\n".encode())

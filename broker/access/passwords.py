@@ -1,6 +1,6 @@
 """Password files as Mosquitto writes them: `user:$7$iterations$salt$hash`, PBKDF2 with SHA-512.
 
-Written here too, so that one file serves both brokers and none of the programs is needed to make it.
+Covey writes the format itself: one file serves both brokers, and no other program is needed to create it.
 """
 
 from __future__ import annotations
@@ -16,35 +16,60 @@ from pathlib import Path
 from covey.shared.errors import UserError
 from covey.shared.files import write_private
 
-ITERATIONS = 101  # Mosquitto's own number: its broker computes the hash at each connection
+ITERATIONS = 101  # Mosquitto's own default: the broker computes the hash at each connection
+SALT_BYTES = 12
+SCHEME = "$7$"
 
 
 def hash_password(password: str) -> str:
-    """What a password file keeps of a password."""
-    salt = os.urandom(12)
-    made = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, ITERATIONS)
-    return f"$7${ITERATIONS}${_text(salt)}${_text(made)}"
+    """What a password file stores instead of the password; a new salt each time."""
+    salt = os.urandom(SALT_BYTES)
+    digest = _digest(password, salt, ITERATIONS)
+    salt_text = _base64(salt)
+    digest_text = _base64(digest)
+    return f"{SCHEME}{ITERATIONS}${salt_text}${digest_text}"
+
+
+def verify(stored: str, password: str) -> bool:
+    """Does the password belong to the stored hash?"""
+    try:
+        _, _, iterations, salt_text, expected_text = stored.split("$")
+        salt = base64.b64decode(salt_text)
+        expected = base64.b64decode(expected_text)
+        digest = _digest(password, salt, int(iterations))
+    except (ValueError, binascii.Error):
+        return False
+    return hmac.compare_digest(digest, expected)
 
 
 def write(path: Path, passwords: Mapping[str, str]) -> None:
-    """A password file for these users and their passwords."""
-    save(path, {user: hash_password(password) for user, password in passwords.items()})
+    """Write a password file for these users and their passwords."""
+    hashes = {}
+    for user, password in passwords.items():
+        hashes[user] = hash_password(password)
+    save(path, hashes)
 
 
-def save(path: Path, users: Mapping[str, str]) -> None:
-    """User to hash, as `read` gives them, in a file that only its owner may read: whole or not at all.
+def save(path: Path, hashes: Mapping[str, str]) -> None:
+    """Replace the file, whole or not at all. Only its owner may read it.
 
-    A name that the file could not hold raises UserError.
+    Args:
+        path: the password file.
+        hashes: by user, as `read` returns them.
+
+    Raises:
+        UserError: a name contains ":" or a blank, which the format cannot hold.
     """
-    for user in users:
-        if not user or ":" in user or any(letter.isspace() for letter in user):
-            raise UserError(f"user {user!r}: a name without ':' and without blanks is wanted")
-    lines = [f"{user}:{made}\n" for user, made in users.items()]
+    lines = []
+    for user, stored in hashes.items():
+        if not _is_storable(user):
+            raise UserError(f"user {user!r}: expected a name without ':' and without blanks")
+        lines.append(f"{user}:{stored}\n")
     write_private(path, "".join(lines).encode())
 
 
 def read(path: Path) -> dict[str, str]:
-    """User to hash. Raises UserError with the line that is not understood."""
+    """The hashes by user. Raises UserError that names the line which is not in the format."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -53,26 +78,28 @@ def read(path: Path) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
-        user, colon, made = line.strip().partition(":")
-        if not colon or made.count("$") != 4 or not made.startswith("$7$"):
+        user, colon, stored = line.strip().partition(":")
+        if not colon or not _is_hash(stored):
             raise UserError(
-                f"{path}, line {number}: user:$7$... is wanted, as mosquitto_passwd writes it"
+                f"{path}, line {number}: expected user:{SCHEME}..., as mosquitto_passwd writes it"
             )
-        users[user] = made
+        users[user] = stored
     return users
 
 
-def verify(made: str, password: str) -> bool:
-    """Is it the password behind the hash?"""
-    try:
-        _, _, iterations, salt, wanted = made.split("$")
-        found = hashlib.pbkdf2_hmac(
-            "sha512", password.encode(), base64.b64decode(salt), int(iterations)
-        )
-        return hmac.compare_digest(found, base64.b64decode(wanted))
-    except (ValueError, binascii.Error):
+def _is_storable(user: str) -> bool:
+    if not user or ":" in user:
         return False
+    return not any(letter.isspace() for letter in user)
 
 
-def _text(data: bytes) -> str:
+def _is_hash(text: str) -> bool:
+    return text.startswith(SCHEME) and text.count("$") == 4
+
+
+def _digest(password: str, salt: bytes, iterations: int) -> bytes:
+    return hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations)
+
+
+def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()

@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 packets out of bytes and into bytes, with amqtt's codec for all but the fixed header.
+"""MQTT 3.1.1 packets from bytes and to bytes. amqtt's codec does all but the fixed header.
 
 The fixed header is read here, so that a payload of megabytes is cut out of the stream in one piece.
 """
@@ -19,30 +19,37 @@ T = TypeVar("T")
 
 
 class ProtocolError(Exception):
-    """The peer does not speak MQTT 3.1.1: its connection ends."""
+    """The peer broke the rules of MQTT 3.1.1. The broker ends its connection."""
 
 
 @dataclass(frozen=True)
 class Publish:
-    """A PUBLISH packet as it came in."""
+    """A PUBLISH packet as received."""
 
     topic: str
     payload: bytes
     qos: int
     retain: bool
-    packet_id: int | None
+    packet_id: int | None  # None at QoS 0
 
 
 class PacketReader:
-    """Feed it chunks of a stream; it returns the packets that are complete: (type, flags, body)."""
+    """Cuts a stream into packets: (type, flags, body)."""
 
     def __init__(self, largest_bytes: int) -> None:
         self.largest_bytes = largest_bytes  # of a body; may change between two packets
-        self._buffer = bytearray()
-        self._wanted = 2
+        self._buffer = bytearray()  # received and not returned yet; begins with a packet
+        self._needed = 2  # length of the buffer from which on its first packet may be complete
+
+    def __repr__(self) -> str:
+        return f"<PacketReader: {len(self._buffer)} of {self._needed} bytes>"
 
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Raises ProtocolError for a length that is malformed or larger than allowed."""
+        """The packets that a chunk of the stream completes.
+
+        Raises:
+            ProtocolError: the length of a packet is malformed or larger than allowed.
+        """
         self.add(data)
         packets = []
         while packet := self.next():
@@ -50,25 +57,27 @@ class PacketReader:
         return packets
 
     def add(self, data: bytes) -> None:
-        """A chunk of the stream has arrived."""
+        """Take in a chunk of the stream."""
         self._buffer += data
 
     def next(self) -> tuple[int, int, bytes] | None:
         """The next complete packet, or None. Raises ProtocolError as `feed` does."""
-        if len(self._buffer) < self._wanted:
+        if len(self._buffer) < self._needed:
             return None
         head = self._head()
         if head is None:
             return None
         start, end = head
         if len(self._buffer) < end:
-            self._wanted = end
+            self._needed = end
             return None
         first = self._buffer[0]
-        body = bytes(memoryview(self._buffer)[start:end])
+        kind = first >> 4
+        flags = first & 0x0F
+        body = bytes(memoryview(self._buffer)[start:end])  # copies a long payload once, not twice
         del self._buffer[:end]
-        self._wanted = 2
-        return first >> 4, first & 0x0F, body
+        self._needed = 2
+        return kind, flags, body
 
     def _head(self) -> tuple[int, int] | None:
         """Where the body of the first packet begins and ends; None while its length is incomplete."""
@@ -76,34 +85,41 @@ class PacketReader:
         for position in range(1, 5):
             if position >= len(self._buffer):
                 return None
+            # seven bits of each byte, the lowest first; the eighth is set if another byte follows
             byte = self._buffer[position]
-            length |= (byte & 0x7F) << 7 * (position - 1)
-            if byte < 0x80:
-                if length > self.largest_bytes:
-                    raise ProtocolError(f"a packet of {length} bytes, at most {self.largest_bytes}")
-                return position + 1, position + 1 + length
+            shift = 7 * (position - 1)
+            length |= (byte & 0x7F) << shift
+            if byte & 0x80:
+                continue
+            if length > self.largest_bytes:
+                raise ProtocolError(f"a packet of {length} bytes, at most {self.largest_bytes}")
+            start = position + 1
+            return start, start + length
         raise ProtocolError("the length of a packet has more than four bytes")
 
 
 class _Body(ReaderAdapter):  # type: ignore[misc]  # amqtt's types are not exported
-    """A packet's body, for amqtt's readers."""
+    """A packet's body as amqtt's decoders read it."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
-        self.position = 0
+        self.position = 0  # of the next byte to read
 
     async def read(self, n: int = -1) -> bytes:
-        end = len(self.body) if n < 0 else self.position + n
-        data = self.body[self.position : end]
+        start = self.position
+        end = start + n
+        if n < 0:
+            end = len(self.body)
+        data = self.body[start:end]
         self.position += len(data)
         return data
 
     def feed_eof(self) -> None:
-        """Nothing follows a body in any case."""
+        """Nothing to do: nothing follows a body."""
 
 
-def _now(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run one of amqtt's coroutines to its end; it reads from memory and never waits."""
+def _run_to_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run one of amqtt's coroutines to its end. It reads from memory and never waits."""
     try:
         coroutine.send(None)
     except StopIteration as end:
@@ -115,57 +131,84 @@ def _now(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def decode(kind: int, flags: int, body: bytes) -> MQTTPacket[Any, Any, Any]:
-    """One of amqtt's packets. Raises ProtocolError for what makes none."""
+    """The packet as amqtt represents it. Raises ProtocolError for a malformed one."""
     header = MQTTFixedHeader(kind, flags, len(body))
     try:
-        wanted = packet_class(header)
+        packet_type = packet_class(header)
     except AMQTTError as error:
         raise ProtocolError(str(error)) from None
-    return _now(wanted.from_stream(_Body(body), header))
+    return _run_to_end(packet_type.from_stream(_Body(body), header))
 
 
 def count_filters(body: bytes, *, after: int) -> int:
-    """How many topic filters a SUBSCRIBE (`after` 1: each with its QoS) or an UNSUBSCRIBE (`after` 0) names.
+    """The number of topic filters in a SUBSCRIBE or an UNSUBSCRIBE: far cheaper than decoding them.
 
-    Far cheaper than to decode them. A body that is cut short counts its last filter too.
+    Args:
+        body: of the packet. If it is cut short, its last filter counts too.
+        after: bytes after each filter: 1 in a SUBSCRIBE (its QoS), 0 in an UNSUBSCRIBE.
     """
-    position, count = 2, 0  # behind the packet id
+    count = 0
+    position = 2  # after the packet id
     while position < len(body):
-        length = int.from_bytes(body[position : position + 2], "big")
+        length_field = body[position : position + 2]
+        length = int.from_bytes(length_field, "big")
         position += 2 + length + after
         count += 1
     return count
 
 
 def decode_publish(flags: int, body: bytes) -> Publish:
-    """A PUBLISH; its payload is copied once. Raises ProtocolError for what makes none."""
+    """A PUBLISH; its payload is copied once. Raises ProtocolError for a malformed one."""
     reader = _Body(body)
-    head = _now(
-        PublishVariableHeader.from_stream(reader, MQTTFixedHeader(PUBLISH, flags, len(body)))
-    )
+    header = MQTTFixedHeader(PUBLISH, flags, len(body))
+    head = _run_to_end(PublishVariableHeader.from_stream(reader, header))
+    retain = bool(flags & 1)
     qos = (flags >> 1) & 3
-    if qos == 3 or head.packet_id == 0 or not head.topic_name:
+    topic = head.topic_name
+    packet_id = head.packet_id
+    if qos == 3 or packet_id == 0 or not topic:
         raise ProtocolError("a PUBLISH with QoS 3, packet id 0 or no topic")
-    return Publish(head.topic_name, body[reader.position :], qos, bool(flags & 1), head.packet_id)
+    payload = body[reader.position :]
+    return Publish(
+        topic=topic,
+        payload=payload,
+        qos=qos,
+        retain=retain,
+        packet_id=packet_id,
+    )
 
 
 def publish_head(
     topic: str, size: int, *, qos: int, retain: bool, packet_id: int | None, again: bool
 ) -> bytes:
-    """The bytes of a PUBLISH before its payload of `size` bytes: the payload itself is never copied."""
-    head = bytes(PublishVariableHeader(topic, packet_id).to_bytes())
+    """The bytes of a PUBLISH before its payload, so that the payload is written without a copy.
+
+    Args:
+        topic: of the message.
+        size: of the payload, in bytes.
+        qos: 0 or 1.
+        retain: is it sent because it was retained?
+        packet_id: None at QoS 0.
+        again: was it sent before, without an acknowledgement?
+    """
+    variable_header = PublishVariableHeader(topic, packet_id)
+    variable_bytes = bytes(variable_header.to_bytes())
     flags = again << 3 | qos << 1 | retain
-    return bytes(MQTTFixedHeader(PUBLISH, flags, len(head) + size).to_bytes()) + head
+    length = len(variable_bytes) + size
+    fixed_header = MQTTFixedHeader(PUBLISH, flags, length)
+    return bytes(fixed_header.to_bytes()) + variable_bytes
 
 
 def answer(kind: int, packet_id: int, flags: int = 0) -> bytes:
     """PUBACK, PUBREC, PUBREL, PUBCOMP or UNSUBACK for a packet id."""
-    body = PacketIdVariableHeader(packet_id).to_bytes()
-    return bytes(MQTTFixedHeader(kind, flags, len(body)).to_bytes()) + bytes(body)
+    variable_header = PacketIdVariableHeader(packet_id)
+    body = bytes(variable_header.to_bytes())
+    fixed_header = MQTTFixedHeader(kind, flags, len(body))
+    return bytes(fixed_header.to_bytes()) + body
 
 
 def packet_id_of(body: bytes) -> int:
     """The id in a PUBACK, PUBREC, PUBREL or PUBCOMP. Raises ProtocolError without one."""
-    return _now(  # type: ignore[no-any-return]
-        PacketIdVariableHeader.from_stream(_Body(body), MQTTFixedHeader(PUBACK, 0, len(body)))
-    ).packet_id
+    header = MQTTFixedHeader(PUBACK, 0, len(body))
+    head = _run_to_end(PacketIdVariableHeader.from_stream(_Body(body), header))
+    return head.packet_id  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
-"""A client's session on the embedded broker: what waits for it, and what it has not acknowledged.
+"""A client's session on the embedded broker: its queue, and the messages that it has not acknowledged.
 
-Pure state, no sockets. Messages leave in the order in which they came (MQTT 3.1.1, section 4.6).
+Pure state without sockets. Messages leave in the order of their arrival (MQTT 3.1.1, section 4.6).
 """
 
 from __future__ import annotations
@@ -8,21 +8,17 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-IN_FLIGHT = 200
-"""Messages on their way to a client and not acknowledged, at most."""
-PLENTY_BYTES = 64 << 20
-"""From here on those who publish to the client are slowed down."""
-MAX_BYTES = 1 << 30
-"""From here on its oldest messages are dropped, and counted: it does not read. A broker with limits has its own number."""
-MAX_MESSAGES = 1 << 20
-"""Likewise, in messages."""
-OFFLINE_MESSAGES = 1000
-"""What a persistent session keeps for a client that is away, at most."""
+MAX_IN_FLIGHT = 200  # messages that were sent to a client and not acknowledged
+SLOW_BYTES = 64 << 20  # a longer queue slows down those who publish to the client
+MAX_BYTES = 1 << 30  # a longer queue loses its oldest messages; a broker sets its own limit
+MAX_MESSAGES = 1 << 20  # the same, in messages
+MAX_OFFLINE_MESSAGES = 1000  # in the queue of a persistent session without a connection
+LAST_PACKET_ID = 65535
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A message for one client."""
+    """A message in the queue of one client."""
 
     topic: str
     payload: bytes
@@ -32,15 +28,15 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Sending:
-    """A message to be put on the wire now. `packet_id` None: QoS 0."""
+    """A message to be sent now."""
 
     message: Waiting
-    packet_id: int | None
-    again: bool = False
+    packet_id: int | None  # None at QoS 0
+    again: bool = False  # it was sent before, without an acknowledgement
 
 
 class Session:
-    """Outlives its connection where the client asked for that (`clean` False)."""
+    """What the broker keeps for a client id. A persistent session (`clean` False) outlives its connection."""
 
     def __init__(
         self,
@@ -51,42 +47,48 @@ class Session:
         max_messages: int = MAX_MESSAGES,
     ) -> None:
         self.client_id = client_id
-        self.max_bytes = max_bytes
-        self.max_messages = max_messages
+        self.max_bytes = max_bytes  # of the queue
+        self.max_messages = max_messages  # in the queue, while the client is connected
         self.clean = clean
         self.online = True
-        self.user = ""
-        self.subscriptions: dict[str, int] = {}
-        self.wildcards = 0  # of the subscriptions
-        self.dropped = 0
-        self.waiting_bytes = 0
-        self._queue: deque[Waiting] = deque()
-        self._in_flight: dict[int, Waiting] = {}
-        self._again: deque[int] = deque()
-        self._last_id = 0
+        self.user = ""  # the owner of the session; "" at an open broker
+        self.subscriptions: dict[str, int] = {}  # QoS by topic filter
+        self.wildcards = 0  # how many of the subscriptions contain a wildcard
+        self.dropped = 0  # messages that a full queue lost since the last warning
+        self.waiting_bytes = 0  # sum of the payloads in the queue
+        self._queue: deque[Waiting] = deque()  # not yet sent, oldest first
+        self._in_flight: dict[int, Waiting] = {}  # sent and not acknowledged, by packet id
+        self._again: deque[int] = deque()  # ids of `_in_flight` to be sent once more
+        self._last_id = 0  # the packet id used last; 0: none yet
+
+    def __repr__(self) -> str:
+        state = "online" if self.online else "offline"
+        counts = f"{len(self._queue)} waiting, {len(self._in_flight)} in flight"
+        return f"<Session {self.client_id!r}: {state}, {counts}>"
 
     @property
-    def plenty(self) -> bool:
-        """Does so much wait that senders should wait too?"""
-        return self.waiting_bytes > PLENTY_BYTES
+    def is_slow(self) -> bool:
+        """Is the queue so long that those who publish to the client should wait?"""
+        return self.waiting_bytes > SLOW_BYTES
 
     def add(self, message: Waiting) -> None:
-        """Queue a message; drops the oldest ones where too much waits."""
+        """Queue a message. A queue that is too long loses its oldest messages."""
         if not self.online and message.qos == 0:
             return
         self._queue.append(message)
         self.waiting_bytes += len(message.payload)
-        max_messages = self.max_messages if self.online else OFFLINE_MESSAGES
+        max_messages = self.max_messages if self.online else MAX_OFFLINE_MESSAGES
         while self.waiting_bytes > self.max_bytes or len(self._queue) > max_messages:
-            self.waiting_bytes -= len(self._queue.popleft().payload)
+            oldest = self._queue.popleft()
+            self.waiting_bytes -= len(oldest.payload)
             self.dropped += 1
 
     def next(self) -> Sending | None:
-        """The next message to send; None when nothing waits or too much is unacknowledged."""
+        """The next message to send; None if the queue is empty or too many messages are unacknowledged."""
         if self._again:
             packet_id = self._again.popleft()
             return Sending(self._in_flight[packet_id], packet_id, again=True)
-        if not self._queue or len(self._in_flight) >= IN_FLIGHT:
+        if not self._queue or len(self._in_flight) >= MAX_IN_FLIGHT:
             return None
         message = self._queue.popleft()
         self.waiting_bytes -= len(message.payload)
@@ -97,16 +99,16 @@ class Session:
         return Sending(message, packet_id)
 
     def acknowledge(self, packet_id: int) -> None:
-        """The client has it. An id that is not known is ignored: the client may acknowledge twice."""
+        """The client has received it. An unknown id is ignored, because a client may acknowledge twice."""
         self._in_flight.pop(packet_id, None)
 
     def resume(self) -> None:
-        """A new connection: send what was not acknowledged again, before everything else."""
+        """A new connection: unacknowledged messages are sent again, before everything else."""
         self.online = True
         self._again = deque(self._in_flight)
 
     def _free_id(self) -> int:
         while True:
-            self._last_id = self._last_id % 65535 + 1
+            self._last_id = self._last_id % LAST_PACKET_ID + 1
             if self._last_id not in self._in_flight:
                 return self._last_id

@@ -30,7 +30,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.python_process import environment, python
 
 if TYPE_CHECKING:
-    from covey.broker.embedded.server import Hub, Users
+    from covey.broker.embedded.hub import Hub, Users
 
 READY_S = 30.0
 HANDSHAKE_S = 10.0
@@ -105,10 +105,9 @@ def _arguments(options: Options, port: int) -> list[str]:
 
 async def serve(options: Options) -> None:
     """Be the broker until standard input ends."""
-    from covey.broker.embedded.server import (
-        Connection,  # amqtt is imported by the broker's own process only
-        Hub,
-    )
+    # here, because only the broker's own process imports amqtt
+    from covey.broker.embedded.connection import Connection
+    from covey.broker.embedded.hub import Hub
 
     hub = Hub(users=_users(options), limits=options.limits)
     loop = asyncio.get_running_loop()
@@ -129,7 +128,7 @@ async def serve(options: Options) -> None:
 
 def _users(options: Options) -> Users | None:
     """Who may connect, as the files have it now; None for an open broker."""
-    from covey.broker.embedded.server import Users
+    from covey.broker.embedded.hub import Users
 
     if not options.rules:
         return None

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from covey.broker.access import passwords
 from covey.broker.embedded import sessions
+from covey.broker.embedded.connection import CONNECT_BYTES, CONNECT_S, STALL_S, Connection
+from covey.broker.embedded.hub import Hub, Users
 from covey.broker.embedded.packets import (
     PacketReader,
     ProtocolError,
@@ -21,7 +23,6 @@ from covey.broker.embedded.packets import (
     decode_publish,
     publish_head,
 )
-from covey.broker.embedded.server import CONNECT_BYTES, CONNECT_S, STALL_S, Connection, Hub, Users
 from covey.broker.limits import MIN_MEMORY_BYTES, SESSION_HOURS, Limits
 from tests.clock import run
 
@@ -330,22 +331,22 @@ def test_messages_in_flight_are_bounded_and_follow_acknowledgements() -> None:
     hub = Hub()
     reader, sender = Client(hub).connect("r"), Client(hub).connect("s")
     reader.subscribe("t")
-    for number in range(sessions.IN_FLIGHT + 5):
+    for number in range(sessions.MAX_IN_FLIGHT + 5):
         sender.publish("t", str(number).encode())
     got = [packet for packet in reader.heard() if packet[0] == PUBLISH]
-    assert len(got) == sessions.IN_FLIGHT
+    assert len(got) == sessions.MAX_IN_FLIGHT
     reader.send(answer(PUBACK, decode_publish(*got[0][1:]).packet_id or 0))
-    assert reader.payloads() == [str(sessions.IN_FLIGHT).encode()]
+    assert reader.payloads() == [str(sessions.MAX_IN_FLIGHT).encode()]
 
 
 def test_a_publisher_waits_for_a_slow_reader_but_not_for_ever() -> None:
     async def program() -> None:
-        hub = Hub(limits=Limits(packet=sessions.PLENTY_BYTES))
+        hub = Hub(limits=Limits(packet=sessions.SLOW_BYTES))
         reader, sender = Client(hub).connect("r"), Client(hub).connect("s")
         reader.subscribe("t")
         reader.connection.pause_writing()
         for _ in range(9):
-            sender.publish("t", bytes(sessions.PLENTY_BYTES // 8))
+            sender.publish("t", bytes(sessions.SLOW_BYTES // 8))
         assert sender.wire.paused
         await asyncio.sleep(STALL_S + 1)
         assert not sender.wire.paused
@@ -360,7 +361,7 @@ def test_a_publisher_waits_for_a_slow_reader_but_not_for_ever() -> None:
 def test_a_session_that_is_never_read_drops_its_oldest_messages_and_counts_them() -> None:
     session = sessions.Session("a", clean=False)
     session.online = False
-    for number in range(sessions.OFFLINE_MESSAGES + 3):
+    for number in range(sessions.MAX_OFFLINE_MESSAGES + 3):
         session.add(sessions.Waiting("t", str(number).encode(), 1, retain=False))
     assert session.dropped == 3
     first = session.next()

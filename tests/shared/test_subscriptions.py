@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from covey.broker.embedded.server import Connection, Hub
+from covey.broker.embedded.connection import Connection
+from covey.broker.embedded.hub import Hub
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Message, Up
@@ -64,7 +65,7 @@ async def test_a_broker_that_answers_0x80_is_asked_again_until_its_rules_allow_i
 ) -> None:
     allowed = False
     monkeypatch.setattr(
-        Hub, "_may_subscribe", lambda hub, session, pattern: allowed or pattern != "a/order"
+        Hub, "_allows_subscription", lambda hub, session, pattern: allowed or pattern != "a/order"
     )
     hub, told = Hub(), asyncio.Queue[tuple[str, ...]]()
     server = await asyncio.get_running_loop().create_server(lambda: Connection(hub), "127.0.0.1", 0)

@@ -1,0 +1,352 @@
+"""A client's connection to the embedded broker: MQTT 3.1.1 over asyncio. What the broker knows lives in `Hub`.
+
+Publishers may use QoS 2, subscribers get at most QoS 1. A publisher has to wait while the queue of a client that it
+publishes to is long (`sessions.SLOW_BYTES`), for at most `STALL_S` per chunk that it sends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from amqtt.mqtt import connack, packet, suback
+from amqtt.mqtt.connect import ConnectPacket
+
+from covey.broker.embedded.hub import MAX_FILTERS, REFUSED, Client, Hub
+from covey.broker.embedded.packets import (
+    PacketReader,
+    ProtocolError,
+    Publish,
+    answer,
+    count_filters,
+    decode,
+    decode_publish,
+    packet_id_of,
+    publish_head,
+)
+from covey.broker.embedded.sessions import Sending, Session
+from covey.broker.topic_filters import is_topic
+
+log = logging.getLogger(__name__)
+
+CONNECT_S = 10.0  # a connection without a CONNECT ends after this time
+CONNECT_BYTES = 140 << 10  # a CONNECT holds two texts and a last will of 64 KiB at most, and names
+STALL_S = 2.0
+WRITE_BUFFER_BYTES = 1 << 20
+KEEPALIVES = 1.5  # a client may be silent for so many keep-alives (MQTT 3.1.1, section 3.1.2.10)
+MAX_LOGGED_NAME = 64
+PROTOCOL = ("MQTT", 4)  # name and level of version 3.1.1
+FLAGS_OF_A_REQUEST = 2  # of SUBSCRIBE and UNSUBSCRIBE
+PONG = bytes([packet.PINGRESP << 4, 0])
+
+
+class Connection(asyncio.Protocol):
+    """One client's TCP connection. Its `Session` may outlive it."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._reader = PacketReader(min(CONNECT_BYTES, hub.limits.packet_bytes))
+        self._transport: asyncio.Transport
+        self._session: Session | None = None  # None before the CONNECT was accepted
+        self._will: Publish | None = None  # None once it must not be published any more
+        self._keepalive_s = 0  # 0: the client may be silent
+        self._heard_at = 0.0  # loop time of the last bytes received
+        self._timer: asyncio.TimerHandle | None = None  # ends a silent connection
+        self._stall: asyncio.TimerHandle | None = None  # set while we do not read
+        self._senders: set[Client] = set()  # who waits until this client has read more
+        self._blocked = False  # the transport's buffer is full
+        self._unreleased: set[int] = set()  # ids of QoS 2 messages, routed and not released
+        self._over = False  # set once; nothing is sent or handled afterwards
+
+    def __repr__(self) -> str:
+        state = "over" if self._over else "open"
+        return f"<Connection {self._name}: {state}>"
+
+    @property
+    def _name(self) -> str:
+        if self._session is not None:
+            return self._session.client_id
+        return str(self._transport.get_extra_info("peername"))
+
+    # -- called by asyncio -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  asyncio's own promise
+        self._transport = transport
+        self._hub.sockets += 1
+        allowed = self._hub.limits.connections
+        if self._hub.sockets > allowed:
+            log.warning("a connection is refused: %d are open (--agents)", allowed)
+            self._over = True
+            transport.abort()
+            return
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        self._timer = asyncio.get_running_loop().call_later(CONNECT_S, self._end_silent)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hub.sockets -= 1
+        self.end("connection lost")
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        self.pump()
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        try:
+            self._reader.add(data)
+            while not self._over:
+                whole = self._reader.next()
+                if whole is None:
+                    break
+                kind, flags, body = whole
+                self._handle(kind, flags, body)
+        except ProtocolError as error:
+            log.warning("%s: %s", self._name, error)
+            self.end("protocol error")
+
+    # -- called by the hub -------------------------------------------------------------------------
+
+    def end(self, why: str) -> None:
+        """End the connection. Its last will is published, unless the client has disconnected properly."""
+        if self._over:
+            return
+        self._over = True
+        if self._blocked:
+            self._transport.abort()
+        else:
+            self._transport.close()
+        for timer in (self._timer, self._stall):
+            if timer is not None:
+                timer.cancel()
+        self._release_senders()
+        if self._session is not None:
+            log.info("%s: %s", self._name, why)
+            self._hub.close(self, self._session)
+            if self._will is not None:
+                self._hub.route(self._session.user, self._will)
+
+    def expel(self, why: str) -> None:
+        """End the connection of a user who was removed. Its last will is not published."""
+        self._will = None
+        self.end(why)
+
+    def pump(self) -> None:
+        """Send what is queued, as far as the client keeps up."""
+        session = self._session
+        if session is None:
+            return
+        while not self._blocked and not self._over:
+            sending = session.next()
+            if sending is None:
+                break
+            self._send(sending)
+        if not session.is_slow:
+            self._release_senders()
+
+    def add_sender(self, sender: Client) -> None:
+        """Have a sender wait until this client has caught up."""
+        self._senders.add(sender)
+
+    def resume_reading(self) -> None:
+        """The client that this one waited for has caught up, or has had enough time."""
+        if self._stall is None or self._over:
+            return
+        self._stall.cancel()
+        self._stall = None
+        self._heard_at = asyncio.get_running_loop().time()
+        self._transport.resume_reading()
+
+    def _send(self, sending: Sending) -> None:
+        message = sending.message
+        head = publish_head(
+            message.topic,
+            len(message.payload),
+            qos=message.qos,
+            retain=message.retain,
+            packet_id=sending.packet_id,
+            again=sending.again,
+        )
+        self._transport.write(head)
+        self._transport.write(message.payload)
+
+    def _release_senders(self) -> None:
+        senders = self._senders
+        self._senders = set()
+        for sender in senders:
+            sender.resume_reading()
+
+    def _wait_for(self, slow: Sequence[Client]) -> None:
+        """Stop reading from this client until one that it publishes to has caught up, or for `STALL_S`."""
+        others = [client for client in slow if client is not self]
+        if not others or self._stall is not None or self._over:
+            return
+        others[0].add_sender(self)
+        self._transport.pause_reading()
+        self._stall = asyncio.get_running_loop().call_later(STALL_S, self.resume_reading)
+
+    # -- packets -----------------------------------------------------------------------------------
+
+    def _handle(self, kind: int, flags: int, body: bytes) -> None:
+        if self._session is None:
+            if kind != packet.CONNECT:
+                raise ProtocolError("the first packet must be a CONNECT")
+            self._on_connect(decode(kind, flags, body))
+            return
+        session = self._session
+        match kind:
+            case packet.CONNECT:
+                raise ProtocolError("a second CONNECT")
+            case packet.PUBLISH:
+                self._on_publish(session, decode_publish(flags, body))
+            case packet.PUBACK:
+                session.acknowledge(packet_id_of(body))
+                self.pump()
+            case packet.PUBREL:
+                self._on_release(packet_id_of(body))
+            case packet.SUBSCRIBE:
+                self._on_subscribe(session, flags, body)
+            case packet.UNSUBSCRIBE:
+                self._on_unsubscribe(session, flags, body)
+            case packet.PINGREQ:
+                self._transport.write(PONG)
+            case packet.DISCONNECT:
+                self._will = None
+                self.end("disconnected")
+            case _:
+                raise ProtocolError(f"packet type {kind} is not for a broker")
+
+    def _on_connect(self, connect: ConnectPacket) -> None:
+        if (connect.proto_name, connect.proto_level) != PROTOCOL:
+            return self._refuse(connack.UNACCEPTABLE_PROTOCOL_VERSION)
+        if connect.variable_header.reserved_flag:
+            raise ProtocolError("a reserved flag is set in CONNECT")
+        clean = bool(connect.clean_session_flag)
+        is_nameless = connect.payload.client_id_is_random
+        if is_nameless and not clean:
+            return self._refuse(connack.IDENTIFIER_REJECTED)
+        user = self._user(connect)
+        if not self._hub.authenticate(user, connect.password):
+            log.warning(
+                "user %r is refused: unknown user or wrong password", user[:MAX_LOGGED_NAME]
+            )
+            return self._refuse(connack.NOT_AUTHORIZED)
+        if connect.will_flag:
+            self._will = _will_of(connect)
+        client_id = uuid.uuid4().hex if is_nameless else connect.client_id
+        self._session, is_resumed = self._hub.open(self, client_id, user, clean=clean)
+        self._reader.largest_bytes = self._hub.limits.packet_bytes
+        self._keepalive_s = connect.keep_alive
+        self._watch_keepalive()
+        accepted = connack.ConnackPacket.build(int(is_resumed), connack.CONNECTION_ACCEPTED)
+        self._transport.write(accepted.to_bytes())
+        self._session.resume()
+        return self.pump()
+
+    def _user(self, connect: ConnectPacket) -> str:
+        """The name in the client's certificate if users are known by certificates, else the name in its CONNECT."""
+        if not self._hub.by_certificate:
+            return connect.username or ""
+        return _common_name(self._transport.get_extra_info("peercert"))
+
+    def _refuse(self, code: int) -> None:
+        refusal = connack.ConnackPacket.build(0, code)
+        self._transport.write(refusal.to_bytes())
+        self.end("refused")
+
+    def _on_publish(self, session: Session, message: Publish) -> None:
+        if not is_topic(message.topic):
+            raise ProtocolError(f"{message.topic!r} is not a topic to publish to")
+        slow: list[Client] = []
+        is_repeated = message.qos == 2 and message.packet_id in self._unreleased
+        if not is_repeated:
+            slow = self._hub.route(session.user, message)
+        packet_id = message.packet_id
+        if packet_id is not None:
+            if message.qos == 1:
+                self._transport.write(answer(packet.PUBACK, packet_id))
+            else:
+                self._unreleased.add(packet_id)
+                self._transport.write(answer(packet.PUBREC, packet_id))
+        self._wait_for(slow)
+
+    def _on_release(self, packet_id: int) -> None:
+        self._unreleased.discard(packet_id)
+        self._transport.write(answer(packet.PUBCOMP, packet_id))
+
+    def _on_subscribe(self, session: Session, flags: int, body: bytes) -> None:
+        if count_filters(body, after=1) > MAX_FILTERS:
+            raise ProtocolError(f"a SUBSCRIBE with more than {MAX_FILTERS} filters")
+        request = decode(packet.SUBSCRIBE, flags, body)
+        requested = request.payload.topics
+        if not requested or flags != FLAGS_OF_A_REQUEST:
+            raise ProtocolError("a SUBSCRIBE without topics or with wrong flags")
+        codes = []
+        for pattern, qos in requested:
+            codes.append(self._hub.subscribe(session, pattern, qos))
+        packet_id = request.variable_header.packet_id
+        self._transport.write(suback.SubackPacket.build(packet_id, codes).to_bytes())
+        for (pattern, _), code in zip(requested, codes, strict=True):
+            if code != REFUSED:
+                self._hub.resend(session, pattern, code)
+        self.pump()
+
+    def _on_unsubscribe(self, session: Session, flags: int, body: bytes) -> None:
+        if count_filters(body, after=0) > MAX_FILTERS:
+            raise ProtocolError(f"an UNSUBSCRIBE with more than {MAX_FILTERS} filters")
+        request = decode(packet.UNSUBSCRIBE, flags, body)
+        patterns = request.payload.topics
+        if not patterns or flags != FLAGS_OF_A_REQUEST:
+            raise ProtocolError("an UNSUBSCRIBE without topics or with wrong flags")
+        for pattern in patterns:
+            self._hub.unsubscribe(session, pattern)
+        self._transport.write(answer(packet.UNSUBACK, request.variable_header.packet_id))
+
+    # -- silence -----------------------------------------------------------------------------------
+
+    def _watch_keepalive(self) -> None:
+        """End the connection of a client that is silent for too long; look again when that could next be so."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._keepalive_s or self._over:
+            return
+        loop = asyncio.get_running_loop()
+        allowed_s = KEEPALIVES * self._keepalive_s
+        left_s = self._heard_at + allowed_s - loop.time()
+        if self._stall is not None:  # we do not read, so its silence means nothing
+            left_s = allowed_s
+        if left_s <= 0:
+            self._end_silent()
+        else:
+            self._timer = loop.call_later(left_s, self._watch_keepalive)
+
+    def _end_silent(self) -> None:
+        self._blocked = True  # nobody reads at the other end: discard what is unsent
+        self.end("silent for too long")
+
+
+def _will_of(connect: ConnectPacket) -> Publish:
+    """The last will in a CONNECT. Raises ProtocolError for one that could not be published."""
+    topic = connect.will_topic or ""
+    if not is_topic(topic) or connect.will_message is None or connect.will_qos > 2:
+        raise ProtocolError("a last will without a topic or a message")
+    payload = bytes(connect.will_message)
+    return Publish(topic, payload, connect.will_qos, connect.will_retain_flag, None)
+
+
+def _common_name(certificate: Mapping[str, Any] | None) -> str:
+    """The CN of a certificate as `ssl` represents it; empty if it has none, or several."""
+    if certificate is None:
+        return ""
+    names = []
+    for part in certificate.get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                names.append(value)
+    return names[0] if len(names) == 1 else ""

@@ -1,0 +1,345 @@
+"""The state of the embedded broker: sessions, subscriptions, retained messages, and who may use them.
+
+It knows no sockets. `Connection` calls it for each packet, and it calls the connections of those whom a message reaches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from covey.broker.access import acl, passwords
+from covey.broker.embedded.packets import Publish
+from covey.broker.embedded.sessions import Session, Waiting
+from covey.broker.limits import SESSION_HOURS, Limits
+from covey.broker.topic_filters import Retained, Subscriptions, has_wildcard, is_filter
+
+log = logging.getLogger(__name__)
+
+MAX_FILTERS = 20_000  # subscriptions of one session; an agent holds one for each part of its models
+# of these with wildcards, for all but a coordinator: each costs a walk over all retained messages
+MAX_WILDCARDS = 8
+MAX_CACHED_ANSWERS = 1 << 16  # of the access rules
+MAX_QOS = 1  # that subscribers get
+SESSION_S = 3600 * SESSION_HOURS
+REFUSED = 0x80  # return code of a SUBACK
+
+Question = tuple[str, acl.Action, str]  # may this user do this with this topic?
+
+
+class Client(Protocol):
+    """What the hub needs of a connection."""
+
+    def pump(self) -> None:
+        """Send what is queued, as far as the client keeps up."""
+
+    def end(self, why: str) -> None:
+        """End the connection and publish its last will."""
+
+    def expel(self, why: str) -> None:
+        """End the connection without its last will."""
+
+    def add_sender(self, sender: Client) -> None:
+        """Have a sender wait until this client has caught up."""
+
+    def resume_reading(self) -> None:
+        """The client that this one waited for has caught up."""
+
+
+@dataclass(frozen=True)
+class Users:
+    """Who may connect, and in which role."""
+
+    hashes: Mapping[str, str] | None  # of the passwords; None: TLS has checked a certificate
+    members: acl.Members | None = None  # None: roles by name
+
+    def accepts(self, user: str, password: str) -> bool:
+        """Is it a user, with the right password if passwords count?"""
+        if acl.member_of(user, self.members) is None:
+            return False
+        if self.hashes is None:
+            return True
+        stored = self.hashes.get(user)
+        return stored is not None and passwords.verify(stored, password)
+
+    def has_same(self, user: str, other: Users) -> bool:
+        """Do the other users hold this one with the same role and password?"""
+        own_member = acl.member_of(user, self.members)
+        other_member = acl.member_of(user, other.members)
+        if own_member != other_member:
+            return False
+        own_hashes = self.hashes
+        other_hashes = other.hashes
+        if own_hashes is None or other_hashes is None:
+            return own_hashes is other_hashes
+        return own_hashes.get(user) == other_hashes.get(user)
+
+
+class Hub:
+    """All that the broker knows. Without `users` it is open: anyone may connect and use any topic."""
+
+    def __init__(self, users: Users | None = None, limits: Limits | None = None) -> None:
+        self.users = users
+        self.limits = limits or Limits()
+        self.retained = Retained()
+        # by client id: the sessions of connected clients, and the persistent ones of others
+        self.sessions: dict[str, Session] = {}
+        # by client id; each of them has a session
+        self.connections: dict[str, Client] = {}
+        # the filters of all sessions, held by client ids
+        self.subscriptions: Subscriptions[str] = Subscriptions()
+        # number of open connections, before and after their CONNECT
+        self.sockets = 0
+        # by client id: persistent sessions without a connection, since when; the oldest first
+        self._away: dict[str, float] = {}
+        # answers of the access rules, valid for the present users
+        self._allowed: dict[Question, bool] = {}
+
+    def __repr__(self) -> str:
+        kind = "open" if self.users is None else "with users"
+        connections = len(self.connections)
+        sessions = len(self.sessions)
+        return f"<Hub {kind}: {connections} connections, {sessions} sessions, {self.retained!r}>"
+
+    # -- who may what ------------------------------------------------------------------------------
+
+    @property
+    def by_certificate(self) -> bool:
+        """Is the user of a connection the name in its certificate, whatever its CONNECT contains?"""
+        return self.users is not None and self.users.hashes is None
+
+    def authenticate(self, user: str | None, password: str | None) -> bool:
+        """May this user connect with this password?"""
+        if self.users is None:
+            return True
+        return self.users.accepts(user or "", password or "")
+
+    def set_users(self, users: Users) -> None:
+        """Accept only these users from now on.
+
+        Ends the connections of users who were removed, or who have another password or role now. Their last wills are
+        not published, as with Mosquitto: an expelled user sends nothing more.
+        """
+        before = self.users
+        self.users = users
+        self._allowed.clear()
+        for client_id, connection in list(self.connections.items()):
+            user = self.sessions[client_id].user
+            may_stay = (
+                before is not None
+                and before.has_same(user, users)
+                and acl.member_of(user, users.members) is not None
+            )
+            if may_stay:
+                continue
+            connection.expel(f"user {user!r} was removed, or has another password or role")
+
+    def authorize(self, user: str, action: acl.Action, topic: str) -> bool:
+        """May the user write to the topic, or receive a message of it? Answers are cached."""
+        if self.users is None:
+            return True
+        if len(topic) > acl.MAX_TOPIC_LENGTH:
+            return False
+        question = (user, action, topic)
+        answer = self._allowed.get(question)
+        if answer is None:
+            if len(self._allowed) >= MAX_CACHED_ANSWERS:
+                self._allowed.clear()
+            answer = acl.allows(user, action, topic, self.users.members)
+            self._allowed[question] = answer
+        return answer
+
+    def _is_coordinator(self, user: str) -> bool:
+        """Has the user a coordinator's rights? At an open broker, everyone has."""
+        if self.users is None:
+            return True
+        member = acl.member_of(user, self.users.members)
+        return member is not None and member.role == "coordinator"
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def open(
+        self,
+        connection: Client,
+        client_id: str,
+        user: str,
+        *,
+        clean: bool,
+    ) -> tuple[Session, bool]:
+        """The client's session, and whether it existed before. An older connection with this id ends.
+
+        A session belongs to its user: another user with the same client id gets a new one.
+        """
+        self._forget_sessions()
+        older = self.connections.pop(client_id, None)
+        if older is not None:
+            log.info("%s: another connection takes the client id over", client_id)
+            older.end("taken over")
+        session = self.sessions.get(client_id)
+        is_resumed = False
+        if session is not None:
+            is_resumed = not clean and session.user == user
+            if not is_resumed:
+                self._discard(session)
+        if session is None or not is_resumed:
+            session = self._new_session(client_id, user, clean=clean)
+            self.sessions[client_id] = session
+        self._away.pop(client_id, None)
+        self.connections[client_id] = connection
+        return session, is_resumed
+
+    def _new_session(self, client_id: str, user: str, *, clean: bool) -> Session:
+        max_bytes = self.limits.queued_bytes
+        if not self._is_coordinator(user):
+            max_bytes //= 4
+        session = Session(
+            client_id,
+            clean=clean,
+            max_bytes=max_bytes,
+            max_messages=self.limits.queued_messages,
+        )
+        session.user = user
+        return session
+
+    def close(self, connection: Client, session: Session) -> None:
+        """The connection has ended. Its session ends too, unless it is a persistent one."""
+        client_id = session.client_id
+        if self.connections.get(client_id) is connection:
+            del self.connections[client_id]
+        session.online = False
+        if session.dropped:
+            log.warning(
+                "%s did not read: its %d oldest messages were dropped", client_id, session.dropped
+            )
+            session.dropped = 0
+        if session.clean:
+            self._discard(session)
+        else:
+            self._away[client_id] = asyncio.get_running_loop().time()
+
+    def _forget_sessions(self) -> None:
+        """Drop persistent sessions whose clients stay away for too long, and the oldest if there are too many."""
+        loop = asyncio.get_running_loop()
+        expired = loop.time() - SESSION_S
+        max_away = self.limits.connections
+        while self._away:
+            oldest = next(iter(self._away))
+            if self._away[oldest] > expired and len(self._away) <= max_away:
+                return
+            del self._away[oldest]
+            if oldest in self.connections:
+                continue
+            session = self.sessions.get(oldest)
+            if session is not None:
+                self._discard(session)
+
+    def _discard(self, session: Session) -> None:
+        client_id = session.client_id
+        for pattern in session.subscriptions:
+            self.subscriptions.remove(pattern, client_id)
+        session.subscriptions.clear()
+        if self.sessions.get(client_id) is session:
+            del self.sessions[client_id]
+
+    # -- subscriptions -----------------------------------------------------------------------------
+
+    def subscribe(self, session: Session, pattern: str, qos: int) -> int:
+        """The return code: the QoS granted, or `REFUSED`."""
+        if qos > 2 or not is_filter(pattern):
+            return REFUSED
+        if not self._allows_subscription(session, pattern):
+            return REFUSED
+        if pattern not in session.subscriptions:
+            session.wildcards += has_wildcard(pattern)
+        granted = min(qos, MAX_QOS)
+        session.subscriptions[pattern] = granted
+        self.subscriptions.add(pattern, session.client_id, granted)
+        return granted
+
+    def _allows_subscription(self, session: Session, pattern: str) -> bool:
+        """Is the session below its limits, and do the rules cover the filter?"""
+        held = session.subscriptions
+        if pattern in held:
+            return True
+        if len(held) >= MAX_FILTERS:
+            return False
+        if self.users is None:
+            return True
+        if not acl.allows_subscription(session.user, pattern, self.users.members):
+            return False
+        if self._is_coordinator(session.user) or not has_wildcard(pattern):
+            return True
+        return session.wildcards < MAX_WILDCARDS
+
+    def unsubscribe(self, session: Session, pattern: str) -> None:
+        """End a subscription. Without such a subscription, nothing happens."""
+        held = session.subscriptions
+        if pattern in held:
+            del held[pattern]
+            session.wildcards -= has_wildcard(pattern)
+        self.subscriptions.remove(pattern, session.client_id)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def resend(self, session: Session, pattern: str, qos: int) -> None:
+        """Queue the retained messages that match a new subscription."""
+        user = session.user
+        for topic, payload in self.retained.matching(pattern):
+            if not self.authorize(user, "read", topic):
+                continue
+            waiting = Waiting(
+                topic=topic,
+                payload=payload,
+                qos=qos,
+                retain=True,
+            )
+            session.add(waiting)
+
+    def route(self, user: str, message: Publish) -> list[Client]:
+        """Retain a message if it asks for that, and pass it on to its subscribers.
+
+        Returns:
+            The connections of those subscribers whose queues are long already.
+        """
+        topic = message.topic
+        if not self.authorize(user, "write", topic):
+            log.warning("%s may not write to %s", user, topic[: acl.MAX_TOPIC_LENGTH])
+            return []
+        if message.retain and not self._retain(message):
+            return []
+        slow = []
+        subscribers = self.subscriptions.holders_of(topic)
+        for client_id, granted in subscribers.items():
+            session = self.sessions[client_id]
+            if not self.authorize(session.user, "read", topic):
+                continue
+            qos = min(granted, message.qos, MAX_QOS)
+            waiting = Waiting(
+                topic=topic,
+                payload=message.payload,
+                qos=qos,
+                retain=False,
+            )
+            session.add(waiting)
+            connection = self.connections.get(client_id)
+            if connection is None:
+                continue
+            connection.pump()
+            if session.is_slow:
+                slow.append(connection)
+        return slow
+
+    def _retain(self, message: Publish) -> bool:
+        """Retain a message, unless all of them together would take more than half of the memory."""
+        topic = message.topic
+        payload = message.payload
+        size_bytes = self.retained.size_bytes + len(payload)
+        max_bytes = self.limits.memory_bytes // 2
+        if payload and size_bytes > max_bytes:
+            log.warning("%s is not retained: retained messages fill their share of --memory", topic)
+            return False
+        self.retained.keep(topic, payload)
+        return True
