@@ -1,1 +1,1 @@
-"""The middle: Mosquitto set up and started, an embedded stand-in, and a doctor for any broker."""
+"""The broker: starts Mosquitto or an embedded replacement, manages users, and examines any broker."""

@@ -1,6 +1,6 @@
-"""What a broker of ours lets one client, and all of them together, take of it.
+"""What one client, and all clients together, may use of a broker that Covey starts.
 
-One table for both brokers. Everything follows from two numbers: how many agents are expected, and how long a packet may be.
+Both brokers share these limits. All of them follow from two numbers: the agents to expect, and the longest packet.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from covey.shared.errors import UserError
 KIB = 1 << 10
 MIB = 1 << 20
 DEFAULT_AGENTS = 1000
-DEFAULT_PART = 512 * KIB  # wire.part_bytes where a scenario does not say otherwise
-ENVELOPE = 16 * KIB  # of a packet beside the part in it: topic, digest, numbers
+DEFAULT_PART = 512 * KIB  # the default of wire.part_bytes
+ENVELOPE = 16 * KIB  # what a packet holds in addition to a part: topic, digest, numbers
 ROSTER_ROW = 400  # bytes of one agent in the roster that the coordinator publishes
 MIN_PACKET_BYTES = 16 * KIB
 MIN_MEMORY_BYTES = 256 * MIB
@@ -22,11 +22,15 @@ MIN_MEMORY_BYTES = 256 * MIB
 
 @dataclass(frozen=True)
 class Limits:
-    """`agents`: as many as are expected. `packet` and `memory` in bytes, None: what fits the agents and the machine."""
+    """Limits of one broker. The properties are what the brokers apply.
 
-    agents: int = DEFAULT_AGENTS
-    packet: int | None = None
-    memory: int | None = None
+    Raises:
+        UserError: a limit is too low for Covey to work.
+    """
+
+    agents: int = DEFAULT_AGENTS  # how many to expect
+    packet: int | None = None  # longest packet in bytes; None: enough for this many agents
+    memory: int | None = None  # of the broker in bytes; None: half of the machine's
 
     def __post_init__(self) -> None:
         if self.agents < 1:
@@ -43,43 +47,42 @@ class Limits:
 
     @property
     def packet_bytes(self) -> int:
-        """The longest packet: a part of the default size, or the roster of all agents where that is longer."""
+        """The longest packet: a part of the default size or the roster of all agents, whichever is longer."""
         return self.packet or max(DEFAULT_PART, ROSTER_ROW * self.agents) + ENVELOPE
 
     @property
     def memory_bytes(self) -> int:
-        """What the broker may hold in all: half of the machine's memory."""
+        """The memory of the whole broker: half of the machine's by default."""
         return self.memory or max(_machine_bytes() // 2, MIN_MEMORY_BYTES)
 
     @property
     def connections(self) -> int:
-        """Twice the agents, since one that reconnects may be there twice for a moment, and some for people's tools."""
+        """Twice the agents, because one that reconnects may briefly be connected twice, and some for other tools."""
         return 2 * self.agents + 64
 
     @property
     def queued_messages(self) -> int:
-        """For one client that does not keep up: the reports of all agents at once, in twenty parts each."""
+        """Queue of one client that does not keep up: the reports of all agents at once, in twenty parts each."""
         return max(20 * self.agents, 20_000)
 
     @property
     def queued_bytes(self) -> int:
-        """For one client that does not keep up."""
+        """Queue of one client that does not keep up, in bytes."""
         return self.memory_bytes // 4
 
     @property
     def in_flight_bytes(self) -> int:
-        """Sent to one client and not acknowledged: Mosquitto keeps a copy of each such message for each client."""
+        """Sent to one client and not acknowledged. Mosquitto keeps a copy of each such message for each client."""
         return max(16 * MIB, 8 * self.packet_bytes)
 
 
 IN_FLIGHT = 1000  # messages sent to a client and not acknowledged
-SESSION_HOURS = (
-    1  # a persistent session whose client stays away is forgotten; Covey itself uses none
-)
+# A persistent session ends once its client has been away for this long. Covey itself uses none.
+SESSION_HOURS = 1
 
 
 def _machine_bytes() -> int:
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):  # a system that does not say
+    except (ValueError, OSError):  # the system does not report it
         return 4096 * MIB

@@ -50,8 +50,9 @@ def matches(pattern: str, topic: str) -> bool:
 
 
 def _has_match(matcher: MQTTMatcher, topic: str) -> bool:
-    found = matcher.iter_match(topic)  # type: ignore[no-untyped-call]
-    return any(True for _ in found)
+    for _ in matcher.iter_match(topic):  # type: ignore[no-untyped-call]
+        return True
+    return False
 
 
 class Subscriptions(Generic[Holder]):

@@ -1,1 +1,1 @@
-"""Who may do what: accounts, rules, certificates."""
+"""Access to the broker: users, passwords, rules and certificates."""

@@ -1,10 +1,10 @@
-"""A certificate authority of one's own, and the certificate that a broker shows.
+"""A private certificate authority, and the certificates that it signs for a broker.
 
-Keys are EC on P-256: small, and quick on a device. Clients compare the host that they dial with the names and addresses
-in the certificate (subjectAltName, RFC 6125), so these must be the ones that devices use.
+Keys are EC on P-256: small, and fast on a device. Clients compare the host that they connect to with the names and
+addresses in the certificate (subjectAltName, RFC 6125), so these must be the ones that devices use.
 
-The authority lives for years, because every device trusts it by its file. The broker's own certificate lives for months and
-is renewed under the same authority: devices notice nothing.
+The authority is valid for years, because every device holds a copy of its certificate. The broker's own certificate is
+valid for months and is renewed by the same authority, so that nothing changes on the devices.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-CLOCK_SLACK = datetime.timedelta(
-    days=1
-)  # a device without a clock of its own may be behind when it boots
+# the clock of a device without a battery may be behind when it boots
+CLOCK_SLACK = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str, days: int) -> Authority:
-        """A new authority, good for `days`."""
+        """A new authority, valid for `days`."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         usage = x509.KeyUsage(
@@ -56,14 +55,14 @@ class Authority:
             encipher_only=False,
             decipher_only=False,
         )
-        builder = _about(subject, key.public_key(), subject, key.public_key(), _in_days(days))
+        builder = _builder(subject, key.public_key(), subject, key.public_key(), _in_days(days))
         builder = builder.add_extension(usage, critical=True)
         builder = builder.add_extension(x509.BasicConstraints(True, 0), critical=True)
         return cls(builder.sign(key, hashes.SHA256()), key)
 
     @classmethod
     def load(cls, certificate: bytes, key: bytes) -> Authority:
-        """The authority of these PEM texts. Raises ValueError where they are not one, or do not belong together."""
+        """The authority of these PEM texts. Raises ValueError if they are malformed or do not belong together."""
         read = x509.load_pem_x509_certificate(certificate)
         secret = serialization.load_pem_private_key(key, password=None)
         if (
@@ -80,21 +79,28 @@ class Authority:
 
     @property
     def until(self) -> datetime.datetime:
-        """The moment from which on nobody trusts it, in UTC."""
+        """When it expires, in UTC."""
         return expiry(self.own.certificate)
 
     def sign(self, hosts: Sequence[str], days: int) -> Signed:
-        """A certificate for a server at these names and addresses, and a new key for it.
+        """A certificate and a new key for a server with these names and addresses.
 
-        It is good for `days`, but never longer than the authority. Raises ValueError for a host that no certificate can name.
+        Args:
+            hosts: names and IP addresses; the first one becomes the common name.
+            days: how long the certificate is valid, but never longer than the authority.
+
+        Raises:
+            ValueError: a host that no certificate can name.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-        names = x509.SubjectAlternativeName([_general(host) for host in hosts])
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         purpose = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
         until = min(_in_days(days), self.until)
         builder = (
-            _about(name, key.public_key(), self._certificate.subject, self._key.public_key(), until)
+            _builder(
+                name, key.public_key(), self._certificate.subject, self._key.public_key(), until
+            )
             .add_extension(names, critical=False)
             .add_extension(x509.BasicConstraints(False, None), critical=True)
             .add_extension(purpose, critical=False)
@@ -104,12 +110,12 @@ class Authority:
 
 
 def expiry(certificate: bytes) -> datetime.datetime:
-    """When a PEM certificate ends, in UTC. Raises ValueError for what is none."""
+    """When a PEM certificate expires, in UTC. Raises ValueError if it is malformed."""
     return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
 
 
 def hosts_of(certificate: bytes) -> list[str]:
-    """The names and addresses in a PEM certificate, in their order. Raises ValueError for what is none."""
+    """The names and addresses in a PEM certificate, in their order. Raises ValueError if it is malformed."""
     read = x509.load_pem_x509_certificate(certificate)
     names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
@@ -119,14 +125,14 @@ def _in_days(days: int) -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
-def _about(
+def _builder(
     subject: x509.Name,
     key: ec.EllipticCurvePublicKey,
     issuer: x509.Name,
     issuer_key: ec.EllipticCurvePublicKey,
     until: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    """What the certificates of authority and server have in common."""
+    """The parts that the certificates of authority and server share."""
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
     return (
         x509.CertificateBuilder()
@@ -147,7 +153,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _general(host: str) -> x509.GeneralName:
+def _general_name(host: str) -> x509.GeneralName:
     with contextlib.suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
     return x509.DNSName(host)

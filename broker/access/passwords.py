@@ -78,7 +78,8 @@ def read(path: Path) -> dict[str, str]:
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):
             continue
-        user, colon, stored = line.strip().partition(":")
+        entry = line.strip()
+        user, colon, stored = entry.partition(":")
         if not colon or not _is_hash(stored):
             raise UserError(
                 f"{path}, line {number}: expected user:{SCHEME}..., as mosquitto_passwd writes it"

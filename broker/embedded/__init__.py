@@ -1,1 +1,1 @@
-"""The embedded broker."""
+"""The embedded broker: MQTT 3.1.1 in pure Python."""

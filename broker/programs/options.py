@@ -1,4 +1,4 @@
-"""What a broker of ours can be told, whichever program it is."""
+"""The options of a broker that Covey starts, the same for both programs."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl
 
 @dataclass(frozen=True)
 class Options:
-    """`port` 0: any free one. `data`: keep retained messages there over restarts. `passwords`: only these users.
+    """Where a broker listens, who may connect, and what it may use.
 
-    `members`: the users' roles and federations; without it they go by their names (`broker.acl`). `tls_ca`: clients must
-    show a certificate that it signed, and the name in it (CN) is the user. Whoever has a name is held to the rules.
+    With `passwords` or `tls_ca` the broker has users, and the rules of `broker.access.acl` apply to them. Without both it is open.
+
+    Raises:
+        UserError: options that contradict each other, or a file that is missing or malformed.
     """
 
     host: str = "127.0.0.1"
-    port: int = 0
-    data: Path | None = None
+    port: int = 0  # 0: any free one
+    data: Path | None = None  # folder that keeps retained messages over restarts
     log: Path | None = None
-    passwords: Path | None = None
-    members: Path | None = None
+    passwords: Path | None = None  # the users and the hashes of their passwords
+    members: Path | None = None  # roles and federations of the users; None: roles by name
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    # authority of the clients' certificates; the name in a certificate (CN) is the user
     tls_ca: Path | None = None
     limits: Limits = field(default_factory=Limits)
 
     @property
     def rules(self) -> bool:
-        """Are users held to `broker.acl`? Always, where there are users."""
+        """Does the broker have users, and therefore access rules?"""
         return self.passwords is not None or self.tls_ca is not None
 
     def roles(self) -> acl.Members | None:
-        """The users' roles as the file has them now; None where they go by their names."""
+        """The users' roles as the file holds them now; None if roles follow from names."""
         return members.read(self.members) if self.members else None
 
     def __post_init__(self) -> None:
@@ -48,38 +51,36 @@ class Options:
                 "TLS needs both a certificate and its key: give --tls-cert and --tls-key"
             )
         if self.tls_ca and not self.tls_cert:
-            raise UserError(
-                "--tls-ca asks clients for certificates, which needs --tls-cert and --tls-key too"
-            )
+            raise UserError("--tls-ca requires TLS: give --tls-cert and --tls-key too")
         if self.tls_ca and self.passwords:
             raise UserError(
-                "--tls-ca and passwords: a client certificate would let its owner pass by the passwords; give either "
+                "--tls-ca and passwords: the owner of a client certificate would need no password; give either "
                 "--tls-ca (the name in the certificate is the user) or passwords"
             )
         for path in (self.passwords, self.members, self.tls_cert, self.tls_key, self.tls_ca):
             if path and not path.is_file():
-                raise UserError(f"{path} is not there; a file that this user may read is wanted")
+                raise UserError(f"{path}: no such file; expected a file that you may read")
         if self.passwords:
             passwords.read(self.passwords)
         self.roles()
-        if self.log and not _may_be_written(self.log):
+        if self.log and not _is_writable(self.log):
             raise UserError(
-                f"--log {self.log}: a file is wanted that this user may write, in a folder that is there"
+                f"--log {self.log}: expected a file that you may write, in an existing folder"
             )
         self.tls_context()
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """What a server listens with; None without TLS. Raises UserError that names the file that is no good."""
+        """The TLS context of the server; None without TLS. Raises UserError that names the wrong file."""
         if self.tls_cert is None or self.tls_key is None:
             return None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            # with a password at hand nobody is asked for the one of an encrypted key: it is refused
+            # with an empty password, an encrypted key is refused; without one, OpenSSL would ask for it
             context.load_cert_chain(self.tls_cert, self.tls_key, password="")
         except (OSError, ssl.SSLError) as error:
             raise UserError(
-                f"--tls-cert {self.tls_cert}, --tls-key {self.tls_key}: {error}; a certificate and its key are wanted, "
-                "as PEM files that this user may read"
+                f"--tls-cert {self.tls_cert}, --tls-key {self.tls_key}: {error}; expected a certificate and its key "
+                "as PEM files that you may read"
             ) from None
         if self.tls_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -87,24 +88,24 @@ class Options:
                 context.load_verify_locations(self.tls_ca)
             except (OSError, ssl.SSLError) as error:
                 raise UserError(
-                    f"--tls-ca {self.tls_ca}: {error}; certificates as a PEM file are wanted"
+                    f"--tls-ca {self.tls_ca}: {error}; expected certificates as a PEM file"
                 ) from None
         return context
 
     def url(self, port: int) -> BrokerUrl:
-        """Where clients on this machine find the broker."""
+        """The broker's address for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  compared, not bound
         return BrokerUrl(host, port, tls=SYSTEM_TLS if self.tls_cert else None)
 
 
-def _may_be_written(path: Path) -> bool:
+def _is_writable(path: Path) -> bool:
     if path.exists():
         return path.is_file() and os.access(path, os.W_OK)
     return path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)
 
 
 def free_port(options: Options) -> int:
-    """The port asked for, or a free one for 0. Raises UserError where it is taken or may not be used."""
+    """The requested port, or a free one for 0. Raises UserError if it is taken or not permitted."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

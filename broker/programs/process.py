@@ -1,4 +1,4 @@
-"""A broker's process: waited for, ended, killed."""
+"""The process of a broker: wait for it, reload its users, stop it, kill it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from typing import ClassVar
 
 
 class BrokerProcess:
-    """What brokers that run as a process of ours have in common. `pid` is 0 before the process was started."""
+    """What all brokers that run as a child process have in common."""
 
     keeps_retained: ClassVar[bool]  # can it keep retained messages over restarts?
-    stop_s: ClassVar[float] = (
-        5.0  # a process that is asked to end and is still there after this is killed
-    )
+    stop_s: ClassVar[float] = 5.0  # a process that still runs this long after SIGTERM is killed
 
-    pid = 0
-    _process: asyncio.subprocess.Process
+    name: str  # program and version, for people
+    pid = 0  # 0 before the process is started
+    _process: asyncio.subprocess.Process  # set once `pid` is not 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}: pid {self.pid}>"
 
     async def __aexit__(
         self,
@@ -29,26 +31,26 @@ class BrokerProcess:
         await self.stop()
 
     async def wait(self) -> int:
-        """Until the process ends by itself, which it should not; its exit code."""
+        """Wait until the process ends by itself, which is a failure. Returns its exit code."""
         return await self._process.wait()
 
     def log_tail(self) -> str:
-        """The end of what it logged, where it is not already before the user's eyes."""
+        """The last lines of its log, unless the user has seen them already."""
         return ""
 
     def reload(self) -> None:
-        """Have it read its users again; who is no longer among them loses its connection, without a last will."""
+        """Have it read its users again. Removed users lose their connections; their last wills are not published."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGHUP)
 
     async def kill(self) -> None:
-        """End it as a power cut would. For fault drills."""
+        """Kill it without a warning, as a power cut would. For tests of faults."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
 
     async def stop(self) -> None:
-        """Ask the process to end, and see to it."""
+        """Ask the process to end; kill it if it does not."""
         if not self.pid:
             return
         with contextlib.suppress(ProcessLookupError):

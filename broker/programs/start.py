@@ -1,4 +1,4 @@
-"""Which broker runs here: Mosquitto where it is installed, else the embedded one, with one line that says so."""
+"""The choice of the broker: Mosquitto if it is installed, else the embedded one with a notice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ FALLBACK = "mosquitto is not installed: using the embedded broker (pure Python, 
 
 
 def available_broker(say: Callable[[str], None] = print) -> type[Mosquitto] | type[EmbeddedBroker]:
-    """To be made with `broker.options.Options`, for `async with`; gives `url`, `name` and `pid`."""
+    """The class of the broker to start. Create it with `Options` and enter it with `async with`.
+
+    Args:
+        say: shows a line to the user; called if Mosquitto is not installed.
+    """
     if find() is not None:
         return Mosquitto
     say(FALLBACK)
