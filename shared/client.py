@@ -1,11 +1,15 @@
-"""The client half around a strategy: an order and its models in, a report and the new client state out.
+"""The client half of a phase: run one order, with its models and the agent's data, and make the report.
 
-The worker of a device and the in-process driver call the same function, so that both make the same bytes.
-Besides the phases of the strategy it knows those of the run: "moments" (federated standardisation) and "evaluate".
+The worker of a device and the in-process driver call the same function, `execute_order`, so both produce the same
+bytes. Besides the phases of the strategy, a run has two of its own: "moments" (sums for federated standardisation) and
+"evaluate".
 
-Keys of its own in a client's state: "held", the model after the latest local training of any phase (mode E-last), which a strategy
-may read and may set itself; and "codec/<vector>", what topk still owes, which it never sees.
-"held" costs an agent 4 bytes per value of the model, from the first phase in which it trains.
+The state of a client is a mapping of arrays that it keeps between orders. Its keys belong to the strategy, except:
+
+- `LAST_MODEL`: the model after the latest local training of any phase, for mode E-last. A strategy may read it and may
+  set it itself. It takes 4 bytes per value of the model, from the first phase in which the agent trains.
+- `ERROR_FEEDBACK` + the name of a vector: what the codec topk has not sent yet. A strategy never sees these keys.
+- `PRIVACY_LEDGER`: the training steps with noise so far.
 """
 
 from __future__ import annotations
@@ -21,7 +25,13 @@ import numpy.typing as npt
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.errors import DecodeError, PublicError
-from covey.shared.numerics.metrics import accuracy, macro_f1
+from covey.shared.numerics.figures import (
+    Figures,
+    classification_figures,
+    regression_figures,
+    softmax,
+    weighted_mean,
+)
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
@@ -43,13 +53,13 @@ from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
 
 ERROR_FEEDBACK = "codec/"
-PRIVACY_LEDGER = "privacy/ledger"  # client state: what DP-SGD has done so far, a row per kind of step (noise multiplier, rate, steps)
+PRIVACY_LEDGER = "privacy/ledger"  # rows of (noise multiplier, sampling rate, steps), float64
 
 _strategy: TypeAdapter[Strategy[Any]] = TypeAdapter(AnyStrategy)
 
 
 class Sums(Protocol):
-    """Per channel (channels,): number of values, their sum, the sum of their squares."""
+    """Sums per channel, each an array (channels,): number of values, their sum, the sum of their squares."""
 
     @property
     def count(self) -> npt.NDArray[np.float64]: ...
@@ -61,7 +71,7 @@ class Sums(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """A `Local` that can be summed per channel, for federated standardisation."""
+    """A `Local` whose features can be summed per channel, for federated standardisation."""
 
     def moments(self) -> Sums:
         """Sums over the training features."""
@@ -73,20 +83,23 @@ class Private(Protocol):
 
     @property
     def ledger(self) -> npt.NDArray[np.float64] | None:
-        """Rows of (noise multiplier, sampling rate, steps) of the whole run; None where it trains without noise."""
+        """Rows of (noise multiplier, sampling rate, steps) of the whole run; None if it trains without noise."""
 
     def spent(self) -> float:
         """Epsilon of the ledger at the order's delta."""
 
 
 def simulated_noise(work: Work, client: str) -> Noise:
-    """The noise of a simulated agent: anyone who knows the scenario's seed can repeat it."""
+    """The noise of a simulated agent. It protects nothing: anyone who knows the scenario's seed can repeat it."""
     return Noise.simulated(work.seed, "privacy", client, work.round, work.phase)
 
 
 def shuffle(work: Work, client: str) -> np.random.Generator:
-    """The generator of a client's local training in one phase: made anew for each job."""
+    """The generator of a client's local training in one phase. Every job gets a new one."""
     return generator(work.seed, "shuffle", client, work.round, work.phase)
+
+
+# -- one order ---------------------------------------------------------------------------------------------------------
 
 
 def execute_order(
@@ -99,18 +112,65 @@ def execute_order(
     clock: Callable[[], float] = time.perf_counter,
     noise: Noise | None = None,
 ) -> tuple[ReportContent, ClientState]:
-    """Do what the order says. `models` (d,) are those of `order.work.models`, in its order.
+    """Run the work of one order.
 
-    `noise` hides signatures where the order asks for it; None: noise that nobody can repeat.
-    The returned state replaces the old one once the report is accepted; it is `client_state` itself where nothing is
-    new. Raises PublicError where the training
-    diverged, ValueError for an order without work.
+    Args:
+        order: an order with work.
+        models: the vectors (d,) of `order.work.models`, in that order.
+        local: the agent's data and training.
+        client_state: the state after the latest accepted report.
+        client: the agent's id.
+        clock: seconds, to measure the work.
+        noise: hides signatures if the order asks for it; None: noise that nobody can repeat.
+
+    Returns:
+        The report, and the state that replaces `client_state` once the report is accepted: the same object if
+        nothing changed.
+
+    Raises:
+        PublicError: the training diverged, or the order's settings are invalid.
+        ValueError: the order has no work.
     """
     work = order.work
     if work is None:
         raise ValueError(f"order {order.step} of run {order.run} has no work")
     strategy, training = settings_of(work)
-    job = Job(
+    job = _job(work, client, models, training)
+    started = clock()
+    report, state = _run_phase(strategy, job, local, client_state, work, noise)
+    seconds = clock() - started
+    vectors, unsent = _encode_vectors(report, job, work, client_state)
+    content = ReportContent(
+        run=order.run,
+        step=order.step,
+        client=client,
+        examples=report.examples,
+        steps=report.steps,
+        loss=_finite_loss(report.loss, client),
+        numbers=_plain(report.numbers),
+        seconds=seconds,
+        vectors=vectors,
+    )
+    if unsent:
+        state = {**state, **unsent}
+    return content, state
+
+
+def settings_of(work: Work) -> tuple[Strategy[Any], Training]:
+    """The method with its hyper-parameters, and the training settings. Raises PublicError if either is invalid."""
+    try:
+        strategy = _strategy.validate_python(work.strategy)
+        training = Training.model_validate(work.training)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        problem = f"the order's {error.title} is not valid: {key}: {first['msg']}"
+        raise PublicError(problem) from None
+    return strategy, training
+
+
+def _job(work: Work, client: str, models: Sequence[Vector], training: Training) -> Job:
+    return Job(
         phase=work.phase,
         round=work.round,
         client=client,
@@ -121,137 +181,73 @@ def execute_order(
         layout=Layout.from_wire(work.layout),
         training=training,
     )
-    began = clock()
-    match work.phase:
+
+
+def _run_phase(
+    strategy: Strategy[Any],
+    job: Job,
+    local: Local,
+    client_state: ClientState,
+    work: Work,
+    noise: Noise | None,
+) -> tuple[Report, ClientState]:
+    match job.phase:
         case "moments":
-            report, kept = _moments(local), client_state
+            return _moments(local), client_state
         case "evaluate":
-            report, kept = (
-                _evaluate(strategy, job, local, client_state, work.evaluation),
-                client_state,
-            )
-        case _:
-            report, kept = _train(strategy, job, local, client_state, work.evaluation)
-            report = _hidden(strategy, job, report, work, noise or Noise.secret())
-            report, kept = _accounted(local, report, kept)
-    seconds = clock() - began
-    vectors, owed = _encode(report, job, work, client_state)
-    loss = _finite(report.loss, client)
-    content = ReportContent(
-        run=order.run,
-        step=order.step,
-        client=client,
-        examples=report.examples,
-        steps=report.steps,
-        loss=loss,
-        numbers=_plain(report.numbers),
-        seconds=seconds,
-        vectors=vectors,
-    )
-    return content, {**kept, **owed} if owed else kept
+            report = _evaluate(strategy, job, local, client_state, work.evaluation)
+            return report, client_state
+    track = bool(work.evaluation.get("track"))
+    report, state = _train(strategy, job, local, client_state, track=track)
+    report = _with_signature_noise(strategy, job, report, work, noise or Noise.secret())
+    return _with_privacy_account(local, report, state)
 
 
-def settings_of(work: Work) -> tuple[Strategy[Any], Training]:
-    """The method with its hyper-parameters, and how it trains. PublicError where either is none of ours."""
-    try:
-        return _strategy.validate_python(work.strategy), Training.model_validate(work.training)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise PublicError(
-            f"the order's {error.title} is not valid: {where}: {first['msg']}"
-        ) from None
-
-
-def encode_model(
-    vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator
-) -> bytes:
-    """A model (d,), or a part of one, as the bytes that the parts of a model topic make."""
-    encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
-    return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
-
-
-def decode_model(content: bytes, layout: Layout) -> Vector:
-    """The model (d,) in a content, or the part of one that a method sends: which, its client half knows.
-
-    Raises DecodeError for another layout, for more values than the layout has, and for anything else that is wrong.
-    """
-    message = ModelContent.from_bytes(content)
-    if message.layout != layout.digest:
-        raise DecodeError(
-            "layout", f"the model has layout {message.layout}, the order names {layout.digest}"
-        )
-    return decode(message.vector, length=-layout.size)
-
-
-def _hidden(strategy: Strategy[Any], job: Job, report: Report, work: Work, noise: Noise) -> Report:
-    """The report with noise on its signature, where it is one and the order asks for it."""
-    settings = AgentPrivacy.from_wire(work.privacy).signatures
-    if settings is None or job.phase not in strategy.signature_phases:
-        return report
-    framed = strategy.framed(job, report)
-    [(name, vector)] = framed.vectors.items()
-    base = strategy.signature_base(job, vector)
-    hidden = noised(vector, base, settings, noise)
-    return replace(
-        framed, vectors={name: hidden}, steps=0, loss=0.0
-    )  # a loss is a figure of the data too
-
-
-def _accounted(local: Local, report: Report, kept: ClientState) -> tuple[Report, ClientState]:
-    """After DP-SGD: the report says what it has cost, and nothing of the data but the model; the client state keeps the account."""
-    if not isinstance(local, Private) or local.ledger is None:
-        return report, kept
-    numbers = {LOCAL: local.spent()}
-    return replace(report, numbers=numbers, steps=0, loss=0.0), {
-        **kept,
-        PRIVACY_LEDGER: local.ledger,
-    }
+# -- phases of the strategy --------------------------------------------------------------------------------------------
 
 
 class _TrainingRecorder:
-    """A `Local` that remembers where its latest local training ended; everything else it passes on."""
+    """A `Local` that remembers the result of its latest local training and passes every call on."""
 
     def __init__(self, local: Local) -> None:
         self._local = local
-        self.trained: Vector | None = None
+        self.trained: Vector | None = None  # (d,); None before the first training
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._local, name)
 
     def train(self, start: Vector, *arguments: Any, **options: Any) -> TrainingResult:
-        done = self._local.train(start, *arguments, **options)
-        self.trained = done.end
-        return done
+        result = self._local.train(start, *arguments, **options)
+        self.trained = result.end
+        return result
 
 
 def _train(
-    strategy: Strategy[Any],
-    job: Job,
-    local: Local,
-    client_state: ClientState,
-    evaluation: Mapping[str, Any],
+    strategy: Strategy[Any], job: Job, local: Local, before: ClientState, *, track: bool
 ) -> tuple[Report, ClientState]:
-    own = {key: value for key, value in client_state.items() if not key.startswith(ERROR_FEEDBACK)}
+    """The strategy's own work, and the model for mode E-last. `track`: measure that model too."""
+    visible = _without_error_feedback(before)
     recorder = _TrainingRecorder(local)
-    report, kept = strategy.work(job, cast(Local, recorder), own)
-    if kept is own:
-        kept = client_state
-    set_by_strategy = kept.get(LAST_MODEL) is not client_state.get(LAST_MODEL)
+    report, state = strategy.work(job, cast(Local, recorder), visible)
+    if state is visible:
+        state = before  # nothing changed: keep the object, so that nothing is stored again
+    set_by_strategy = state.get(LAST_MODEL) is not before.get(LAST_MODEL)
     trained = _trained_model(job, report, recorder)
     if trained is not None and not set_by_strategy:
-        kept = {**kept, LAST_MODEL: trained}
-    if evaluation.get("track") and kept.get(LAST_MODEL) is not client_state.get(LAST_MODEL):
-        track = _measure(((1.0, kept[LAST_MODEL]),), local)
-        report = replace(report, numbers={**report.numbers, "track": track})
-    return report, _with_owed(kept, client_state)
+        state = {**state, LAST_MODEL: trained}
+    has_trained = state.get(LAST_MODEL) is not before.get(LAST_MODEL)
+    if track and has_trained:
+        figures = _measure(((1.0, state[LAST_MODEL]),), local)
+        report = replace(report, numbers={**report.numbers, "track": figures})
+    return report, _with_error_feedback(state, before)
 
 
 def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vector | None:
-    """The whole model (d,) that a phase's local training made, whatever the phase is called; None if it trained none.
+    """The whole model (d,) that a phase's local training produced; None if it trained none.
 
-    A whole model in the report comes first: who trains several models (Ditto) sends the one that stands for the phase,
-    and who steps by hand (Per-FedAvg) calls no `train`. A signature is a part of the model: there the training counts.
+    A whole model in the report comes first: a method that trains several models (Ditto) sends the one that stands for
+    the phase, and a method that makes its own steps (Per-FedAvg) never calls `train`. A signature is only a part of a
+    model; then the latest training counts.
     """
     sent = report.vectors.get(MODEL)
     if sent is not None and sent.size == job.layout.size:
@@ -259,23 +255,57 @@ def _trained_model(job: Job, report: Report, recorder: _TrainingRecorder) -> Vec
     return recorder.trained
 
 
-def _with_owed(kept: ClientState, before: ClientState) -> ClientState:
-    """What a codec owes for a vector that this phase does not send stays owed."""
-    owed = {
-        key: value
-        for key, value in before.items()
-        if key.startswith(ERROR_FEEDBACK) and key not in kept
-    }
-    return {**kept, **owed} if owed else kept
+def _without_error_feedback(state: ClientState) -> ClientState:
+    return {key: value for key, value in state.items() if not key.startswith(ERROR_FEEDBACK)}
+
+
+def _with_error_feedback(state: ClientState, before: ClientState) -> ClientState:
+    """Keep what is still unsent of vectors that this phase does not send."""
+    unsent = {}
+    for key, value in before.items():
+        if key.startswith(ERROR_FEEDBACK) and key not in state:
+            unsent[key] = value
+    if not unsent:
+        return state
+    return {**state, **unsent}
+
+
+def _with_signature_noise(
+    strategy: Strategy[Any], job: Job, report: Report, work: Work, noise: Noise
+) -> Report:
+    """The report with noise on its signature, if it is one and the order asks for noise."""
+    settings = AgentPrivacy.from_wire(work.privacy).signatures
+    if settings is None or job.phase not in strategy.signature_phases:
+        return report
+    framed = strategy.framed(job, report)
+    [(name, vector)] = framed.vectors.items()
+    base = strategy.signature_base(job, vector)
+    signature = noised(vector, base, settings, noise)
+    # the number of steps and the loss depend on the data too, and have no noise: they are not sent
+    return replace(framed, vectors={name: signature}, steps=0, loss=0.0)
+
+
+def _with_privacy_account(
+    local: Local, report: Report, state: ClientState
+) -> tuple[Report, ClientState]:
+    """After DP-SGD, report epsilon and nothing else about the data, and store the ledger."""
+    if not isinstance(local, Private) or local.ledger is None:
+        return report, state
+    numbers = {LOCAL: local.spent()}
+    private_report = replace(report, numbers=numbers, steps=0, loss=0.0)
+    return private_report, {**state, PRIVACY_LEDGER: local.ledger}
+
+
+# -- phases of the run -------------------------------------------------------------------------------------------------
 
 
 def _moments(local: Local) -> Report:
+    """Sums per channel, from which the coordinator makes the means and deviations of the whole fleet."""
     if not isinstance(local, Measured):
         raise PublicError("federated standardisation needs features that can be summed per channel")
     sums = local.moments()
-    return Report(
-        {}, local.examples, {"count": sums.count, "sum": sums.total, "square": sums.square}
-    )
+    numbers = {"count": sums.count, "sum": sums.total, "square": sums.square}
+    return Report({}, local.examples, numbers)
 
 
 def _evaluate(
@@ -285,79 +315,97 @@ def _evaluate(
     client_state: ClientState,
     evaluation: Mapping[str, Any],
 ) -> Report:
-    """Modes E-server, E-tuned and E-last."""
-    own = {key: value for key, value in client_state.items() if not key.startswith(ERROR_FEEDBACK)}
-    mixture = strategy.personal(job, local, own)
+    """Figures in the modes E-server, E-tuned and E-last."""
+    mixture = strategy.personal(job, local, _without_error_feedback(client_state))
     numbers = {"server": _measure(mixture, local)}
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
-        tuned = tuple((weight, local.train(model, epochs=epochs).end) for weight, model in mixture)
-        numbers["tuned"] = _measure(tuned, local)
+        tuned = []
+        for weight, model in mixture:
+            result = local.train(model, epochs=epochs)
+            tuned.append((weight, result.end))
+        numbers["tuned"] = _measure(tuple(tuned), local)
     if LAST_MODEL in client_state:
         numbers["last"] = _measure(((1.0, client_state[LAST_MODEL]),), local)
     return Report({}, local.examples, numbers)
 
 
-def _measure(mixture: Mixture, local: Local) -> dict[str, Any]:
-    """Test figures of a mixture: correct, n, accuracy, f1 and loss, or mse and loss for a regression task."""
+def _measure(mixture: Mixture, local: Local) -> Figures:
+    """Test figures of a mixture of models; only {"n": 0} without test data."""
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}
-    if truth.dtype.kind == "f":
-        values = _mix(
-            [(weight, local.predict(model, "test").astype(np.float64)) for weight, model in mixture]
+    weights = [weight for weight, _ in mixture]
+    outputs = [local.predict(model, "test") for _, model in mixture]
+    is_regression = truth.dtype.kind == "f"
+    if is_regression:
+        values = [output.astype(np.float64) for output in outputs]
+        return regression_figures(truth, weighted_mean(weights, values))
+    probabilities = [softmax(output) for output in outputs]
+    return classification_figures(truth, weighted_mean(weights, probabilities))
+
+
+# -- onto the wire -----------------------------------------------------------------------------------------------------
+
+
+def encode_model(
+    vector: Vector, layout_digest: str, codec: Codec, rng: np.random.Generator
+) -> bytes:
+    """A model (d,), or a part of one, as the content of a model topic."""
+    encoded, _ = encode(vector, codec, base=None, base_digest=b"", error=None, rng=rng)
+    return ModelContent(layout=layout_digest, vector=encoded).to_bytes()
+
+
+def decode_model(content: bytes, layout: Layout) -> Vector:
+    """The model (d,) in the content of a model topic, or the part of one that a method sends.
+
+    Raises:
+        DecodeError: the content has another layout or more values than the layout, or is damaged.
+    """
+    message = ModelContent.from_bytes(content)
+    if message.layout != layout.digest:
+        raise DecodeError(
+            "layout", f"the model has layout {message.layout}, expected {layout.digest}"
         )
-        mse = float(np.mean((values[:, 0] - truth) ** 2))
-        return {"n": len(truth), "mse": mse, "loss": mse}
-    chances = _mix([(weight, _softmax(local.predict(model, "test"))) for weight, model in mixture])
-    guesses = chances.argmax(axis=1)
-    own = np.maximum(chances[np.arange(len(truth)), truth], np.finfo(np.float64).tiny)
-    return {
-        "n": len(truth),
-        "correct": int(np.count_nonzero(guesses == truth)),
-        "accuracy": accuracy(truth, guesses),
-        "f1": macro_f1(truth, guesses),
-        "loss": float(-np.mean(np.log(own))),
-    }
+    return decode(message.vector, length=-layout.size)
 
 
-def _mix(parts: Sequence[tuple[float, npt.NDArray[np.float64]]]) -> npt.NDArray[np.float64]:
-    total = math.fsum(weight for weight, _ in parts)
-    return sum((weight / total * values for weight, values in parts), np.zeros_like(parts[0][1]))
-
-
-def _softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    powers = np.exp(shifted)
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
-
-
-def _encode(
+def _encode_vectors(
     report: Report, job: Job, work: Work, client_state: ClientState
 ) -> tuple[dict[str, Encoded], dict[str, Vector]]:
+    """The encoded vectors by name, and what topk has not sent of them, by key of the client state."""
     codec = Codec.from_wire(work.codec)
     vectors: dict[str, Encoded] = {}
-    owed: dict[str, Vector] = {}
+    unsent: dict[str, Vector] = {}
     for name, vector in sorted(report.vectors.items()):
-        index = report.bases.get(name)
-        base, base_digest = (
-            (None, b"") if index is None else (job.models[index], work.models[index].digest)
-        )
-        rng = generator(work.seed, "codec", job.client, work.round, work.phase, name)
-        error = client_state.get(ERROR_FEEDBACK + name)
         if not np.isfinite(vector).all():
             raise PublicError(
                 f"{job.client}: the training diverged: {name!r} is not finite; lower training.lr"
             )
+        key = ERROR_FEEDBACK + name
+        base, base_digest = _base_of(report, name, job, work)
         vectors[name], left = encode(
-            vector, codec, base=base, base_digest=base_digest, error=error, rng=rng
+            vector,
+            codec,
+            base=base,
+            base_digest=base_digest,
+            error=client_state.get(key),
+            rng=generator(work.seed, "codec", job.client, work.round, work.phase, name),
         )
         if left is not None:
-            owed[ERROR_FEEDBACK + name] = left
-    return vectors, owed
+            unsent[key] = left
+    return vectors, unsent
 
 
-def _finite(loss: float, client: str) -> float:
+def _base_of(report: Report, name: str, job: Job, work: Work) -> tuple[Vector | None, bytes]:
+    """The model that a reported vector may be a difference to, and its digest."""
+    index = report.bases.get(name)
+    if index is None:
+        return None, b""
+    return job.models[index], work.models[index].digest
+
+
+def _finite_loss(loss: float, client: str) -> float:
     if not math.isfinite(loss):
         raise PublicError(
             f"{client}: the training diverged: its mean loss is {loss}; lower training.lr"
@@ -366,7 +414,7 @@ def _finite(loss: float, client: str) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """Numpy's numbers and arrays as Python's, which is what the wire takes."""
+    """Numpy's numbers and arrays as Python's own, which msgpack accepts."""
     match value:
         case np.ndarray() | np.generic():
             return value.tolist()
