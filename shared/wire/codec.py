@@ -1,23 +1,23 @@
 """One vector to bytes and back, in one of five ways; each may carry the vector or its difference to a base.
 
-| codec      | bytes per value | what it keeps |
-|------------|-----------------|---------------|
-| `float32`  | 4               | everything |
-| `float16`  | 2               | 11 significant bits, beyond ±65 504 the largest value |
+| codec      | bytes per value | precision |
+|------------|-----------------|-----------|
+| `float32`  | 4               | exact |
+| `float16`  | 2               | 11 significant bits; beyond ±65 504 the largest value |
 | `bfloat16` | 2               | 8 significant bits, the range of float32 |
-| `int8`     | 1 + 4 per block | a step of (largest absolute value of the block) / 127, rounded at random without bias |
-| `topk`     | 8 per kept one  | the largest `keep` share of a difference; the rest waits in the error for the next time |
+| `int8`     | 1 + 4 per block | steps of (largest absolute value of the block) / 127, rounded at random without bias |
+| `topk`     | 8 per kept one  | the largest `keep` share of a difference; the rest is added to the next difference |
 
-Everything is little-endian. int8 follows Alistarh et al. 2017 (QSGD: stochastic rounding, scale per bucket), topk with
-error feedback Stich et al. 2018 (Sparsified SGD with Memory), algorithm 1.
+Everything is little-endian. int8 follows Alistarh et al. 2017 (QSGD: stochastic rounding, one scale per bucket), topk
+with error feedback Stich et al. 2018 (Sparsified SGD with Memory), algorithm 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,53 +25,71 @@ from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from covey.shared.errors import DecodeError
-from covey.shared.numerics.vectors import BLOCK, Vector, blocks
+from covey.shared.numerics.vectors import Vector, blocks
+from covey.shared.wire import number_formats
 from covey.shared.wire.messages import Encoded
+from covey.shared.wire.number_formats import FLOAT32
 
 Name = Literal["float32", "float16", "bfloat16", "int8", "topk"]
 Bases = Callable[[bytes], Vector]
 
-LARGEST_FLOAT16 = np.float32(65504)
-LARGEST_BFLOAT16 = np.uint32(0x7F7F0000).view(np.float32)
-LARGEST_SCALE = np.nextafter(
-    np.finfo(np.float32).max / np.float32(127), np.float32(0)
-)  # 127 times it is finite
+Block = Annotated[int, Field(ge=8, le=1 << 20)]
+Keep = Annotated[float, Field(gt=0, le=1)]
+Positions = npt.NDArray[np.intp]
+Generator = np.random.Generator
+Reader = Callable[[Encoded], Vector]
+
+MAX_DETAIL = 200  # characters of a refusal
+UINT32 = np.dtype("<u4")
+
+
+class PayloadBytes(NamedTuple):
+    """Bytes of the three fields of an encoded vector."""
+
+    data: int
+    scale: int = 0
+    index: int = 0
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Codec:
-    """Which codec, and its options: `block` values per scale of int8, `keep` the share that topk sends."""
+    """Which codec, and its options."""
 
     name: Name = "float32"
-    delta: bool = False
-    block: Annotated[int, Field(ge=8, le=1 << 20)] = 256
-    keep: Annotated[float, Field(gt=0, le=1)] = 0.01
+    delta: bool = False  # send the difference to a base, where there is one
+    block: Block = 256  # int8: values per scale
+    keep: Keep = 0.01  # topk: share of the values that is sent
 
     def to_wire(self) -> dict[str, Any]:
+        """The four fields as plain data."""
         return asdict(self)
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Codec:
-        """DecodeError("codec") for anything but the four fields."""
+        """The codec of an order. Raises DecodeError("codec") for anything but the four fields."""
         try:
             return cls(**wire)
         except (ValidationError, TypeError) as error:
-            raise DecodeError("codec", str(error).replace("\n", " ")[:200]) from None
+            detail = str(error).replace("\n", " ")
+            raise DecodeError("codec", detail[:MAX_DETAIL]) from None
 
     def kept(self, length: int) -> int:
         """How many values of a difference (length,) topk sends: at least one, if there is one."""
-        return min(length, max(1, math.ceil(self.keep * length)))
+        count = math.ceil(self.keep * length)
+        return min(length, max(1, count))
 
-    def payload_bytes(self, length: int, based: bool) -> tuple[int, int, int]:
-        """Bytes of `data`, `scale` and `index` of an encoded vector (length,); `based`: it has a base."""
+    def payload_bytes(self, length: int, based: bool) -> PayloadBytes:
+        """The size of an encoded vector (length,). `based`: the vector has a base."""
         match self.name:
             case "topk" if based and self.delta:
-                return 4 * self.kept(length), 0, 4 * self.kept(length)
+                count = self.kept(length)
+                return PayloadBytes(4 * count, index=4 * count)
             case "int8":
-                return length, 4 * _block_count(length, self.block), 0
+                scales = number_formats.block_count(length, self.block)
+                return PayloadBytes(length, scale=4 * scales)
             case "float16" | "bfloat16":
-                return 2 * length, 0, 0
-        return 4 * length, 0, 0
+                return PayloadBytes(2 * length)
+        return PayloadBytes(4 * length)
 
 
 def encode(
@@ -81,42 +99,62 @@ def encode(
     base: Vector | None = None,
     base_digest: bytes = b"",
     error: Vector | None = None,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> tuple[Encoded, Vector | None]:
-    """The encoded vector (d,), and what topk left out (d,), to be passed as `error` next time (else None).
+    """Encode a vector, or its difference to a base if `codec.delta` is set and a base is given.
 
-    The difference to `base` (d,) is sent where `codec.delta` is set and a base is given. A vector without a base
-    goes as float32 under topk: of a signature or a gradient that is sent once, nothing may be left for later.
-    `rng` is drawn from by int8 alone. Raises ValueError for a vector, difference or sum that is not finite, for
-    lengths that differ, and for a base without a digest.
+    Under topk a vector without a base is sent as float32: a signature or a gradient is sent once, so nothing of it may
+    be left for the next time.
+
+    Args:
+        vector: float32 (d,).
+        codec: the codec and its options.
+        base: the model (d,) that the vector is a difference to.
+        base_digest: the digest of the base.
+        error: (d,), what topk did not send the last time.
+        rng: only int8 draws from it.
+
+    Returns:
+        The encoded vector, and under topk what was not sent (d,), to be given as `error` the next time; else None.
+
+    Raises:
+        ValueError: the vector, the difference or a sum is not finite; lengths differ; or a base has no digest.
     """
     if base is None or not codec.delta:
         name = "float32" if codec.name == "topk" else codec.name
-        return _dense(_checked(vector), name, codec.block, b"", rng), None
+        values = _finite(vector)
+        encoded = _encode_dense(values, name, codec.block, b"", rng)
+        return encoded, None
     if not base_digest:
         raise ValueError("a difference needs the digest of its base")
     values = _difference(vector, base)
     if codec.name == "topk":
-        return _top(values, codec, base_digest, error)
-    return _dense(values, codec.name, codec.block, base_digest, rng), None
+        return _encode_topk(values, codec, base_digest, error)
+    encoded = _encode_dense(values, codec.name, codec.block, base_digest, rng)
+    return encoded, None
 
 
 def decode(encoded: Encoded, *, length: int, bases: Bases | None = None) -> Vector:
-    """The vector, finite float32, (length,), or for a negative `length` -n any length up to n.
+    """The vector that `encode` got, as far as the codec keeps it.
 
-    `bases` finds the model (d,) with a digest, or raises LookupError. Raises DecodeError and nothing else: "unknown
-    codec", "wrong length", "bad scale", "bad index", "no base", "wrong base", "not finite". The result may be read-only.
+    Args:
+        encoded: from the network.
+        length: the expected number of values; -n: any number up to n.
+        bases: finds the model (d,) with a digest, or raises LookupError.
+
+    Returns:
+        Finite float32 (length,). It may be read-only.
+
+    Raises:
+        DecodeError: and nothing else, for one of the reasons "unknown codec", "wrong length", "bad scale",
+            "bad index", "no base", "wrong base", "not finite".
     """
-    if encoded.length != length if length >= 0 else encoded.length > -length:
-        raise DecodeError(
-            "wrong length",
-            f"{encoded.length} values, want {length if length >= 0 else f'<= {-length}'}",
-        )
+    _check_length(encoded.length, length)
     reader = _READERS.get(encoded.codec)
     if reader is None:
         raise DecodeError("unknown codec", encoded.codec)
     if encoded.codec == "topk" and not encoded.base:
-        raise DecodeError("no base", "topk is for differences alone")
+        raise DecodeError("no base", "topk carries differences only")
     base = _find(bases, encoded) if encoded.base else None
     values = reader(encoded)
     if base is not None:
@@ -126,119 +164,121 @@ def decode(encoded: Encoded, *, length: int, bases: Bases | None = None) -> Vect
     return values
 
 
+def _check_length(seen: int, length: int) -> None:
+    if length >= 0 and seen != length:
+        raise DecodeError("wrong length", f"{seen} values, expected {length}")
+    if length < 0 and seen > -length:
+        raise DecodeError("wrong length", f"{seen} values, expected at most {-length}")
+
+
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def _dense(values: Vector, name: str, block: int, base: bytes, rng: np.random.Generator) -> Encoded:
+def _encode_dense(
+    values: Vector, name: str, block: int, base_digest: bytes, rng: Generator
+) -> Encoded:
+    """All values (d,), by any codec except topk."""
     scale = b""
     match name:
         case "float32":
-            data = values.astype("<f4", copy=False).tobytes()
+            data = values.astype(FLOAT32, copy=False).tobytes()
         case "float16":
-            data = b"".join(
-                np.clip(values[span], -LARGEST_FLOAT16, LARGEST_FLOAT16).astype("<f2").tobytes()
-                for span in blocks(values.size)
-            )
+            data = number_formats.to_float16(values)
         case "bfloat16":
-            data = b"".join(_to_bfloat16(values[span]).tobytes() for span in blocks(values.size))
+            data = number_formats.to_bfloat16(values)
         case _:
-            data, scale = _to_int8(values, block, rng)
-    return Encoded(codec=name, length=values.size, base=base, data=data, scale=scale)
-
-
-def _to_bfloat16(values: Vector) -> npt.NDArray[np.uint16]:
-    """Round to nearest, ties to even, on the bits: adding 0x7fff plus the lowest kept bit carries exactly then."""
-    bits = np.clip(values, -LARGEST_BFLOAT16, LARGEST_BFLOAT16).view(np.uint32)
-    return (
-        (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    ).astype("<u2")
-
-
-def _block_count(length: int, block: int) -> int:
-    return -(-length // block)
-
-
-def _spans(length: int, block: int) -> Iterator[slice]:
-    """Slices of whole blocks, about BLOCK values each."""
-    return blocks(length, block * max(1, BLOCK // block))
-
-
-def _to_int8(values: Vector, block: int, rng: np.random.Generator) -> tuple[bytes, bytes]:
-    """Blocks as for parts: the count says the length, ceil(d / count), so that no header is needed."""
-    count = _block_count(values.size, block)
-    block = _block_count(values.size, count) if count else 1
-    data, scales = [], []
-    for span in _spans(values.size, block):
-        chunk = values[span]
-        peak = np.maximum.reduceat(np.abs(chunk), np.arange(0, chunk.size, block))
-        scale = np.minimum(peak / np.float32(127), LARGEST_SCALE)
-        each = np.repeat(scale, block)[: chunk.size]
-        steps = np.divide(
-            chunk, each, out=np.zeros_like(chunk), where=each > 0
-        )  # a block of zeros has no scale
-        steps = np.floor(steps + rng.random(chunk.size, dtype=np.float32))
-        data.append(np.clip(steps, -127, 127).astype(np.int8).tobytes())
-        scales.append(scale.astype("<f4").tobytes())
-    return b"".join(data), b"".join(scales)
-
-
-def _top(values: Vector, codec: Codec, base: bytes, error: Vector | None) -> tuple[Encoded, Vector]:
-    """Values (d,) are changed in place: what is left of them is the error to keep."""
-    if error is not None:
-        if error.shape != values.shape:
-            raise ValueError(f"the kept error has shape {error.shape}, the vector {values.shape}")
-        with np.errstate(over="ignore"):
-            values += error
-        _checked(values)
-    index = _largest(values, codec.kept(values.size))
-    sent = values[index].astype("<f4")
-    values[index] = 0
-    positions = index.astype("<u4").tobytes()
+            data, scale = number_formats.to_int8(values, block, rng)
     return Encoded(
-        codec="topk", length=values.size, base=base, data=sent.tobytes(), index=positions
-    ), values
+        codec=name,
+        length=values.size,
+        base=base_digest,
+        data=data,
+        scale=scale,
+    )
 
 
-def _largest(values: Vector, count: int) -> npt.NDArray[np.intp]:
+def _encode_topk(
+    values: Vector, codec: Codec, base_digest: bytes, error: Vector | None
+) -> tuple[Encoded, Vector]:
+    """The largest values (d,) are sent. `values` is changed in place: the rest of it is the error to keep."""
+    if error is not None:
+        _add_error(values, error)
+    count = codec.kept(values.size)
+    index = _largest(values, count)
+    positions = index.astype(UINT32)
+    sent = values[index].astype(FLOAT32)
+    values[index] = 0
+    encoded = Encoded(
+        codec="topk",
+        length=values.size,
+        base=base_digest,
+        data=sent.tobytes(),
+        index=positions.tobytes(),
+    )
+    return encoded, values
+
+
+def _add_error(values: Vector, error: Vector) -> None:
+    if error.shape != values.shape:
+        raise ValueError(f"the kept error has shape {error.shape}, the vector {values.shape}")
+    with np.errstate(over="ignore"):
+        values += error
+    _finite(values)
+
+
+def _largest(values: Vector, count: int) -> Positions:
     """Ascending positions of the `count` largest absolute values (d,); of equal ones the first."""
     if not count:
         return np.empty(0, np.intp)
+    smallest_kept = values.size - count
     magnitude = np.abs(values)
-    magnitude.partition(values.size - count)
-    threshold = magnitude[values.size - count]
-    np.abs(values, out=magnitude)
+    magnitude.partition(smallest_kept)
+    threshold = magnitude[smallest_kept]
+    np.abs(values, out=magnitude)  # `partition` has changed the order
     above = np.flatnonzero(magnitude > threshold)
-    equal = np.flatnonzero(magnitude == threshold)[: count - above.size]
-    return np.sort(np.concatenate([above, equal]))
+    equal = np.flatnonzero(magnitude == threshold)
+    first_equal = equal[: count - above.size]
+    found = np.concatenate([above, first_equal])
+    return np.sort(found)
 
 
 def _difference(vector: Vector, base: Vector) -> Vector:
     if vector.shape != base.shape:
         raise ValueError(f"the vector has shape {vector.shape}, its base {base.shape}")
     with np.errstate(over="ignore", invalid="ignore"):
-        return _checked(vector - base)
+        difference = vector - base
+    return _finite(difference)
 
 
-def _checked(values: Vector) -> Vector:
+def _finite(values: Vector) -> Vector:
+    """The values themselves. Raises ValueError unless all are finite."""
     if not _is_finite(values):
         raise ValueError("the vector holds NaN or infinity")
     return values
 
 
 def _is_finite(values: Vector) -> bool:
-    return all(bool(np.isfinite(values[span]).all()) for span in blocks(values.size))
+    """Block by block, because the result of `isfinite` takes memory too."""
+    for span in blocks(values.size):
+        is_finite = np.isfinite(values[span])
+        if not is_finite.all():
+            return False
+    return True
 
 
 # -- decoding ----------------------------------------------------------------------------------------------------------
 
 
 def _find(bases: Bases | None, encoded: Encoded) -> Vector:
+    """The base (d,) of a difference. Raises DecodeError "no base" or "wrong base"."""
+    digest = encoded.base.hex()
+    missing = DecodeError("no base", f"the model {digest} is not here")
+    if bases is None:
+        raise missing
     try:
-        base = bases(encoded.base) if bases is not None else None
+        base = bases(encoded.base)
     except LookupError:
-        base = None
-    if base is None:
-        raise DecodeError("no base", f"the model {encoded.base.hex()} is not here")
+        raise missing from None
     if base.shape != (encoded.length,):
         raise DecodeError(
             "wrong base", f"{encoded.length} values against a base of shape {base.shape}"
@@ -252,61 +292,57 @@ def _sum(values: Vector, base: Vector) -> Vector:
 
 
 def _expect(encoded: Encoded, data: int, scale: int = 0, index: int = 0) -> None:
-    seen = (len(encoded.data), len(encoded.scale), len(encoded.index))
-    if seen != (data, scale, index):
+    """Raises DecodeError "wrong length" unless the three fields have these sizes in bytes."""
+    seen = PayloadBytes(len(encoded.data), len(encoded.scale), len(encoded.index))
+    expected = PayloadBytes(data, scale, index)
+    if seen != expected:
         raise DecodeError(
-            "wrong length", f"{seen} bytes of data, scale, index, want {(data, scale, index)}"
+            "wrong length",
+            f"{tuple(seen)} bytes of data, scale and index, expected {tuple(expected)}",
         )
 
 
 def _from_float32(encoded: Encoded) -> Vector:
     _expect(encoded, 4 * encoded.length)
-    return np.frombuffer(encoded.data, "<f4").astype(np.float32, copy=False)
+    values = np.frombuffer(encoded.data, FLOAT32)
+    return values.astype(np.float32, copy=False)
 
 
 def _from_float16(encoded: Encoded) -> Vector:
     _expect(encoded, 2 * encoded.length)
-    return np.frombuffer(encoded.data, "<f2").astype(np.float32)
+    return number_formats.from_float16(encoded.data)
 
 
 def _from_bfloat16(encoded: Encoded) -> Vector:
     _expect(encoded, 2 * encoded.length)
-    bits = np.frombuffer(encoded.data, "<u2").astype(np.uint32)
-    bits <<= np.uint32(16)
-    return bits.view(np.float32)
+    return number_formats.from_bfloat16(encoded.data)
 
 
 def _from_int8(encoded: Encoded) -> Vector:
-    length, count = encoded.length, len(encoded.scale) // 4
-    _expect(encoded, length, 4 * count)
-    block = _block_count(length, count) if count else 1
-    if not block or _block_count(length, block) != count:  # a vector of no values has no scale
-        raise DecodeError(
-            "bad scale", f"{count} scales do not cut {length} values into equal blocks"
-        )
-    scale = np.frombuffer(encoded.scale, "<f4")
-    if not (np.isfinite(scale).all() and (scale >= 0).all()):
-        raise DecodeError("bad scale", "a scale is negative or not finite")
-    values = np.frombuffer(encoded.data, np.int8).astype(np.float32)
-    with np.errstate(over="ignore"):
-        for span in _spans(length, block):
-            own = scale[span.start // block : -(-span.stop // block)]
-            values[span] *= np.repeat(own, block)[: span.stop - span.start]
-    return values
+    count = len(encoded.scale) // 4
+    _expect(encoded, encoded.length, scale=4 * count)
+    try:
+        scale = number_formats.scales_of(encoded.scale, encoded.length)
+    except ValueError as error:
+        raise DecodeError("bad scale", str(error)) from None
+    return number_formats.from_int8(encoded.data, scale)
 
 
 def _from_topk(encoded: Encoded) -> Vector:
     count = len(encoded.data) // 4
-    _expect(encoded, 4 * count, 0, 4 * count)
-    index = np.frombuffer(encoded.index, "<u4")
-    if count and (index[-1] >= encoded.length or not (index[1:] > index[:-1]).all()):
-        raise DecodeError("bad index", f"positions must ascend and lie below {encoded.length}")
+    _expect(encoded, data=4 * count, index=4 * count)
+    index = np.frombuffer(encoded.index, UINT32)
+    if count:
+        ascends = index[1:] > index[:-1]
+        within = index[-1] < encoded.length
+        if not (ascends.all() and within):
+            raise DecodeError("bad index", f"positions must ascend and lie below {encoded.length}")
     values = np.zeros(encoded.length, np.float32)
-    values[index] = np.frombuffer(encoded.data, "<f4")
+    values[index] = np.frombuffer(encoded.data, FLOAT32)
     return values
 
 
-_READERS: dict[str, Callable[[Encoded], Vector]] = {
+_READERS: dict[str, Reader] = {
     "float32": _from_float32,
     "float16": _from_float16,
     "bfloat16": _from_bfloat16,

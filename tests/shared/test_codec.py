@@ -9,8 +9,9 @@ from hypothesis.extra import numpy as hnp
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import BLOCK, Vector
 from covey.shared.scenario.wire import Wire
-from covey.shared.wire.codec import LARGEST_BFLOAT16, Codec, Name, decode, encode
+from covey.shared.wire.codec import Codec, Name, decode, encode
 from covey.shared.wire.messages import DIGEST_BYTES, Encoded
+from covey.shared.wire.number_formats import MAX_BFLOAT16
 
 NAMES: tuple[Name, ...] = ("float32", "float16", "bfloat16", "int8", "topk")
 DIGEST = b"b" * DIGEST_BYTES
@@ -106,8 +107,8 @@ def test_values_beyond_the_range_of_a_short_float_become_its_largest() -> None:
     largest = vector(3.4028235e38, -3.4028235e38)
     assert there_and_back(largest, Codec("float16")).tolist() == [65504, -65504]
     assert there_and_back(largest, Codec("bfloat16")).tolist() == [
-        LARGEST_BFLOAT16,
-        -LARGEST_BFLOAT16,
+        MAX_BFLOAT16,
+        -MAX_BFLOAT16,
     ]
 
 
