@@ -46,9 +46,9 @@ UINT32 = np.dtype("<u4")
 class PayloadBytes(NamedTuple):
     """Bytes of the three fields of an encoded vector."""
 
-    data: int
-    scale: int = 0
-    index: int = 0
+    data_bytes: int
+    scale_bytes: int = 0
+    index_bytes: int = 0
 
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
@@ -83,10 +83,10 @@ class Codec:
         match self.name:
             case "topk" if based and self.delta:
                 count = self.kept(length)
-                return PayloadBytes(4 * count, index=4 * count)
+                return PayloadBytes(4 * count, index_bytes=4 * count)
             case "int8":
                 scales = number_formats.block_count(length, self.block)
-                return PayloadBytes(length, scale=4 * scales)
+                return PayloadBytes(length, scale_bytes=4 * scales)
             case "float16" | "bfloat16":
                 return PayloadBytes(2 * length)
         return PayloadBytes(4 * length)

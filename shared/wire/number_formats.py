@@ -186,5 +186,5 @@ def _rounded_steps(chunk: Vector, scale: Vector, rng: Generator) -> Steps:
     np.divide(chunk, scale, out=steps, where=has_scale)
     chance = rng.random(chunk.size, dtype=np.float32)
     whole = np.floor(steps + chance)
-    within = np.clip(whole, -INT8_STEPS, INT8_STEPS)
+    within: Vector = np.clip(whole, -INT8_STEPS, INT8_STEPS)
     return within.astype(np.int8)
