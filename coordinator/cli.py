@@ -263,7 +263,7 @@ def compare(
         connection.tls,
         allowed=AllowedCode.parse(allow),
     )
-    request = command.Wanted(
+    request = command.Request(
         cells or [], known or [], run=run, in_process=in_process, write=run or folder is not None
     )
     done = False

@@ -1,7 +1,8 @@
-"""What `coordinator compare` does: run the cells that are missing, then print and write the tables.
+"""What `coordinator compare` does: run the missing cells, then print and write the tables.
 
-A cell is there when its folder holds a finished run, or when the compare.json of an earlier comparison has its row: so a
-comparison goes on where it stopped on the same machine, and on another one with nothing but that file.
+A cell is finished if its folder holds a finished run, or if the compare.json of an earlier comparison
+has its row. So a comparison continues where it stopped on the same machine, and on another machine with
+nothing but that file.
 """
 
 from __future__ import annotations
@@ -21,19 +22,15 @@ from typing import Any
 from rich.console import Console
 
 from covey.coordinator.commands import run as command
-from covey.coordinator.compare.grid import (
-    Cell,
-    Row,
-    chosen,
-    grid,
+from covey.coordinator.compare.grid import Cell, chosen, grid, section, target_of
+from covey.coordinator.compare.rows import (
+    ComparisonRow,
     judged,
-    no_better,
     row_of,
-    section,
-    summaries,
-    target_of,
     tuning_of,
+    with_same_columns,
 )
+from covey.coordinator.compare.summaries import no_better, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report import display
@@ -50,144 +47,168 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
-Watching = Callable[[Cell], AbstractContextManager[Observer]]
-Known = Mapping[str, Row]  # rows of earlier comparisons, by the cell's name
-Identity = tuple[str, float | None]  # a cell's scenario, as a digest, and its target
-NONE_KNOWN: Known = MappingProxyType({})
+Observing = Callable[[Cell], AbstractContextManager[Observer]]
+KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
+Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target
+NONE_KNOWN: KnownRows = MappingProxyType({})
+TABLE_WIDTH = 160  # columns of text at least, so that no column of a table is lost
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What a comparison is asked for besides its scenario and how its cells run."""
+class Request:
+    """What the command line asks of a comparison, besides its scenario and how its cells run."""
 
-    cells: Sequence[str] = ()  # empty: all
+    cells: Sequence[str] = ()  # names; empty for all
     known: Sequence[Path] = ()  # compare.json files
-    run: bool = True  # what is missing
+    run: bool = True  # run the missing cells
     in_process: bool = False
-    write: bool = True  # the tables, as files
+    write: bool = True  # write the tables to files
 
 
-def compare(scenario: Scenario, options: Options, wanted: Wanted, console: Console | None) -> bool:
-    """Run what is missing, then print the tables, and write them; False where the operator stopped it.
+def compare(
+    scenario: Scenario, options: Options, request: Request, console: Console | None
+) -> bool:
+    """Run the missing cells, then print and write the tables; False if the user stopped it.
 
-    Without a console lines of JSON are printed. Raises UserError, and KeyboardInterrupt where a run without a broker was
-    stopped.
+    Without a console the output is lines of JSON. Raises UserError, and KeyboardInterrupt if a run
+    without a broker is stopped.
     """
-    known = known_rows(scenario, wanted.known)
-    if wanted.known and console is not None:
-        console.print(
-            f"{len(known)} cells are known: those with this scenario and target", highlight=False
-        )
-    watching = _watching(scenario, options.folder, console)
-    if wanted.run and not run_cells(
-        scenario, options, wanted.cells, watching, in_process=wanted.in_process, known=known
-    ):
-        return False
+    known = known_rows(scenario, request.known)
+    if request.known and console is not None:
+        remark = f"{len(known)} cells are known: those with the same scenario and target"
+        console.print(remark, highlight=False)
+    if request.run:
+        observing = _observing(scenario, options.folder, console)
+        in_process = request.in_process
+        if not run_cells(
+            scenario, options, request.cells, observing, in_process=in_process, known=known
+        ):
+            return False
     rows = finished_rows(scenario, options.folder, known)
-    if wanted.write:
+    if request.write:
         write_tables(scenario, options.folder, rows)
     _show(scenario, rows, console)
-    if wanted.write and console is not None:
-        names = "compare.json, .csv, .parquet and .md are in"
-        console.print(f"{names} {options.folder}", highlight=False, soft_wrap=True)
+    if request.write and console is not None:
+        text = f"compare.json, .csv, .parquet and .md are in {options.folder}"
+        console.print(text, highlight=False, soft_wrap=True)
     return True
 
 
-def _watching(scenario: Scenario, out: Path, console: Console | None) -> Watching:
-    def watching(cell: Cell) -> AbstractContextManager[Observer]:
-        def print_notice(notice: Notice) -> None:
+def _observing(scenario: Scenario, out: Path, console: Console | None) -> Observing:
+    """How the run of each cell is shown: lines of JSON, or a progress bar below the cell's name."""
+
+    def observe(cell: Cell) -> AbstractContextManager[Observer]:
+        if console is not None:
+            console.print(f"{cell.name}: {out / cell.folder}", highlight=False, soft_wrap=True)
+            return display.Progressing(console, scenario.rounds.count)
+
+        def print_line(notice: Notice) -> None:
             display.json_line({"cell": cell.name, **notice.to_json()})
 
-        if console is None:
-            return nullcontext(print_notice)
-        console.print(f"{cell.name}: {out / cell.folder}", highlight=False, soft_wrap=True)
-        return display.Progressing(console, scenario.rounds.count)
+        return nullcontext(print_line)
 
-    return watching
+    return observe
 
 
-def _show(scenario: Scenario, rows: Sequence[Row], console: Console | None) -> None:
+def _show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | None) -> None:
     found = summaries(scenario, rows)
     if console is None:
-        display.json_line({"event": "compare", "methods": found})
+        methods = [one.to_json() for one in found]
+        display.json_line({"event": "compare", "methods": methods})
         return
+    width = max(console.width, TABLE_WIDTH)
     for words in tables(scenario, found):
-        console.print(
-            display.words_table(words), width=max(console.width, 160), crop=False
-        )  # no column is lost
+        console.print(display.words_table(words), width=width, crop=False)
     for remark in no_better(scenario, found):
         console.print(remark, style="yellow", highlight=False, markup=False)
 
 
-def known_rows(scenario: Scenario, files: Iterable[Path]) -> Known:
-    """Rows of the cells that these compare.json files and the scenario have in common, the last file first.
+# -- rows of earlier comparisons -----------------------------------------------------------------------------------
 
-    In common are cells that run the very same scenario and count to the same target. Raises UserError where a file is
-    none that a comparison wrote.
+
+def known_rows(scenario: Scenario, files: Iterable[Path]) -> KnownRows:
+    """The rows of these compare.json files for cells of this comparison; the last file wins.
+
+    A row counts if its cell ran the same scenario and counts to the same target. Raises UserError for a
+    file that no comparison wrote.
     """
-    wanted = {cell.name: _identity(scenario, cell) for cell in grid(scenario)}
-    return {
-        name: judged(row, section(scenario))
-        for file in files
-        for name, (identity, row) in _recorded(file).items()
-        if wanted.get(name) == identity
-    }
+    expected = {cell.name: _identity(scenario, cell) for cell in grid(scenario)}
+    known = {}
+    for file in files:
+        for name, (identity, row) in _recorded(file).items():
+            if expected.get(name) == identity:
+                known[name] = judged(row, section(scenario))
+    return known
 
 
-def _recorded(file: Path) -> dict[str, tuple[Identity, Row]]:
+def _recorded(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
     """The cells that a compare.json has rows of, by name."""
     try:
-        document = json_text.loads(file.read_text())
-        scenario = Scenario.model_validate(document["scenario"])
-        rows = {(row["partition"], row["method"], row["seed"]): row for row in document["cells"]}
-        return {
-            cell.name: (_identity(scenario, cell), {**_tuned_before(scenario, cell), **rows[key]})
-            for cell in grid(scenario)
-            if (key := (cell.split, cell.label, cell.seed)) in rows
-        }
+        return _read_rows(file)
     except OSError as error:
         raise UserError(f"--known {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, UserError) as error:
+        reason = str(error).splitlines()[0]
         raise UserError(
-            f"--known {file}: wanted is a compare.json as `coordinator compare` writes it; {type(error).__name__}: "
-            f"{str(error).splitlines()[0]}"
+            f"--known {file}: expected a compare.json that `coordinator compare` wrote; "
+            f"{type(error).__name__}: {reason}"
         ) from None
 
 
-def _tuned_before(scenario: Scenario, cell: Cell) -> Row:
-    """What a row was fine-tuned with that does not say so: an earlier version took the method's own training."""
-    return tuning_of(cell.scenario.model_copy(update={"evaluation": scenario.evaluation}))
+def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
+    document = json_text.loads(file.read_text())
+    scenario = Scenario.model_validate(document["scenario"])
+    by_cell = {}
+    for columns in document["cells"]:
+        by_cell[columns["partition"], columns["method"], columns["seed"]] = columns
+    found = {}
+    for cell in grid(scenario):
+        columns = by_cell.get((cell.split, cell.label, cell.seed))
+        if columns is not None:
+            row = ComparisonRow.from_json({**_tuned_before(scenario, cell), **columns})
+            found[cell.name] = _identity(scenario, cell), row
+    return found
+
+
+def _tuned_before(scenario: Scenario, cell: Cell) -> dict[str, Any]:
+    """The settings of fine-tuning of a row that has none: an earlier version took the method's own training."""
+    before = cell.scenario.model_copy(update={"evaluation": scenario.evaluation})
+    return tuning_of(before)
 
 
 def _identity(scenario: Scenario, cell: Cell) -> Identity:
     return scenario_digest(cell.scenario), target_of(section(scenario), cell)
 
 
+# -- running cells -------------------------------------------------------------------------------------------------
+
+
 def run_cells(
     scenario: Scenario,
     options: Options,
-    wanted: Iterable[str],
-    watching: Watching,
+    names: Iterable[str],
+    observing: Observing,
     *,
     in_process: bool = False,
-    known: Known = NONE_KNOWN,
+    known: KnownRows = NONE_KNOWN,
 ) -> bool:
-    """Run what is missing below `options.folder`; False where the operator stopped it. Finished cells stay as they are.
+    """Run the cells that are missing below `options.folder`; False if the user stopped it.
 
-    Raises UserError, before anything starts, where a folder holds a run of another scenario.
+    Raises UserError, before anything starts, if a cell's folder holds a run of another scenario.
     """
     check_code(scenario, options.allowed)
-    cells = [cell for cell in chosen(grid(scenario), wanted) if cell.name not in known]
+    cells = [cell for cell in chosen(grid(scenario), names) if cell.name not in known]
     missing = [cell for cell in cells if not is_finished(cell, options.folder)]
+    if not missing:
+        return True
     with ExitStack() as stack:
-        if missing:
-            stack.enter_context(alone_in(options.folder))
+        stack.enter_context(alone_in(options.folder))
         pool = None
-        if in_process and missing:
+        if in_process:
             size = scenario.fleet.workers if scenario.fleet is not None else 0
             pool = stack.enter_context(WorkerPool(size, options.folder / "workers.log"))
         for cell in missing:
-            with watching(cell) as observer:
+            with observing(cell) as observer:
                 if _run(cell, options, pool, observer) is None:
                     return False
     return True
@@ -199,9 +220,8 @@ def _run(
     folder = options.folder / cell.folder
     resume = Checkpoint(folder / "checkpoint").exists()
     if not resume and folder.exists():
-        shutil.rmtree(
-            folder
-        )  # ours, and stopped before its first checkpoint: nothing in it took any time
+        # Ours, and stopped before its first checkpoint: nothing in it took any time.
+        shutil.rmtree(folder)
     own = replace(options, folder=folder, resume=resume)
     if pool is not None:
         return simulate(cell.scenario, own, pool, observer)
@@ -209,21 +229,26 @@ def _run(
 
 
 def is_finished(cell: Cell, out: Path) -> bool:
-    """Is the cell's result there? Raises UserError where its folder holds something else."""
+    """Does the cell have a result below `out`? Raises UserError if its folder holds something else."""
     folder = out / cell.folder
     if not folder.exists() or not any(folder.iterdir()):
         return False
     file = folder / "scenario.yaml"
     if not file.exists() or scenario_digest(load(file)) != scenario_digest(cell.scenario):
         raise UserError(
-            f"{folder}: what is there was run from another scenario; compare {file} with yours, and choose another "
-            "--out or remove the folder yourself"
+            f"{folder}: this folder holds a run of another scenario; compare {file} with yours, "
+            "and choose another --out or remove the folder yourself"
         )
     return (folder / "result.json").exists()
 
 
-def finished_rows(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
-    """A row of figures per finished cell, all with the same keys. UserError where there is none."""
+# -- tables --------------------------------------------------------------------------------------------------------
+
+
+def finished_rows(
+    scenario: Scenario, out: Path, known: KnownRows = NONE_KNOWN
+) -> list[ComparisonRow]:
+    """A row for each finished cell, all with the same columns. Raises UserError if there is none."""
     compare = section(scenario)
     rows = []
     for cell in grid(scenario):
@@ -231,33 +256,37 @@ def finished_rows(scenario: Scenario, out: Path, known: Known = NONE_KNOWN) -> l
             folder = out / cell.folder
             rows.append(row_of(cell, compare, finished(folder), lines(folder)))
         elif cell.name in known:
-            rows.append(dict(known[cell.name]))
+            rows.append(known[cell.name])
     if not rows:
         raise UserError(f"{out}: no cell is finished, there is nothing to compare")
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    return [{key: row.get(key) for key in keys} for row in rows]
+    return with_same_columns(rows)
 
 
-def write_tables(scenario: Scenario, out: Path, rows: Sequence[Row]) -> None:
-    """compare.json, .csv, .parquet (a row per finished cell) and .md below `out`, which is made where it is not there."""
+def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -> None:
+    """Write compare.json, .csv, .parquet (a row for each finished cell) and .md to the folder `out`.
+
+    The folder is created if it does not exist.
+    """
     from pyarrow import Table, parquet
 
     private_folder(out)
     found = summaries(scenario, rows)
+    cells = [row.to_json() for row in rows]
     document = {
         "name": scenario.name,
         "scenario": scenario.model_dump(mode="json"),
-        "methods": found,
-        "cells": rows,
+        "methods": [one.to_json() for one in found],
+        "cells": cells,
     }
-    write_atomically(out / "compare.json", json.dumps(document, indent=1, allow_nan=False).encode())
-    write_atomically(out / "compare.csv", _csv(rows).encode())
+    text = json.dumps(document, indent=1, allow_nan=False)
+    write_atomically(out / "compare.json", text.encode())
+    write_atomically(out / "compare.csv", _csv(cells).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
-    with atomic_replace(out / "compare.parquet") as beside:
-        parquet.write_table(Table.from_pylist(list(rows)), beside)
+    with atomic_replace(out / "compare.parquet") as new:
+        parquet.write_table(Table.from_pylist(cells), new)
 
 
-def _csv(rows: Sequence[Row]) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, rows[0], lineterminator="\n")
     writer.writeheader()

@@ -6,22 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from covey.coordinator.compare.grid import METRICS, TUNING, Row, section, splits
-from covey.coordinator.run import mixtures
+from covey.coordinator.compare.grid import section, splits
+from covey.coordinator.compare.metrics import METRICS, TITLES
+from covey.coordinator.compare.mixture_columns import mixture_columns
+from covey.coordinator.compare.rows import TUNING
+from covey.coordinator.compare.summaries import Summary
 from covey.shared.scenario.compare import Compare, Metric, Split
 from covey.shared.scenario.scenario import Scenario
 
-Columns = dict[str, Callable[[Row], str]]
+Column = Callable[[Summary], str]  # the words of a summary in one column
+Columns = dict[str, Column]  # by header, in order
 
 NONE = "–"
-TITLES = {
-    "last": "E-last",
-    "server": "E-server",
-    "tuned": "E-tuned",
-    "newcomers_server": "newcomers, as served",
-    "newcomers_tuned": "newcomers, tuned",
-}
-SHORT = {"Acc": "accuracy", "F1": "f1"}
+TUNED = ("tuned", "newcomers_tuned")  # modes after fine-tuning
 
 
 @dataclass(frozen=True)
@@ -30,150 +27,229 @@ class Table:
 
     title: str
     headers: list[str]
-    lines: list[list[str]]
+    lines: list[list[str]]  # the words of each line, one for each header
 
     def markdown(self) -> str:
-        rule = [":--", *["--:"] * (len(self.headers) - 1)]
-        rows = "\n".join(f"| {' | '.join(words)} |" for words in (self.headers, rule, *self.lines))
-        return f"**{self.title}**\n\n{rows}\n"
+        """The table in Markdown: the first column to the left, the others to the right."""
+        rule = ["--:"] * len(self.headers)
+        rule[0] = ":--"
+        rows = [f"**{self.title}**", ""]
+        for words in (self.headers, rule, *self.lines):
+            joined = " | ".join(words)
+            rows.append(f"| {joined} |")
+        return "\n".join([*rows, ""])
 
 
-def tables(scenario: Scenario, found: Sequence[Row], average: str = "macro") -> list[Table]:
-    """One per partition with methods side by side; `average` of accuracies: macro (mean over agents), micro (by samples)."""
-    there = [
-        (split, [one for one in found if one["partition"] == split.label])
-        for split in splits(scenario)
-    ]
-    return [_table(scenario, split, mine, average) for split, mine in there if mine]
+def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[Table]:
+    """A table of the methods for each partition that has results.
+
+    Args:
+        scenario: the comparison
+        found: its summaries
+        average: of accuracies, "macro" (mean over agents) or "micro" (by samples)
+    """
+    made = []
+    for split in splits(scenario):
+        own = [one for one in found if one.partition == split.label]
+        if own:
+            made.append(_table(scenario, split, own, average))
+    return made
 
 
-def markdown(scenario: Scenario, found: Sequence[Row]) -> str:
-    """Every partition's table, one with each average where the layout shows one at a time."""
-    averages = ("macro", "micro") if section(scenario).layout == "modes" else ("macro",)
-    return "\n".join(
-        one.markdown() for average in averages for one in tables(scenario, found, average)
-    )
+def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
+    """The tables of all partitions, once with each average if the layout shows one average at a time."""
+    averages = ["macro"]
+    if section(scenario).layout == "modes":
+        averages.append("micro")
+    texts = []
+    for average in averages:
+        texts += [table.markdown() for table in tables(scenario, found, average)]
+    return "\n".join(texts)
 
 
-def _table(scenario: Scenario, split: Split, found: Sequence[Row], average: str) -> Table:
+def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> Table:
     compare = section(scenario)
-    title, columns = (
-        _both_averages(compare.metric) if compare.layout == "averages" else _modes(found, average)
-    )
-    before: Columns = {
-        "method": lambda one: str(one["method"]),
-        "seeds": lambda one: str(len(one["seeds"])),
+    if compare.layout == "averages":
+        title, figures = _both_averages(compare.metric)
+    else:
+        title, figures = _modes(found, average)
+    columns: Columns = {
+        "method": lambda one: one.method,
+        "seeds": lambda one: str(len(one.seeds)),
     }
-    shown = before | columns | _tuning(found, _shows_tuned(compare, columns)) | _rest(split, found)
-    place = f"{scenario.name}, {split.label}" if split.label else scenario.name
-    words = f"{place}: {title}; mean ± population deviation over seeds"
-    return Table(words, list(shown), [[column(one) for column in shown.values()] for one in found])
+    columns |= figures
+    if _shows_tuned(compare, figures):
+        columns |= _tuning(found)
+    columns |= _published_and_clusters(split, found)
+    columns |= _traffic(split, found)
+    name = scenario.name
+    if split.label:
+        name = f"{name}, {split.label}"
+    heading = f"{name}: {title}; mean ± population deviation over seeds"
+    lines = []
+    for one in found:
+        line = [column(one) for column in columns.values()]
+        lines.append(line)
+    return Table(heading, list(columns), lines)
 
 
-def _modes(found: Sequence[Row], average: str) -> tuple[str, Columns]:
-    """A column per mode of evaluation that any row has."""
-    accuracies = any(f"{mode}_accuracy_{average}" in one for one in found for mode in TITLES)
-    figure, scale, digits = ("accuracy", 100.0, 2) if accuracies else ("mse", 1.0, 4)
-    keys = {title: f"{mode}_{figure}_{average}" for mode, title in TITLES.items()}
-    there = {title: key for title, key in keys.items() if any(key in one for one in found)}
-    unit = "accuracy in %" if accuracies else "mean squared error"
-    return f"{unit}, {average} average", {
-        title: _spread(key, digits, scale) for title, key in there.items()
-    }
+# -- groups of columns ---------------------------------------------------------------------------------------------
+
+
+def _modes(found: Sequence[Summary], average: str) -> tuple[str, Columns]:
+    """What the figures are, and a column for each mode of evaluation that any summary has."""
+    columns: Columns = {}
+    for mode, header in TITLES.items():
+        key = f"{mode}_accuracy_{average}"
+        if _has(found, key):
+            columns[header] = _percent(key)
+    if columns:
+        return f"accuracy in %, {average} average", columns
+    for mode, header in TITLES.items():
+        key = f"{mode}_mse_{average}"
+        if _has(found, key):
+            columns[header] = _spread(key, 4)
+    return f"mean squared error, {average} average", columns
 
 
 def _both_averages(metric: Metric) -> tuple[str, Columns]:
-    """FeSEM's four columns, in one mode of evaluation."""
-    mode = METRICS[metric][0]
-    names = {
-        f"{a}-{short}": f"{mode}_{figure}_{a.lower()}"
-        for a in ("Micro", "Macro")
-        for short, figure in SHORT.items()
+    """The four columns of FeSEM's tables, in one mode of evaluation."""
+    mode, _ = METRICS[metric]
+    columns = {
+        "Micro-Acc": _percent(f"{mode}_accuracy_micro"),
+        "Micro-F1": _percent(f"{mode}_f1_micro"),
+        "Macro-Acc": _percent(f"{mode}_accuracy_macro"),
+        "Macro-F1": _percent(f"{mode}_f1_macro"),
     }
-    return f"{TITLES[mode]} in %", {title: _spread(key, 2, 100.0) for title, key in names.items()}
+    title = TITLES[mode]
+    return f"{title} in %", columns
 
 
 def _shows_tuned(compare: Compare, columns: Columns) -> bool:
-    tuned = [title for mode, title in TITLES.items() if mode.endswith("tuned")]
-    return any(title in columns for title in tuned) or METRICS[compare.metric][0].endswith("tuned")
+    """Does any of these columns depend on fine-tuning?"""
+    mode, _ = METRICS[compare.metric]
+    if mode in TUNED:
+        return True
+    return any(TITLES[tuned] in columns for tuned in TUNED)
 
 
-def _tuning(found: Sequence[Row], shows_tuned: bool) -> Columns:
-    """Settings of fine-tuning in which rows differ: E-tuned of such rows does not compare methods alone.
+def _tuning(found: Sequence[Summary]) -> Columns:
+    """The settings of fine-tuning in which summaries differ: there E-tuned does not compare methods alone.
 
-    Rows of one comparison are tuned alike; those of an earlier version were tuned with their method's own training.
+    Cells of one comparison are tuned alike; an earlier version tuned with each method's own training.
     """
     columns: Columns = {}
-    for key in TUNING if shows_tuned else ():
-        values = {value for one in found for value in one.get(key, []) if value is not None}
+    for key in TUNING:
+        values: set[Any] = set()
+        for one in found:
+            values.update(value for value in one.tuning[key] if value is not None)
         if len(values) > 1:
-            columns[f"tuned with {key.removeprefix('tune_')}"] = _each(key)
+            setting = key.removeprefix("tune_")
+            columns[f"tuned with {setting}"] = _setting(key)
     return columns
 
 
-def _rest(split: Split, found: Sequence[Row]) -> Columns:
-    """Published figures, clusters, traffic: what the rows have of them."""
+def _published_and_clusters(split: Split, found: Sequence[Summary]) -> Columns:
+    """Published figures, and what is known about the clusters."""
     columns: Columns = {}
     if split.published:
         columns["published (ours)"] = _published
-    for key, (header, places, factor) in mixtures.columns(found).items():
-        columns[header] = _spread(key, places, factor)
-    if any("J" in one for one in found):
+    keys = {key for one in found for key in one.figures}
+    for mixture in mixture_columns(keys):
+        columns[mixture.header] = _spread(mixture.key, mixture.digits, mixture.scale)
+    if "J" in keys:
         columns["J"] = _mean("J", 4)
-    if any("ari" in one for one in found):
+    if "ari" in keys:
         columns["ARI"] = _spread("ari", 2)
-    columns["clusters"] = lambda one: _listed(one["clusters"])
+    columns["clusters"] = lambda one: _per_seed(one.clusters)
+    return columns
+
+
+def _traffic(split: Split, found: Sequence[Summary]) -> Columns:
+    """Rounds and traffic to the target, and the whole traffic."""
+    columns: Columns = {}
     if split.target is not None:
-        columns[f"rounds to {100 * split.target:g} %"] = lambda one: _listed(one["reached"])
+        percent = 100 * split.target
+        columns[f"rounds to {percent:g} %"] = lambda one: _per_seed(one.reached or [])
         columns["Mbit to it"] = _mean("mbit_to_target", 2)
-        if any("mb_wire_to_target" in one for one in found):
+        if _has(found, "mb_wire_to_target"):
             columns["wire MB to it"] = _mean("mb_wire_to_target", 1)
     columns["Mbit per agent"] = _mean("mbit_per_agent", 2)
-    if any("mb_wire" in one for one in found):
+    if _has(found, "mb_wire"):
         columns["MB on the wire"] = _mean("mb_wire", 1)
     return columns
 
 
-def _spread(key: str, digits: int, scale: float = 1.0) -> Callable[[Row], str]:
-    """Mean and deviation; of one seed the figure alone."""
+def _has(found: Sequence[Summary], figure: str) -> bool:
+    """Does any summary have this figure?"""
+    return any(figure in one.figures for one in found)
 
-    def words(one: Row) -> str:
-        if key not in one:
+
+# -- columns -------------------------------------------------------------------------------------------------------
+
+
+def _percent(key: str) -> Column:
+    """Mean and deviation of a share, in percent."""
+    return _spread(key, 2, 100.0)
+
+
+def _spread(key: str, digits: int, scale: float = 1.0) -> Column:
+    """Mean and deviation of a figure; of one seed the figure alone."""
+
+    def words(one: Summary) -> str:
+        spread = one.figures.get(key)
+        if spread is None:
             return NONE
-        mean = f"{scale * one[key]['mean']:.{digits}f}"
-        return mean if one[key]["n"] == 1 else f"{mean}±{scale * one[key]['std']:.{digits}f}"
+        mean = _rounded(scale * spread.mean, digits)
+        if spread.n == 1:
+            return mean
+        deviation = _rounded(scale * spread.std, digits)
+        return f"{mean}±{deviation}"
 
     return words
 
 
-def _mean(key: str, digits: int) -> Callable[[Row], str]:
-    """With a remark where not every seed has the figure."""
+def _mean(key: str, digits: int) -> Column:
+    """The mean of a figure, with a remark if not every seed has it."""
 
-    def words(one: Row) -> str:
-        if key not in one:
+    def words(one: Summary) -> str:
+        spread = one.figures.get(key)
+        if spread is None:
             return NONE
-        few = one[key]["n"] < len(one["seeds"])
-        return f"{one[key]['mean']:.{digits}f}" + (
-            f" ({one[key]['n']} of {len(one['seeds'])})" if few else ""
-        )
+        mean = _rounded(spread.mean, digits)
+        seeds = len(one.seeds)
+        if spread.n < seeds:
+            return f"{mean} ({spread.n} of {seeds})"
+        return mean
 
     return words
 
 
-def _each(key: str) -> Callable[[Row], str]:
-    """Each seed's value, or the one that all have."""
-    return lambda one: _listed(one[key])
+def _setting(key: str) -> Column:
+    """A setting of fine-tuning."""
+    return lambda one: _per_seed(one.tuning[key])
 
 
-def _published(one: Row) -> str:
-    """The published figure, and ours in the metric that it is held against."""
-    if one["published"] is None:
+def _published(one: Summary) -> str:
+    """The published figure, and ours in the metric that it is compared with."""
+    if one.published is None:
         return NONE
-    ours = f"{one['metric']} {100 * one['figure']['mean']:.2f}" if "figure" in one else NONE
-    return f"{one['published']:.2f} ({ours})"
+    ours = NONE
+    figure = one.figures.get("figure")
+    if figure is not None:
+        ours = f"{one.metric} {100 * figure.mean:.2f}"
+    return f"{one.published:.2f} ({ours})"
 
 
-def _listed(values: Sequence[Any]) -> str:
-    """One value where all are the same, else each seed's."""
-    words = [NONE if value is None else str(value) for value in values]
-    return words[0] if len(set(words)) == 1 else ", ".join(words)
+def _rounded(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}"
+
+
+def _per_seed(values: Sequence[Any]) -> str:
+    """One value if all seeds have the same, else each seed's."""
+    words = []
+    for value in values:
+        words.append(NONE if value is None else str(value))
+    if len(set(words)) == 1:
+        return words[0]
+    return ", ".join(words)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.processes import launch
-from covey.coordinator.report.display import MODES, labels
+from covey.coordinator.report.display import labels
 from covey.coordinator.run import sketches
 from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.records import lines, mbit_per_agent, rounds_done
 from covey.coordinator.run.sketches import ModelSketches
 from covey.shared.scenario.load import load
@@ -136,7 +137,7 @@ def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> Cut | No
         return None
     modes = result["accuracy"]
     figures = {
-        mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})
+        mode: modes[mode][figure]["macro"] for mode in MODE_TITLES if figure in modes.get(mode, {})
     }
     return Cut(strategy.lambda_quantile, result["clusters"], figures)
 
@@ -147,7 +148,9 @@ def _evaluated(
     for line in phases:
         modes = line.get("evaluation", {})
         figures = {
-            mode: modes[mode][figure]["macro"] for mode in MODES if figure in modes.get(mode, {})
+            mode: modes[mode][figure]["macro"]
+            for mode in MODE_TITLES
+            if figure in modes.get(mode, {})
         }
         if figures:
             yield Evaluated(rounds_done(line), mbit_per_agent(line["traffic"], agents), figures)

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from covey.coordinator.compare.tables import Table as Words
+from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.notices import (
     AgentExcluded,
     AgentQuarantined,
@@ -41,7 +42,6 @@ from covey.coordinator.run.notices import (
 NONE = "–"
 PRIVACY = {"client": "client-level", "signatures": "signatures", "local": "example-level"}
 MOST_REMARKS = 1000  # shown once each: agents write some of them
-MODES = {"server": "E-server", "tuned": "E-tuned", "last": "E-last"}
 
 
 class Progressing:
@@ -167,10 +167,12 @@ def results(found: Sequence[Mapping[str, Any]], runs: Sequence[str] = ()) -> Wor
     `runs` are names for the results, as `labels` gives them; they are shown where the methods' names do not do.
     """
     modes = [
-        mode for mode in MODES if any(one["accuracy"].get(mode, {}).get("agents") for one in found)
+        mode
+        for mode in MODE_TITLES
+        if any(one["accuracy"].get(mode, {}).get("agents") for one in found)
     ]
     names = list(runs) if list(runs) != [one["method"] for one in found] else []
-    headers = [*(["run"] if names else []), "method", *(MODES[mode] for mode in modes)]
+    headers = [*(["run"] if names else []), "method", *(MODE_TITLES[mode] for mode in modes)]
     private = any(one.get("privacy") for one in found)
     headers += ["clusters", "ARI", "rounds", *(["privacy"] if private else []), "MB down / up", "s"]
     lines = [
@@ -302,8 +304,8 @@ def newcomers(result: Mapping[str, Any]) -> str:
     if late is None:
         return ""
     figures = ", ".join(
-        f"{MODES[mode]} {_figure(late['accuracy'][mode])}"
-        for mode in MODES
+        f"{MODE_TITLES[mode]} {_figure(late['accuracy'][mode])}"
+        for mode in MODE_TITLES
         if mode in late["accuracy"]
     )
     return f"{len(late['agents'])} newcomers after the last round: {figures}"

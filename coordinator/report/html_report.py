@@ -17,7 +17,8 @@ from matplotlib.ticker import MaxNLocator
 
 from covey.coordinator.report import pictures
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.display import MODES, results
+from covey.coordinator.report.display import results
+from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 
@@ -78,10 +79,11 @@ def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
 def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, str, Figure]]:
     """Name, heading and drawing of what there is to see, most important first; nothing without points is drawn."""
     figure = runs[0].figure
-    modes = [mode for mode in MODES if any(run.over_rounds(mode) for run in runs)]
+    modes = [mode for mode in MODE_TITLES if any(run.over_rounds(mode) for run in runs)]
     if modes:
         over_rounds = [
-            (MODES[mode], [(run.label, run.over_rounds(mode)) for run in runs]) for mode in modes
+            (MODE_TITLES[mode], [(run.label, run.over_rounds(mode)) for run in runs])
+            for mode in modes
         ]
         yield (
             figure,
@@ -89,7 +91,8 @@ def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, str, Figure]]:
             _lines(over_rounds, "rounds"),
         )
         traffic = [
-            (MODES[mode], [(run.label, run.over_traffic(mode)) for run in runs]) for mode in modes
+            (MODE_TITLES[mode], [(run.label, run.over_traffic(mode)) for run in runs])
+            for mode in modes
         ]
         yield "traffic", f"{figure.capitalize()} for traffic", _lines(traffic, "Mbit per agent")
     if len({run.cut.quantile for run in runs if run.cut is not None}) >= FEWEST_CUTS:

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from covey.coordinator.report.curves import Curves, Cut
-from covey.coordinator.report.display import MODES
 from covey.coordinator.report.projection import Tree, rounds_in_one_plane, tree_of, tsne
+from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.sketches import ModelSketches
 from covey.shared.numerics.clustering import Matrix
 from covey.shared.strategies.base import ClientId, Proximity
@@ -185,7 +185,7 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
     }
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     ax = figure.subplots()
-    for mode, title in MODES.items():
+    for mode, title in MODE_TITLES.items():
         points = [(quantile, _mean_of(own, mode)) for quantile, own in at.items()]
         known = [(quantile, value) for quantile, value in points if value is not None]
         if known:

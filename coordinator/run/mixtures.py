@@ -16,7 +16,6 @@ from covey.shared.numerics import metrics
 from covey.shared.strategies.base import ClientId
 
 MixtureWeights = Mapping[ClientId, Sequence[float]]
-ERROR, ERROR_MEAN, SUPERCLASS = "membership_mse", "membership_mse_mean", "superclass_"
 
 
 def figures(
@@ -82,32 +81,3 @@ def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:
         "by_superclass": [float(accuracies[j, k]) for k, j in enumerate(order)],
         "permutation": list(order),
     }
-
-
-# -- comparisons -------------------------------------------------------------------------------------------------------
-
-
-def row_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of a finished run that has them: membership_mse (the sum over clusters), superclass_0_accuracy, ..."""
-    row: dict[str, float] = {}
-    if error := result.get("membership"):
-        row |= {ERROR: error["mse_sum"], ERROR_MEAN: error["mse_mean"]}
-    if tested := result.get("cluster_accuracy"):
-        row |= {
-            f"{SUPERCLASS}{k}_accuracy": value for k, value in enumerate(tested["by_superclass"])
-        }
-    return row
-
-
-def is_figure(key: str) -> bool:
-    """Does a key of a row come from here?"""
-    return key in (ERROR, ERROR_MEAN) or key.startswith(SUPERCLASS)
-
-
-def columns(found: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, int, float]]:
-    """(header, decimals, factor) for every figure of ours that a method has."""
-    keys = sorted({key for one in found for key in one if key.startswith(SUPERCLASS)})
-    shown = {key: (f"super-class {key.split('_')[1]}", 2, 100.0) for key in keys}
-    if any(ERROR in one for one in found):
-        shown |= {ERROR: ("membership MSE", 4, 1.0), ERROR_MEAN: ("MSE / K", 4, 1.0)}
-    return shown

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.modes import KEPT_MODES
 from covey.coordinator.run.notices import Means
 from covey.coordinator.run.report_checks import EVALUATE
 from covey.shared import json_text
@@ -21,7 +22,6 @@ from covey.shared.numerics import metrics
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Reports
 
-MODES = ("server", "tuned", "last", "best")  # E-global is the micro average of "server"
 FIGURES = ("accuracy", "f1", "loss", "mse")
 RESULT = (
     "name",
@@ -113,7 +113,7 @@ def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> di
 
 def by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """An agent's figures. E-last of one that has trained in no phase at all is what it would use: E-server."""
-    modes = {mode: numbers[mode] for mode in MODES if numbers.get(mode)}
+    modes = {mode: numbers[mode] for mode in KEPT_MODES if numbers.get(mode)}
     return {"last": modes["server"], **modes} if "server" in modes else modes
 
 

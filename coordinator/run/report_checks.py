@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from covey.coordinator.run.modes import REPORTED_MODES
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.privacy.settings import LOCAL
@@ -24,7 +25,6 @@ from covey.shared.wire.messages import ReportContent
 
 EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
 TRACK = "track"  # test figures right after training, in any report
-MODES = ("server", "tuned", "last")  # of an evaluation
 LARGEST_VALUE = (
     1e18  # of a vector: its square is still a float32, so training on it need not end in infinity
 )
@@ -198,7 +198,7 @@ def _names(task: Task) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _modes(scenario: Scenario) -> tuple[str, ...]:
     asked = scenario.evaluation.tune_epochs > 0
-    return tuple(mode for mode in MODES if asked or mode != "tuned")
+    return tuple(mode for mode in REPORTED_MODES if asked or mode != "tuned")
 
 
 def _tracks(phase: Phase, scenario: Scenario) -> bool:

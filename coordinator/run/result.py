@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.run.array_files import save_arrays
+from covey.coordinator.run.modes import KEPT_MODES
 from covey.coordinator.run.records import (
     FIGURES,
-    MODES,
     NOTHING_MIXED,
     averages,
     by_mode,
@@ -150,7 +150,7 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
         row |= {"cluster": clusters.get(client), "truth": truth.get(client) if truth else None}
         row["last_round"] = run.facts.trained.get(client)
         row["device"] = run.facts.devices.get(client)
-        for mode in MODES:
+        for mode in KEPT_MODES:
             for figure in FIGURES:
                 row[f"{mode}_{figure}"] = (agents.get(client, {}).get(mode) or {}).get(figure)
         rows.append(row)

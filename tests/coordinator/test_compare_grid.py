@@ -101,13 +101,13 @@ def test_cells_are_chosen_by_name_or_by_method() -> None:
     ]
     assert chosen(cells, []) == cells
     with pytest.raises(
-        UserError, match="--cells fedprox: there is no such cell; there are fedavg/4"
+        UserError, match="--cells fedprox: there is no such cell; expected some of fedavg/4"
     ):
         chosen(cells, ["fedprox"])
 
 
 def test_a_scenario_without_the_section_says_what_is_wanted() -> None:
-    with pytest.raises(UserError, match="small has no section compare; wanted is"):
+    with pytest.raises(UserError, match="small has no section compare; add one"):
         grid(scenario().model_copy(update={"compare": None}))
 
 

@@ -15,13 +15,14 @@ import pytest
 
 from covey.coordinator.commands.compare import (
     NONE_KNOWN,
-    Known,
+    KnownRows,
     finished_rows,
     known_rows,
     run_cells,
     write_tables,
 )
-from covey.coordinator.compare.grid import Cell, Row, grid, summaries
+from covey.coordinator.compare.grid import Cell, grid
+from covey.coordinator.compare.summaries import Summary, summaries
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.effects import Done
 from covey.coordinator.run.folder import IN_PROCESS, alone_in, prepare
@@ -42,7 +43,7 @@ from tests.processes import Program, model_bytes
 
 
 class Watching:
-    """Which cells were run."""
+    """Observes nothing, and notes which cells are run."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []
@@ -60,15 +61,15 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerPool]:
 
 
 def compare_in_process(
-    scene: Scenario, out: Path, *cells: str, known: Known = NONE_KNOWN
+    scene: Scenario, out: Path, *cells: str, known: KnownRows = NONE_KNOWN
 ) -> list[str]:
     watching = Watching()
     assert run_cells(scene, Options(out), cells, watching, in_process=True, known=known)
     return watching.ran
 
 
-def tabled(scene: Scenario, out: Path, known: Known = NONE_KNOWN) -> list[Row]:
-    """The tables are written; a summary per method."""
+def tabled(scene: Scenario, out: Path, known: KnownRows = NONE_KNOWN) -> list[Summary]:
+    """Write the tables of the finished cells; returns a summary for each method."""
     rows = finished_rows(scene, out, known)
     write_tables(scene, out, rows)
     return summaries(scene, rows)
@@ -96,7 +97,7 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(
     assert draws["fedavg"] == draws["fedclust"] == draws["four"] != []
 
     found = tabled(scene, tmp_path)
-    assert [(one["method"], one["seeds"]) for one in found] == [
+    assert [(one.method, one.seeds) for one in found] == [
         ("fedavg", [4, 5]),
         ("fedclust", [4]),
         ("four", [4]),
@@ -108,20 +109,22 @@ def test_a_comparison_shares_partition_start_and_draws_and_runs_nothing_twice(
         "four/4",
         "fedavg/5",
     ]
-    assert json.loads((tmp_path / "compare.json").read_text())["methods"] == found
+    assert json.loads((tmp_path / "compare.json").read_text())["methods"] == [
+        one.to_json() for one in found
+    ]
     splits = {seed: {row["split"] for row in rows if row["seed"] == seed} for seed in ("4", "5")}
     assert len(splits["4"]) == len(splits["5"]) == 1
     assert splits["4"] != splits["5"] != {""}
     assert (tmp_path / "compare.parquet").stat().st_size > 0
 
-    with pytest.raises(UserError, match="was run from another scenario"):
+    with pytest.raises(UserError, match="holds a run of another scenario"):
         compare_in_process(scenario(rounds={"count": 3}), tmp_path)
 
     elsewhere = tmp_path / "elsewhere"
     known = known_rows(scene, [tmp_path / "compare.json"])
     assert compare_in_process(scene, elsewhere, "4", "fedclust", known=known) == ["fedclust/5"]
     again = tabled(scene, elsewhere, known)
-    assert [(one["method"], one["seeds"]) for one in again] == [
+    assert [(one.method, one.seeds) for one in again] == [
         ("fedavg", [4, 5]),
         ("fedclust", [4, 5]),
         ("four", [4]),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from covey.coordinator.compare.grid import chosen, grid, no_better, row_of, summaries
+from covey.coordinator.compare.grid import chosen, grid
+from covey.coordinator.compare.rows import row_of
+from covey.coordinator.compare.summaries import Spread, Summary, no_better, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from tests.coordinator.comparisons import cell, compared, scenario
 
@@ -194,7 +197,7 @@ def test_rows_that_were_fine_tuned_otherwise_say_how() -> None:
     assert [row["tune_momentum"] for row in rows] == [0.0, 0.0]  # fedavg trains with 0.9
     (shown,) = tables(scenario(), summaries(scenario(), rows))
     assert not [header for header in shown.headers if header.startswith("tuned with")]
-    rows[0]["tune_momentum"] = 0.9  # as in a comparison of an earlier version
+    rows[0] = rows[0].updated({"tune_momentum": 0.9})  # as in a comparison of an earlier version
     (shown,) = tables(scenario(), summaries(scenario(), rows))
     assert [header for header in shown.headers if header.startswith("tuned with")] == [
         "tuned with momentum"
@@ -214,6 +217,12 @@ def test_newcomers_have_columns_of_their_own() -> None:
         scenario(), summaries(scenario(), [row_of(cell("four"), compare, result(0.8), [])])
     )
     assert "newcomers, tuned" not in without.headers
+
+
+def with_figures(one: Summary, **changes: Spread | None) -> Summary:
+    """The summary with other figures; None takes one away."""
+    figures = {**one.figures, **changes}
+    return replace(one, figures={key: value for key, value in figures.items() if value is not None})
 
 
 PARTITIONS = {
@@ -270,13 +279,13 @@ def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
         for seed, last in ((4, 0.7), (5, 0.9))
     ]
     [found] = summaries(scenario(), rows)
-    assert found["last_accuracy_macro"] == {
-        "mean": pytest.approx(0.8),
-        "std": pytest.approx(0.1),
-        "n": 2,
-    }
-    assert found["figure"]["mean"] == pytest.approx(0.8)
-    assert (found["published"], found["seeds"]) == (95.5, [4, 5])
+    last = found.figures["last_accuracy_macro"]
+    assert last.mean == pytest.approx(0.8)
+    assert last.std == pytest.approx(0.1)
+    assert last.n == 2
+    assert found.to_json()["last_accuracy_macro"] == {"mean": last.mean, "std": last.std, "n": 2}
+    assert found.figures["figure"].mean == pytest.approx(0.8)
+    assert (found.published, found.seeds) == (95.5, [4, 5])
 
 
 def test_clusters_that_are_no_better_than_one_model_are_named() -> None:
@@ -342,15 +351,13 @@ def test_the_table_stands_as_it_should() -> None:
         "MB on the wire": "3.0",
     }
     text = markdown(scene, found)
-    mixed = [{**found[0], "membership_mse": {"mean": 0.02, "std": 0.01, "n": 2}}, found[1]]
+    mixed = [with_figures(found[0], membership_mse=Spread(0.02, 0.01, 2)), found[1]]
     (soft,) = tables(scene, mixed)
     assert [line[soft.headers.index("membership MSE")] for line in soft.lines] == [
         "0.0200±0.0100",
         "–",
     ]
-    silent = [
-        {key: value for key, value in one.items() if key not in ("ari", "mb_wire")} for one in found
-    ]
+    silent = [with_figures(one, ari=None, mb_wire=None) for one in found]
     assert set(words.headers) - set(tables(scene, silent)[0].headers) == {
         "ARI",
         "MB on the wire",

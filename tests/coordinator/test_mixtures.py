@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 import yaml
 
+from covey.coordinator.compare.mixture_columns import Column, mixture_columns, mixture_figures
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.run.mixtures import cluster_accuracy, columns, membership, row_of
+from covey.coordinator.run.mixtures import cluster_accuracy, membership
 from covey.coordinator.run.options import Options
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.errors import UserError
@@ -91,22 +92,23 @@ def test_a_row_has_the_figures_of_the_result_and_an_old_result_has_none() -> Non
         "membership": {"mse_sum": 0.02, "mse_mean": 0.01, "permutation": [1, 0]},
         "cluster_accuracy": {"by_superclass": [0.9, 0.7], "permutation": [0, 1]},
     }
-    assert row_of(result) == {
+    assert mixture_figures(result) == {
         **{"membership_mse": 0.02, "membership_mse_mean": 0.01},
         **{"superclass_0_accuracy": 0.9, "superclass_1_accuracy": 0.7},
     }
-    assert row_of({}) == row_of({"membership": None, "cluster_accuracy": None}) == {}
+    assert (
+        mixture_figures({}) == mixture_figures({"membership": None, "cluster_accuracy": None}) == {}
+    )
 
 
 def test_a_table_has_a_column_where_any_method_has_the_figure() -> None:
-    assert columns([{}, {"membership_mse": 1, "membership_mse_mean": 1}]) == {
-        "membership_mse": ("membership MSE", 4, 1.0),
-        "membership_mse_mean": ("MSE / K", 4, 1.0),
-    }
-    assert columns([{"superclass_0_accuracy": 1}]) == {
-        "superclass_0_accuracy": ("super-class 0", 2, 100.0)
-    }
-    assert columns([{}]) == {}
+    assert mixture_columns(["ari", "membership_mse", "membership_mse_mean"]) == [
+        Column("membership_mse", "membership MSE", 4),
+        Column("membership_mse_mean", "MSE / K", 4),
+    ]
+    accuracy = "superclass_0_accuracy"
+    assert mixture_columns([accuracy]) == [Column(accuracy, "super-class 0", 2, 100.0)]
+    assert mixture_columns(["ari"]) == []
 
 
 # -- the end of a run --------------------------------------------------------------------------------------------------

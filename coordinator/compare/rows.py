@@ -1,0 +1,164 @@
+"""The rows of a comparison: the figures of one finished cell each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from covey.coordinator.compare.grid import Cell, target_of
+from covey.coordinator.compare.metrics import METRICS, MODES, metric_of
+from covey.coordinator.compare.mixture_columns import mixture_figures
+from covey.coordinator.compare.target import columns_to_target
+from covey.shared.scenario.compare import Compare
+from covey.shared.scenario.scenario import Scenario
+
+FIGURES = ("accuracy", "f1", "mse")
+# Columns with the settings of fine-tuning, which E-tuned depends on.
+TUNING = ("tune_epochs", "tune_batch", "tune_lr", "tune_momentum", "tune_weight_decay")
+COPIED = ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")  # from results
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One finished cell. Which columns there are depends on the task, the method and the target."""
+
+    partition: str  # its label; empty for the scenario's own
+    method: str  # its label
+    seed: int
+    columns: Mapping[str, Any] = field(repr=False)  # all, in order, also those three
+
+    @classmethod
+    def from_json(cls, columns: Mapping[str, Any]) -> Self:
+        """A row as compare.json has it. Raises KeyError if it does not name its cell."""
+        partition = columns["partition"]
+        method = columns["method"]
+        seed = columns["seed"]
+        return cls(partition, method, seed, columns)
+
+    def to_json(self) -> dict[str, Any]:
+        """The columns by name, in the order of the files."""
+        return dict(self.columns)
+
+    def __getitem__(self, column: str) -> Any:
+        return self.columns[column]
+
+    def __contains__(self, column: str) -> bool:
+        return column in self.columns
+
+    def get(self, column: str) -> Any:
+        """The value of a column; None if the row does not have it."""
+        return self.columns.get(column)
+
+    def updated(self, columns: Mapping[str, Any]) -> Self:
+        """The same row with other values, or further columns at its end."""
+        return self.from_json({**self.columns, **columns})
+
+
+def row_of(
+    cell: Cell, compare: Compare, result: Mapping[str, Any], record: Iterable[Mapping[str, Any]]
+) -> ComparisonRow:
+    """The row of a finished cell.
+
+    Accuracies are shares, traffic is in Mbit of float32 values per agent and in MB on the wire.
+
+    Args:
+        cell: what was run
+        compare: the comparison that it belongs to
+        result: the run's result.json
+        record: the lines of its rounds.jsonl
+    """
+    averages = _averages_by_mode(result)
+    columns: dict[str, Any] = {
+        "partition": cell.split,
+        "method": cell.label,
+        "seed": cell.seed,
+        "strategy": cell.scenario.strategy.name,
+        "split": result.get("partition"),  # a digest of who held which samples
+    }
+    columns |= _accuracies(averages)
+    undrawn = averages.get("last_of_undrawn", {})
+    columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
+    columns |= tuning_of(cell.scenario)
+    columns |= _judgement(columns, compare)
+    for key in COPIED:
+        columns[key] = result[key]
+    columns["mb_wire"] = _mb_wire(result["bytes"])
+    columns["seconds"] = result["seconds"]
+    columns |= mixture_figures(result)
+    if "J" in result["notes"]:  # FeSEM's mean distance of models to their cluster's centre
+        columns["J"] = result["notes"]["J"]
+    target = target_of(compare, cell)
+    if target is not None:
+        phases = [line for line in record if line["event"] == "phase"]
+        metric = columns["metric"]
+        agents = result["agents"]
+        classes = cell.scenario.task.outputs
+        columns |= columns_to_target(phases, metric, target, agents, classes)
+    return ComparisonRow.from_json(columns)
+
+
+def judged(row: ComparisonRow, compare: Compare) -> ComparisonRow:
+    """The row with this comparison's metric, and its figure in that metric."""
+    return row.updated(_judgement(row.columns, compare))
+
+
+def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
+    """The rows with all columns that any of them has, empty where a row has none."""
+    empty: dict[str, None] = {}
+    for row in rows:
+        empty |= dict.fromkeys(row.columns)
+    padded = []
+    for row in rows:
+        columns = {**empty, **row.columns}
+        padded.append(ComparisonRow.from_json(columns))
+    return padded
+
+
+def tuning_of(scenario: Scenario) -> dict[str, Any]:
+    """The settings of fine-tuning by column; None for each if E-tuned is not measured."""
+    settings = scenario.fine_tuning or {}
+    columns = {}
+    for column in TUNING:
+        name = column.removeprefix("tune_")
+        columns[column] = settings.get(name)
+    return columns
+
+
+def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The averages of a result by mode; those of newcomers are modes of their own."""
+    averages = dict(result["accuracy"])
+    newcomers = result.get("newcomers") or {}
+    of_newcomers = newcomers.get("accuracy", {})
+    for mode, figures in of_newcomers.items():
+        averages[f"newcomers_{mode}"] = figures
+    return averages
+
+
+def _accuracies(averages: Mapping[str, Any]) -> dict[str, float]:
+    """A column for each mode, figure and average, such as last_accuracy_macro."""
+    columns = {}
+    for mode in MODES:
+        figures = averages.get(mode, {})
+        for figure in FIGURES:
+            values = figures.get(figure, {})
+            for average, value in values.items():
+                columns[f"{mode}_{figure}_{average}"] = value
+    return columns
+
+
+def _judgement(columns: Mapping[str, Any], compare: Compare) -> dict[str, Any]:
+    """The metric of the row's method, and its figure: the accuracy in that metric."""
+    method = columns["method"]
+    metric = metric_of(compare, method)
+    mode, average = METRICS[metric]
+    figure = columns.get(f"{mode}_accuracy_{average}")
+    return {"metric": metric, "figure": figure}
+
+
+def _mb_wire(sent: Mapping[str, int]) -> float | None:
+    """Megabytes on the wire, both ways; None for a run without a broker."""
+    if not sent["wire_up"]:
+        return None
+    both_ways = sent["wire_down"] + sent["wire_up"]
+    return both_ways / 1e6

@@ -1,0 +1,156 @@
+"""Means over the seeds of a comparison, and what they say about clustering."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from covey.coordinator.compare.grid import section, splits
+from covey.coordinator.compare.mixture_columns import is_mixture_figure
+from covey.coordinator.compare.rows import TUNING, ComparisonRow
+from covey.shared.scenario.compare import Metric, Split
+from covey.shared.scenario.scenario import Scenario
+
+# Columns that are averaged besides the accuracies.
+AVERAGED = (
+    "J",
+    "ari",
+    "nmi",
+    "purity",
+    "mbit_per_agent",
+    "mb_wire",
+    "rounds_to_target",
+    "mbit_to_target",
+    "mb_wire_to_target",
+    "seconds",
+)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over those seeds that have it."""
+
+    mean: float
+    std: float  # population deviation
+    n: int  # how many seeds have the figure
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One method on one partition, over its finished seeds."""
+
+    partition: str  # its label
+    method: str  # its label
+    seeds: list[int]
+    metric: Metric
+    published: float | None  # the published figure in percent, to compare with
+    figures: Mapping[str, Spread]  # by column of a row
+    clusters: list[int | None]  # per seed, as the following
+    rounds: list[int | None]
+    tuning: Mapping[str, list[Any]]  # settings of fine-tuning, by column
+    reached: list[int | None] | None  # rounds to the target; None if the partition has no target
+
+    def to_json(self) -> dict[str, Any]:
+        """An entry of "methods" in compare.json."""
+        row: dict[str, Any] = {
+            "partition": self.partition,
+            "method": self.method,
+            "seeds": self.seeds,
+            "metric": self.metric,
+            "published": self.published,
+        }
+        for key, spread in self.figures.items():
+            row[key] = asdict(spread)
+        row["clusters"] = self.clusters
+        row["rounds"] = self.rounds
+        row |= self.tuning
+        if self.reached is not None:
+            row["reached"] = self.reached
+        return row
+
+
+def summaries(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Summary]:
+    """A summary for each partition and method that has a finished seed, in the order of the scenario."""
+    found = []
+    for split in splits(scenario):
+        for method in section(scenario).methods:
+            key = (split.label, method.label)
+            own = [row for row in rows if (row.partition, row.method) == key]
+            if own:
+                found.append(_summary(split, own))
+    return found
+
+
+def _summary(split: Split, rows: Sequence[ComparisonRow]) -> Summary:
+    first = rows[0]
+    columns: dict[str, None] = {}  # of all rows, in order
+    for row in rows:
+        columns |= dict.fromkeys(row.columns)
+    figures = {}
+    for column in columns:
+        if _is_averaged(column):
+            values = [row[column] for row in rows if row.get(column) is not None]
+            if values:
+                mean = statistics.fmean(values)
+                figures[column] = Spread(mean, statistics.pstdev(values), len(values))
+    reached = None
+    if split.target is not None:
+        reached = [row["rounds_to_target"] for row in rows]
+    return Summary(
+        partition=split.label,
+        method=first.method,
+        seeds=[row.seed for row in rows],
+        metric=first["metric"],
+        published=split.published.get(first.method),
+        figures=figures,
+        clusters=[row.get("clusters") for row in rows],
+        rounds=[row.get("rounds") for row in rows],
+        tuning={column: [row.get(column) for row in rows] for column in TUNING},
+        reached=reached,
+    )
+
+
+def _is_averaged(column: str) -> bool:
+    if column in AVERAGED or column == "figure":
+        return True
+    return column.endswith(("_micro", "_macro")) or is_mixture_figure(column)
+
+
+def no_better(scenario: Scenario, found: Sequence[Summary]) -> list[str]:
+    """A sentence for each clustered method that is no better than FedAvg's one model, in E-server and in E-tuned."""
+    single = {
+        method.label for method in section(scenario).methods if method.strategy.name == "fedavg"
+    }
+    baselines: dict[str, Summary] = {}  # the first single model of each partition
+    for one in found:
+        if one.method in single:
+            baselines.setdefault(one.partition, one)
+    sentences = []
+    for one in found:
+        baseline = baselines.get(one.partition)
+        if baseline is None or one.method in single or not _has_clusters(one):
+            continue
+        if _is_ahead(one, baseline) is False:
+            where = f" on {one.partition}" if one.partition else ""
+            sentences.append(
+                f"{one.method}{where}: its clusters are no better than {baseline.method}'s one model"
+            )
+    return sentences
+
+
+def _has_clusters(one: Summary) -> bool:
+    """Did any seed find more than one cluster?"""
+    return any(number is not None and number > 1 for number in one.clusters)
+
+
+def _is_ahead(one: Summary, baseline: Summary) -> bool | None:
+    """Is it better in any mode that both have? None if they have none in common."""
+    ahead = None
+    for mode in ("server", "tuned"):
+        figure = f"{mode}_accuracy_macro"
+        if figure in one.figures and figure in baseline.figures:
+            better = one.figures[figure].mean > baseline.figures[figure].mean
+            ahead = better or ahead is True
+    return ahead
