@@ -10,20 +10,37 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from docs_markdown import cell, code, table
 from pydantic import BaseModel
 
 import covey
-from covey.shared.strategies import base
 
 # what a method of a user's own is written against, where `covey` does not export it
-METHOD_INTERFACE = ("Strategy", "Setup", "View", "Phase", "Order", "Job", "Local", "Report")
+BASE = "covey.shared.strategies.base"
+METHOD_INTERFACE = {
+    "Strategy": BASE,
+    "Setup": BASE,
+    "View": BASE,
+    "Phase": BASE,
+    "Order": BASE,
+    "Job": BASE,
+    "Local": BASE,
+    "GradientCorrection": BASE,
+    "TrainingResult": BASE,
+    "Report": BASE,
+    "trained_report": BASE,
+    "SingleModel": "covey.shared.strategies.bases.single",
+    "averaged": "covey.shared.strategies.bases.single",
+    "HardClustered": "covey.shared.strategies.bases.hard",
+}
 
 SECTION = re.compile(
     r"^(Args|Attributes|Returns|Raises|Yields|Example|Examples):\s*$", re.MULTILINE
 )
+TITLES = {"Args": "Arguments", "Examples": "Example"}
 ITEM = re.compile(r"^(\*{0,2}[\w.]+)(?: \([^)]*\))?: (.*)$", re.DOTALL)
 
 
@@ -37,13 +54,14 @@ def page() -> str:
             lines += _entry(f"covey.{name}", getattr(covey, name))
     lines += ["", "## The parts of a method", ""]
     lines += [
-        "A training method is written against these names of `covey.shared.strategies.base`. "
+        "A training method is written against the names above and against these. "
         "[Write your own method](../tutorials/your-own-method.md) shows them in use.",
         "",
     ]
-    for name in METHOD_INTERFACE:
+    for name, module in METHOD_INTERFACE.items():
         if name not in public:
-            lines += _entry(name, getattr(base, name))
+            lines += _entry(name, getattr(import_module(module), name))
+            lines[-1:] = [f"Import it from `{module}`.", ""]
     return "\n".join(lines)
 
 
@@ -79,7 +97,10 @@ def _signature(name: str, thing: Any) -> list[str]:
     except (TypeError, ValueError):
         return []
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "self"]
-    text = f"{name}{signature.replace(parameters=own)}".replace("'", "")
+    shown = signature.replace(parameters=own)
+    if inspect.isclass(thing):
+        shown = shown.replace(return_annotation=inspect.Signature.empty)
+    text = f"{name}{shown}".replace("'", "")
     return ["```python", _wrapped(text, own), "```", ""]
 
 
@@ -138,7 +159,7 @@ def docstring(text: str) -> str:
     lines = [pieces[0].strip()]
     for title, body in zip(pieces[1::2], pieces[2::2], strict=True):
         block, rest = _indented(body)
-        lines += ["", f"**{title}**", ""]
+        lines += ["", f"**{TITLES.get(title, title)}**", ""]
         if title.startswith("Example"):
             lines += ["```python", inspect.cleandoc(block), "```"]
         else:

@@ -25,6 +25,14 @@ from tests.test_docs import PAGES, ROOT
 
 USUAL_PORT = "1883"
 LIMIT_S = 420.0  # for all commands of one block
+# `pip install ./folder` reaches no index, takes the setuptools that are here, and leaves this environment as it is
+OFFLINE_PIP = {
+    "PIP_NO_INDEX": "1",
+    "PIP_NO_DEPS": "1",
+    "PIP_NO_BUILD_ISOLATION": "0",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "PIP_ROOT_USER_ACTION": "ignore",
+}
 LANGUAGES = r"console run in the background|console run|yaml|python|toml"
 FENCE = re.compile(rf"^```({LANGUAGES})[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w/.-]+\.(?:yaml|py|toml))\n")
@@ -72,9 +80,12 @@ SESSIONS = [page for page in PAGES if page.exists() and is_session(page)]
 def in_own_folder(folder: Path) -> dict[str, str]:
     """An environment in which our programs are found and nothing of the reader's own home is touched."""
     programs = str(Path(sys.executable).parent)
-    paths = [str(folder), str(ROOT), str(ROOT / "src")]
+    installed = str(folder / "installed")
+    paths = [installed, str(ROOT), str(ROOT / "src")]
     return {
         **os.environ,
+        **OFFLINE_PIP,
+        "PIP_TARGET": installed,
         "HOME": str(folder / "home"),
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(paths),
