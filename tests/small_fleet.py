@@ -12,7 +12,7 @@ from covey.agent.device.service import Agent, Identity
 from covey.agent.worker import frames
 from covey.agent.worker.worker import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
-from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.service import Service, last_will

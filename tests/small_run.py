@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import InProcess

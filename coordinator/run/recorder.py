@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.engine.events import Close
-from covey.coordinator.engine.rounds import RoundEngine, Step
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.step import Step
 from covey.coordinator.run import mixtures, records
 from covey.coordinator.run.audit_trail import Trail, head_of
 from covey.coordinator.run.disk_space import Room

@@ -6,7 +6,7 @@ import pathlib
 
 from pydantic import StrictInt, TypeAdapter, ValidationError
 
-from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
 from covey.shared.scenario.scenario import Scenario

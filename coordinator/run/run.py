@@ -39,7 +39,9 @@ from covey.coordinator.engine.events import (
     Unreadable,
     Void,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Rules, Step
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.step import Step
 from covey.coordinator.run import folding, records
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
@@ -219,7 +221,8 @@ class Run:
         why = self.engine.refusal(client, report.step)
         if why:
             self.audit.blame("ignored", client, why)
-            return [Announce(ReportIgnored(client, why)), self.order_of(client)]
+            # the engine ignores it for the same reason, and remembers it for the agent's story
+            return [*self.handle(Reported(client, report.step), now), self.order_of(client)]
         step = self.engine.step
         assert step is not None  # noqa: S101 - refusal() has just looked at it
         train_samples, _ = self.samples.get(client, (None, None))

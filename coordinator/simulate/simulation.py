@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from covey.coordinator.engine.events import Joined, Tick
-from covey.coordinator.engine.rounds import Rules
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import Observer, ignore

@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from covey.coordinator.engine.events import Action, Event, Joined, Open, Plan, Planned
-from covey.coordinator.engine.rounds import RoundEngine, Rules
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.rules import Rules
 from covey.shared.strategies.base import Phase, View
 
 TRAIN = Phase()

@@ -22,7 +22,8 @@ from covey.coordinator.engine.events import (
     Reported,
     Tick,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
+from covey.coordinator.engine.rounds import RoundEngine, Stage
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import invitation_order
 from covey.shared.errors import UserError
 from covey.shared.strategies.base import Phase, View

@@ -31,7 +31,8 @@ from covey.coordinator.engine.events import (
     Tick,
     Void,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
+from covey.coordinator.engine.rounds import RoundEngine, Stage
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import cohort_size
 from covey.shared.strategies.base import Phase, View
 

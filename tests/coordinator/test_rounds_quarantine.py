@@ -23,7 +23,8 @@ from covey.coordinator.engine.events import (
     SetAside,
     Void,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Rules, Stage
+from covey.coordinator.engine.rounds import RoundEngine, Stage
+from covey.coordinator.engine.rules import Rules
 from covey.shared.strategies.base import Expected, Phase, View
 from tests.coordinator.engines import TRAIN, cohort, feed, opened
 

@@ -22,7 +22,8 @@ from covey.coordinator.engine.events import (
     Tick,
     Void,
 )
-from covey.coordinator.engine.rounds import RoundEngine, Rules
+from covey.coordinator.engine.rounds import RoundEngine
+from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import invitation_order
 from covey.shared.strategies.base import Phase, View
 from tests.coordinator.engines import LINGER, TRAIN, cohort, feed, gathered, opened, restarted

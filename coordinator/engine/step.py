@@ -1,0 +1,149 @@
+"""The open step: one attempt at one phase, from the invitations to the fold. Pure: time is an argument."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Set
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from covey.coordinator.engine.rules import Rules
+from covey.shared.strategies.base import ClientId, Expected, Phase
+
+
+@dataclass
+class Step:
+    """Who was invited, who answered, and when the step must end. Times are those of the engine, in seconds."""
+
+    number: int  # never used for another step
+    phase: Phase
+    cohort: list[ClientId]  # invited, in the order of the invitations; it only grows
+    spare: list[ClientId]  # who could be invited in place of another, in this order
+    target: int  # with this many reports the step closes
+    quorum: int  # with fewer the step is void
+    opened: float = 0.0
+    deadline: float = math.inf  # never before `opened`
+    quorum_at: float | None = None  # when the quorum was reached; None before
+    latest: float | None = None  # when the newest report came; None before the first
+    reported: set[ClientId] = field(default_factory=set)  # some of the cohort
+    failed: set[ClientId] = field(default_factory=set)  # others of the cohort
+
+    @property
+    def has_target(self) -> bool:
+        return len(self.reported) >= self.target
+
+    @property
+    def has_quorum(self) -> bool:
+        return len(self.reported) >= self.quorum
+
+    def awaited(self, present: Set[ClientId]) -> set[ClientId]:
+        """The agents of the cohort that are present and have not answered yet."""
+        invited = set(self.cohort) & present
+        return invited - self.reported - self.failed
+
+    def report_came(self, client: ClientId, now: float) -> None:
+        """Count a report; one that comes after a failure replaces it."""
+        self.reported.add(client)
+        self.failed.discard(client)
+        self.latest = now
+        if self.quorum_at is None and self.has_quorum:
+            self.quorum_at = now
+
+    def reports_lost(self, clients: Collection[ClientId]) -> None:
+        """These reports cannot be read any more; their agents are expected to send them again."""
+        self.reported.difference_update(clients)
+        if not self.has_quorum:
+            self.quorum_at = None
+
+    def set_aside(self, clients: Collection[ClientId]) -> None:
+        """These reports do not count: their slots are vacant, as if their agents had failed."""
+        self.reported.difference_update(clients)
+        self.failed.update(clients)
+
+    def postpone(self, seconds: float) -> None:
+        """No time has passed for so long."""
+        self.opened += seconds
+        self.deadline += seconds
+        if self.quorum_at is not None:
+            self.quorum_at += seconds
+        if self.latest is not None:
+            self.latest += seconds
+
+    def grace_end(self, rules: Rules) -> float | None:
+        """When the rest is waited for no longer; None before the quorum is there, or without such a rule."""
+        if self.quorum_at is None:
+            return None
+        ends: list[float] = []
+        if rules.grace_s is not None:
+            ends.append(self.quorum_at + rules.grace_s)
+        if rules.patience_s is not None and self.latest is not None:
+            ends.append(self.latest + rules.patience_s)
+        return min(ends, default=None)
+
+    def is_late(self, rules: Rules, now: float) -> bool:
+        """Is the deadline over, or the grace period?"""
+        grace_end = self.grace_end(rules)
+        if grace_end is not None and now >= grace_end:
+            return True
+        return now >= self.deadline
+
+    def may_refill(self, now: float) -> bool:
+        """Has the second half not begun? An invitation that cannot end in time helps nobody."""
+        return now < self.opened + (self.deadline - self.opened) / 2
+
+    def vacancies(self, rules: Rules, present: Set[ClientId]) -> int:
+        """How many more agents to invite, so that enough of the cohort are at work or have reported."""
+        useful = 0
+        for client in self.cohort:
+            alive = client in present or client in self.reported
+            if alive and client not in self.failed:
+                useful += 1
+        needed = math.ceil(self.target * rules.over_select - 1e-9)
+        return max(needed - useful, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a checkpoint keeps. Reports are in the spool, and times start again after a restart."""
+        return {
+            "number": self.number,
+            "phase": asdict(self.phase),
+            "cohort": self.cohort,
+            "spare": self.spare,
+            "target": self.target,
+            "quorum": self.quorum,
+            "failed": sorted(self.failed),
+        }
+
+    @classmethod
+    def from_json(
+        cls, saved: Mapping[str, Any], reported: Collection[ClientId], now: float, deadline: float
+    ) -> Step:
+        """The step as it was, with the reports that the spool has. It opens again now."""
+        cohort: list[ClientId] = list(saved["cohort"])
+        step = cls(
+            number=saved["number"],
+            phase=_phase(saved["phase"]),
+            cohort=cohort,
+            spare=list(saved["spare"]),
+            target=saved["target"],
+            quorum=saved["quorum"],
+            opened=now,
+            deadline=deadline,
+            reported=set(reported) & set(cohort),
+        )
+        step.failed = set(saved["failed"]) - step.reported
+        if step.reported:
+            step.latest = now
+            if step.has_quorum:
+                step.quorum_at = now
+        return step
+
+
+def _phase(saved: Mapping[str, Any]) -> Phase:
+    fields = dict(saved)
+    numbers: dict[str, Expected] = {}
+    for name, one in fields["numbers"].items():
+        numbers[name] = Expected(**one)
+    fields["numbers"] = numbers
+    if not isinstance(fields["cohort"], str):
+        fields["cohort"] = tuple(fields["cohort"])
+    return Phase(**fields)
