@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from covey.agent.device.service import Agent, Identity
+from covey.agent.device.identity import Identity
+from covey.agent.device.service import Agent
 from covey.agent.worker import frames
 from covey.agent.worker.worker import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker

@@ -77,7 +77,8 @@ class Fetching:
     def begin(self, order: OrderMessage) -> Actions:
         """Take up an order. Models that it does not name may leave the disk."""
         models = models_of(order)
-        models_are_known = self.order is not None and models_of(self.order) == models
+        before = self.order
+        models_are_known = before is not None and models_of(before) == models
         self.state = WorkState.FETCHING
         self.order = order
         if models_are_known:
@@ -149,9 +150,11 @@ class Fetching:
     def tick(self, now: float) -> Actions:
         if self._stall_at is None or now < self._stall_at:
             return []
-        self._stalls = min(self._stalls + 1, MAX_DOUBLINGS)
+        if self._stalls < MAX_DOUBLINGS:
+            self._stalls += 1
         self._watch_for_stall(now)
-        return [Subscribe(self._topics_of(self._missing()))]
+        missing = self._missing()
+        return [Subscribe(self._topics_of(missing))]
 
     def settle(self, last_order: OrderMessage | None, *, everything: bool, is_up: bool) -> Actions:
         """Subscribe to the parts that are needed now, and unsubscribe from the others.
@@ -190,7 +193,8 @@ class Fetching:
         topics: dict[str, None] = {}  # as an ordered set: two refs may name the same model
         for ref in refs:
             model = self._topics.model(ref.key)
-            topics |= {f"{model}/{part}": None for part in range(ref.parts)}
+            for part in range(ref.parts):
+                topics[f"{model}/{part}"] = None
         return tuple(topics)
 
     def _watch_for_stall(self, now: float) -> None:

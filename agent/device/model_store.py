@@ -11,9 +11,9 @@ from covey.shared.files import atomic_replace, make_folder
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 from covey.shared.wire.parts import Assembler, FileSink
 
-LARGEST_MODEL = 8 << 30  # bytes
+MAX_MODEL_BYTES = 8 << 30  # bytes
 BROKER = "broker"  # all models come from one sender
-PENDING = 64  # contents on their way
+MAX_PENDING = 64  # contents on their way
 MAX_AGE_S = 3600.0
 
 
@@ -25,7 +25,7 @@ class ModelStore:
     """
 
     def __init__(
-        self, folder: Path, largest_bytes: int = LARGEST_MODEL, *, durable: bool = True
+        self, folder: Path, largest_bytes: int = MAX_MODEL_BYTES, *, durable: bool = True
     ) -> None:
         self._folder = folder
         self._durable = durable
@@ -42,8 +42,8 @@ class ModelStore:
         self._numbers = itertools.count()
         self._parts = Assembler(
             self._sink,
-            largest_bytes=min(largest_bytes, LARGEST_MODEL),
-            per_sender=PENDING,
+            largest_bytes=min(largest_bytes, MAX_MODEL_BYTES),
+            per_sender=MAX_PENDING,
             total_bytes=1 << 50,
             max_age_s=MAX_AGE_S,
         )

@@ -1,6 +1,6 @@
 """The async shell of one agent: a link, a session, an outbox, a store of models, and a pool that does the work.
 
-It has no opinions: messages and times go to the session as events, and the session's actions are carried out.
+The shell decides nothing. Messages and timers become events of the session, and the session's actions are carried out.
 Contents stay in files: of a report or a model never more than one part is in memory.
 """
 
@@ -8,67 +8,64 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
+from datetime import datetime
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from covey.agent.device import events as e
-from covey.agent.device.model_store import LARGEST_MODEL, ModelStore
+from covey.agent.device import notices as n
+from covey.agent.device.identity import Identity
+from covey.agent.device.model_store import MAX_MODEL_BYTES, ModelStore
 from covey.agent.device.outbox import Outbox
+from covey.agent.device.performing import BeforeReport, DiskWait, Performer
 from covey.agent.device.session import Session
 from covey.agent.policy import DEFAULT_RULES, Rules
-from covey.agent.worker.pool import PoolLike, WorkerLost
+from covey.agent.worker.pool import PoolLike
 from covey.shared.errors import DecodeError, UserError
-from covey.shared.files import is_full, write_atomically
+from covey.shared.files import is_full
 from covey.shared.mqtt.duplicate_ids import session_id
-from covey.shared.mqtt.link import Incoming, Link, Message, Up, Will
+from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
-from covey.shared.wire.messages import (
-    AgentStatus,
-    CoordinatorStatus,
-    OrderMessage,
-    Part,
-    ReportContent,
-    digest,
-)
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
-Tell = Callable[[Mapping[str, Any]], None]  # one event for a person or a log: {"event": ..., ...}
-FULL_TOLD_S = 60.0  # between two words about a full disk
-FULL_PAUSE_S = 1.0  # between two attempts to write to it
-GOODBYE_S = 2.0  # a broker that does not answer is not waited for longer
-PART_BYTES = 512 * 1024  # of a report about work that names no size
-
-
-@dataclasses.dataclass(frozen=True)
-class Identity:
-    """Who an agent is, and where its data and its state lie. `source` goes to the worker as it is."""
-
-    agent: str
-    federation: str
-    source: Mapping[str, Any]
-    state: Path
-    durable: bool = True
+GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 
 
 class NameTakenError(UserError):
-    """Another agent uses the id, and did so before this one."""
+    """Another agent uses this id, and started earlier."""
 
 
 async def _at_once(order: OrderMessage) -> None:
     return None
 
 
-class Agent:
-    """One life of an agent, from start to `stop` or `vanish`. The next life finds its state on disk.
+def _never(order: OrderMessage) -> bool:
+    return False
 
-    `rules`: what a coordinator may ask of this device. `will` is known before there is a link. `before_report` is
-    awaited between the work and its report, and `dies` asked at the start of a work: a fleet's faults live there.
+
+def _ignore(notice: n.DeviceNotice) -> None:
+    return None
+
+
+class Agent:
+    """One life of an agent, from its start to `stop` or `vanish`. The next life finds its state on disk.
+
+    Args:
+        identity: who the agent is, and where its data and its state lie.
+        pool: the workers.
+        rules: what a coordinator may ask of this device.
+        observer: receives notices, for a person or a log.
+        before_report: awaited between the work and its report, for fault drills.
+        dies: asked at the start of each work whether the agent is cut off, for fault drills.
+        session: a name for this life; by default one that sorts by its start.
+
+    Raises:
+        UserError: another process uses the agent's folder.
     """
 
     def __init__(
@@ -77,20 +74,17 @@ class Agent:
         pool: PoolLike,
         *,
         rules: Rules = DEFAULT_RULES,
-        tell: Tell = lambda event: None,
-        before_report: Callable[[OrderMessage], Awaitable[None]] = _at_once,
-        dies: Callable[[OrderMessage], bool] = lambda order: False,
+        observer: n.DeviceObserver = _ignore,
+        before_report: BeforeReport = _at_once,
+        dies: Callable[[OrderMessage], bool] = _never,
         session: str | None = None,
     ) -> None:
-        self.identity, self.pool, self.tell = identity, pool, tell
-        self.rules = rules
-        self.before_report, self.dies = before_report, dies
+        self.identity = identity
         self.topics = Topics(identity.federation)
         self.outbox = Outbox(identity.state, durable=identity.durable)
-        largest = rules.policy.largest_model_bytes
-        self.store = ModelStore(
-            identity.state / "models", largest or LARGEST_MODEL, durable=identity.durable
-        )
+        max_model_bytes = rules.policy.largest_model_bytes or MAX_MODEL_BYTES
+        models = identity.state / "models"
+        self.store = ModelStore(models, max_model_bytes, durable=identity.durable)
         self.session = Session(
             identity.agent,
             self.topics,
@@ -100,131 +94,170 @@ class Agent:
             models=self.store.digests,
             rules=rules,
         )
-        self.vanished = False
-        self._fault: BaseException | None = None  # what ended a task that must not end
-        self._link: Link | None = None
-        self._inspection: dict[
-            str, Any
-        ] = {}  # the last job of that kind: its answer weighs later ones
-        self._weight = 0.0
-        self._full_told = -FULL_TOLD_S  # when it was last said that the disk is full
-        self._flushing: asyncio.Task[None] | None = None
-        self._fresh = 0  # step of the report that this process has seen whole and not sent yet
-        self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()
-        self._timer: asyncio.TimerHandle | None = None
-        self._work: asyncio.Task[None] | None = None
+        self.vanished = False  # True from `vanish` on: nothing is published any more
+        self._observer = observer
+        self._dies = dies
+        self._disk = DiskWait(identity.state, observer)
+        self._performer = Performer(
+            identity, pool, rules, self.outbox, self.store, self._disk, observer, before_report
+        )
+        self._link: Link | None = None  # None before `run`
+        self._subscriptions: SubscriptionKeeper | None = None  # None before `run`
+        self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()  # what must be sent in order
+        self._timer: asyncio.TimerHandle | None = None  # the session's `wake_at`
+        self._work: asyncio.Task[None] | None = None  # the newest; at most one is not done
         self._inspecting: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
-        self._subscriptions: SubscriptionKeeper | None = None
+        self._flushing: asyncio.Task[None] | None = None  # None unless the outbox waits for room
+        self._just_written = 0  # step of a report that was written and not sent yet; 0 for none
+        self._fault: BaseException | None = None  # the first error of a task; it ends `run`
         self._over = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.identity.agent!r} of {self.identity.federation!r}: {self.session!r}>"
 
     @property
     def client_id(self) -> str:
-        """The MQTT client id: new in each life, so that two of one name hear one another (`covey.shared.mqtt.duplicate_ids`)."""
-        return f"covey-{self.identity.federation}-{self.identity.agent}-{self.session.will.session}"
+        """The MQTT client id. It is new in each life, so that two agents with one id notice each other."""
+        session = self.session.will.session
+        return f"covey-{self.identity.federation}-{self.identity.agent}-{session}"
 
     @property
     def will(self) -> Will:
-        return Will(self.topics.status(self.identity.agent), self.session.will.to_bytes())
+        """What the broker publishes when this agent is gone. It is known before the link is opened."""
+        return Will(self._status_topic, self.session.will.to_bytes())
+
+    @property
+    def _status_topic(self) -> str:
+        return self.topics.status(self.identity.agent)
 
     async def run(self, link: Link) -> None:
-        """Live until `stop`, `vanish` or cancellation. `link` is open and has `will` as its last will."""
+        """Live until `stop`, `vanish` or cancellation.
+
+        Args:
+            link: open, with `will` as its last will.
+
+        Raises:
+            NameTakenError: another agent uses this id, and started earlier.
+        """
         self._link = link
         for why in [*self.outbox.damaged, *self.store.damaged]:
-            self.tell({"event": "damaged", "why": why})
-        hands = [asyncio.create_task(self._listen(link)), asyncio.create_task(self._speak(link))]
-        over = asyncio.create_task(self._over.wait())
+            self._observer(n.Damaged(why))
+        tasks = [
+            asyncio.create_task(self._receive(link)),
+            asyncio.create_task(self._publish(link)),
+            asyncio.create_task(self._wait_until_over()),
+        ]
         try:
-            done, _ = await asyncio.wait({*hands, over}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             if self._fault is not None:
                 raise self._fault
         finally:
             self._drop_everything()
-            for task in (*hands, over):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*hands, over, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             self.outbox.close()
             if not self.vanished:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(GOODBYE_S):
-                        await link.publish(self.will.topic, self.will.payload, retain=True)
+                await self._say_goodbye(link)
+
+    async def _wait_until_over(self) -> None:
+        await self._over.wait()
+
+    async def _say_goodbye(self, link: Link) -> None:
+        will = self.will
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await link.publish(will.topic, will.payload, retain=True)
 
     def stop(self) -> None:
         """End `run` with a goodbye."""
         self._over.set()
 
     async def vanish(self) -> None:
-        """End `run` as a power cut would: the broker tells the others."""
+        """End `run` as a power cut would: the broker publishes the last will."""
         self.vanished = True
         self._drop_everything()
         if self._link is not None:
             await self._link.abort()
         self._over.set()
 
-    def story(self) -> list[tuple[float, str]]:
-        """What happened to this agent, oldest first: seconds since 1970 and a sentence for a person."""
-        began = time.time() - _now()  # the session counts from the start of the event loop's clock
-        lines: list[tuple[float, str]] = []
+    def show_story(self) -> None:
+        """Give notice of everything that happened to this agent so far."""
+        started = time.time() - _now()  # when the event loop's clock was at zero
+        lines: list[n.StoryLine] = []
         for line in self.session.story():
-            times = f" ({line.times} times)" if line.times > 1 else ""
-            lines.append((began + line.at, line.text + times))
-        return lines
+            local = datetime.fromtimestamp(started + line.at).astimezone()
+            text = line.text
+            if line.times > 1:
+                text += f" ({line.times} times)"
+            lines.append(n.StoryLine(local.isoformat(timespec="seconds"), text))
+        self._observer(n.StorySoFar(tuple(lines)))
 
-    # what comes in
+    # what arrives
 
-    async def _listen(self, link: Link) -> None:
+    async def _receive(self, link: Link) -> None:
         async for incoming in link.incoming():
             try:
                 event = self._understand(incoming)
             except DecodeError as error:
-                self.session.dropped[error.reason] = self.session.dropped.get(error.reason, 0) + 1
-                self.tell({"event": "refused", "why": str(error)})
+                dropped = self.session.dropped
+                dropped[error.reason] = dropped.get(error.reason, 0) + 1
+                self._observer(n.MessageRefused(str(error)))
                 continue
             if event is not None:
                 self._feed(event)
 
     def _understand(self, incoming: Incoming) -> e.Event | None:
-        if isinstance(incoming, Up) and self._subscriptions is not None:
-            self._subscriptions.connected()
-        if not isinstance(incoming, Message):
-            self.tell(
-                {"event": type(incoming).__name__.lower(), "why": getattr(incoming, "why", "")}
-            )
-            return incoming
-        if not incoming.payload:  # a retained topic was cleared
-            return None
-        match self.topics.parse(incoming.topic):
-            case PlainTopic("coordinator/status"):
-                return e.CoordinatorSeen(
-                    CoordinatorStatus.from_bytes(incoming.payload), incoming.retained
-                )
-            case AgentTopic(agent, "status") if agent == self.identity.agent:
-                return e.OwnStatusSeen(AgentStatus.from_bytes(incoming.payload), incoming.retained)
-            case AgentTopic(agent, "order") if agent == self.identity.agent:
-                return e.OrderSeen(OrderMessage.from_bytes(incoming.payload))
-            case AgentTopic(agent, "model"):
-                return self._part(f"@{agent}", incoming.payload)
-            case ClusterTopic(key, _):
-                return self._part(key, incoming.payload)
-        raise DecodeError("topic", f"{incoming.topic!r} is not for {self.identity.agent}")
+        """What an incoming message means; None for nothing. Raises DecodeError if it makes no sense."""
+        match incoming:
+            case Up():
+                if self._subscriptions is not None:
+                    self._subscriptions.connected()
+                self._observer(n.Connected())
+                return incoming
+            case Down(why):
+                self._observer(n.Disconnected(why))
+                return incoming
+            case Message(payload=b""):  # a retained topic was cleared
+                return None
+            case Message():
+                return self._decode(incoming)
 
-    def _part(self, key: str, payload: bytes) -> e.Event | None:
+    def _decode(self, message: Message) -> e.Event | None:
+        payload = message.payload
+        match self.topics.parse(message.topic):
+            case PlainTopic("coordinator/status"):
+                coordinator = CoordinatorStatus.from_bytes(payload)
+                return e.CoordinatorSeen(coordinator, message.retained)
+            case AgentTopic(agent, "status") if agent == self.identity.agent:
+                return e.OwnStatusSeen(AgentStatus.from_bytes(payload), message.retained)
+            case AgentTopic(agent, "order") if agent == self.identity.agent:
+                return e.OrderSeen(OrderMessage.from_bytes(payload))
+            case AgentTopic(agent, "model"):
+                return self._store_part(f"@{agent}", payload)
+            case ClusterTopic(key, _):
+                return self._store_part(key, payload)
+        raise DecodeError("topic", f"{message.topic!r} is not for {self.identity.agent}")
+
+    def _store_part(self, key: str, payload: bytes) -> e.Event | None:
         part = Part.from_bytes(payload)
         try:
-            whole = self.store.feed(part, _now())
+            is_complete = self.store.feed(part, _now())
         except OSError as error:  # the session asks the broker for the parts again
             if not is_full(error):
                 raise
             raise DecodeError("disk full", "no room for a part of a model") from None
-        if whole is None:
+        if is_complete is None:
             return None
-        return e.ModelReady(key, part.digest) if whole else e.PartSeen()
+        return e.ModelReady(key, part.digest) if is_complete else e.PartSeen()
 
-    # what follows
+    # the session and its timer
 
     def _feed(self, event: e.Event) -> None:
+        """Let the session handle an event, and carry out its actions."""
         if self._over.is_set() or self.vanished:
             return
         for action in self.session.handle(event, _now()):
@@ -234,11 +267,12 @@ class Agent:
         self._set_timer()
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        _cancel_timer(self._timer)
+        self._timer = None
         wake_at = self.session.wake_at
-        loop = asyncio.get_running_loop()
-        self._timer = None if wake_at is None else loop.call_at(wake_at, self._tick)
+        if wake_at is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(wake_at, self._tick)
 
     def _tick(self) -> None:
         try:
@@ -247,18 +281,20 @@ class Agent:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """End `run` with this error: an agent that goes on half would look alive."""
+        """End `run` with this error. An agent with a dead task would look alive to the others."""
         self._fault = self._fault or error
         self._over.set()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        def ended(task: asyncio.Task[None]) -> None:
-            if not task.cancelled() and (error := task.exception()) is not None:
-                self._fail(error)
-
+        """Start a task whose error ends `run`."""
         task = asyncio.create_task(work)
-        task.add_done_callback(ended)
+        task.add_done_callback(self._task_ended)
         return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._fail(error)
 
     def _carry_out(self, action: e.Action) -> None:
         match action:
@@ -268,57 +304,63 @@ class Agent:
                 _cancel(self._inspecting)
                 self._inspecting = self._spawn(self._inspect(task, task_digest))
             case e.StartWork(order):
-                self.tell(
-                    {
-                        "event": "work",
-                        "step": order.step,
-                        "phase": order.work.phase if order.work else "",
-                    }
-                )
+                phase = order.work.phase if order.work is not None else ""
+                self._observer(n.WorkStarted(order.step, phase))
                 self._work = self._spawn(self._perform(order))
             case e.CancelWork():
                 _cancel(self._work)
             case e.OrderRefused(step, why):
-                self.tell({"event": "failed", "step": step, "why": why})
+                self._observer(n.WorkFailed(step, why))
             case e.ReportFailure(order, why):
-                self._work = self._spawn(self._put_failure(order, why))
+                self._work = self._spawn(self._report_failure(order, why))
             case e.SendReport(step):
                 self._sending = self._spawn(self._send(step))
             case e.StopSending():
                 _cancel(self._sending)
-            case e.CommitMemory(step, confirmed):
-                self.outbox.commit(step, confirmed)
-                self.tell({"event": "accepted", "step": step})
-            case e.DropReport(step):
-                if not self.outbox.state.kept:
-                    self.tell({"event": "dropped", "step": step})
-                self.outbox.drop(step)
-            case e.GoBack(accepted):
-                self.outbox.go_back(accepted)
-                self.tell({"event": "asked again", "accepted": accepted})
-            case e.LoseMemory(accepted, confirmed):
-                self.outbox.lose(accepted, confirmed)
-                why = f"step {accepted} was accepted, and the state of this agent is from before it"
-                self.tell({"event": "damaged", "why": why})
-            case e.SwitchRun(run):
-                self.outbox.switch(run)
-                self.tell({"event": "run", "run": run})
             case e.KeepModels(digests):
                 self.store.keep(digests, _now())
             case e.Notify(text):
-                self.tell({"event": "problem", "why": text})
+                self._observer(n.Problem(text))
             case e.YieldId():
-                agent, federation = self.identity.agent, self.identity.federation
-                self._fail(
-                    NameTakenError(
-                        f"another agent with the id {agent!r} is at work in federation {federation!r} on this broker, "
-                        "and was there first; give this one an id of its own with --id (the default is the host's name)"
-                    )
-                )
+                self._fail(self._name_taken())
+            case _:
+                self._change_outbox(action)
 
-    async def _speak(self, link: Link) -> None:
-        """What must stay in order goes out one after another; where the link is down it comes again after `Up`."""
-        subscriptions = self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
+    def _change_outbox(self, action: e.Action) -> None:
+        match action:
+            case e.CommitMemory(step, confirmed):
+                self.outbox.commit(step, confirmed)
+                self._observer(n.ReportAccepted(step))
+            case e.DropReport(step):
+                if not self.outbox.state.kept:
+                    self._observer(n.ReportDropped(step))
+                self.outbox.drop(step)
+            case e.GoBack(accepted):
+                self.outbox.go_back(accepted)
+                self._observer(n.AskedAgain(accepted))
+            case e.LoseMemory(accepted, confirmed):
+                self.outbox.lose(accepted, confirmed)
+                self._observer(
+                    n.Damaged(f"step {accepted} was accepted, but the state on this disk is older")
+                )
+            case e.SwitchRun(run):
+                self.outbox.switch(run)
+                self._observer(n.RunJoined(run))
+
+    def _name_taken(self) -> NameTakenError:
+        agent = self.identity.agent
+        federation = self.identity.federation
+        return NameTakenError(
+            f"another agent with the id {agent!r} is already connected in federation {federation!r} on this broker; "
+            "choose another id with --id (the default is the host's name)"
+        )
+
+    # what goes out
+
+    async def _publish(self, link: Link) -> None:
+        """Send what must stay in order, one after another. What a broken link swallows comes again after `Up`."""
+        subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
+        self._subscriptions = subscriptions
         while True:
             match await self._outgoing.get():
                 case e.Subscribe(topics):
@@ -326,211 +368,72 @@ class Agent:
                 case e.Unsubscribe(topics):
                     await subscriptions.remove(topics)
                 case e.PublishStatus(status):
-                    await link.publish(
-                        self.topics.status(self.identity.agent), status.to_bytes(), retain=True
-                    )
+                    await link.publish(self._status_topic, status.to_bytes(), retain=True)
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         self._feed(e.SubscriptionsRefused(topics))
 
-    # work
-
-    async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
-        job = {
-            "job": "inspect",
-            "source": dict(self.identity.source),
-            "task": task,
-            **self.rules.to_wire(),
-        }
-        found = await self._answer(
-            job, float("inf")
-        )  # who takes part must be known before any work
-        problem = found.get("failure") or found.get("problem")
-        if problem:
-            self._feed(e.Inspected(task_digest, problem=problem, detail=found.get("detail", "")))
-            return
-        self._weight = float(found["samples"])
-        labels = tuple(found["labels"]) if self.rules.policy.labels == "told" else ()
-        self.tell(
-            {"event": "data", "samples": found["samples"], "test_samples": found["test_samples"]}
-        )
-        self._feed(e.Inspected(task_digest, found["samples"], found["test_samples"], labels))
-
     async def _perform(self, order: OrderMessage) -> None:
-        if self.dies(order):
-            self.tell({"event": "dies", "step": order.step})
+        if self._dies(order):
+            self._observer(n.CutOff(order.step))
             await self.vanish()
             return
-        limit = self.rules.policy.max_seconds
-        try:
-            async with asyncio.timeout(limit):
-                done = await self._worked(order)
-        except TimeoutError:
-            done = {
-                "failure": f"policy of this device: max_seconds: the work took longer than {limit:g} s"
-            }
-        if "model_damaged" in done:
-            self.tell({"event": "damaged", "why": self.store.remove(done["model_damaged"])})
-            self._feed(e.ModelDamaged(done["model_damaged"]))
-            return
-        if "failure" in done:
-            self.tell(
-                {
-                    "event": "failed",
-                    "step": order.step,
-                    "why": done.get("detail") or done["failure"],
-                }
-            )
-            self._feed(e.WorkFailed(order.step, done["failure"]))
-            return
-        if done["failed"]:
-            self.tell({"event": "failed", "step": order.step, "why": done["failed"]})
-        await self.before_report(order)
-        self._put(
-            order,
-            done["digest"],
-            done["size"],
-            with_memory=done["fresh"],
-            memory_digest=done.get("memory_digest", b""),
-        )
+        event = await self._performer.perform(order)
+        if isinstance(event, e.WorkDone):
+            self._just_written = event.step
+        self._feed(event)
 
-    async def _worked(self, order: OrderMessage) -> dict[str, Any]:
-        """The worker's answer to an order. Damaged memory is set aside, and the work begins again without it."""
-        while True:
-            done = await self._answer(self._job(order), self._weight)
-            if done.get("memory_damaged"):
-                self.tell({"event": "damaged", "why": self.outbox.set_memory_aside()})
-            elif done.get("disk_full"):
-                await self._wait_for_room()
-            else:
-                return done
+    async def _report_failure(self, order: OrderMessage, why: str) -> None:
+        event = await self._performer.put_failure(order, why)
+        self._just_written = event.step
+        self._feed(event)
 
-    async def _wait_for_room(self) -> None:
-        """Say that the disk is full, at most once a minute, and let a little time pass."""
-        if _now() >= self._full_told + FULL_TOLD_S:
-            self._full_told = _now()
-            why = f"no room is left on the disk of {self.identity.state}; free some: this agent waits for it"
-            self.tell({"event": "disk", "why": why})
-        await asyncio.sleep(FULL_PAUSE_S)
+    async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
+        self._feed(await self._performer.inspect(task, task_digest))
 
     async def _flush(self) -> None:
         """Write what the outbox could not write, as soon as there is room."""
         while not self.outbox.flush():
-            await self._wait_for_room()
-        self.tell({"event": "disk", "why": "there is room again"})
+            await self._disk.wait()
+        self._observer(n.DiskFull("the disk has room again"))
         self._flushing = None
 
-    def _job(self, order: OrderMessage) -> dict[str, Any]:
-        report, memory = self.outbox.places(order.step)
-        state = self.outbox.state
-        return {
-            "job": "perform",
-            "source": dict(self.identity.source),
-            "client": self.identity.agent,
-            "order": order.to_bytes(),
-            "models": [
-                str(self.store.path(ref.digest))
-                for ref in (order.work.models if order.work else [])
-            ],
-            "memory": str(self.outbox.memory) if self.outbox.memory else "",
-            "memory_digest": state.memory_digest,
-            "client_state": state.lost or "whole",
-            "report_out": str(report),
-            "memory_out": str(memory),
-            "durable": self.identity.durable,
-            **self.rules.to_wire(),
-        }
-
-    async def _answer(self, job: dict[str, Any], weight: float) -> dict[str, Any]:
-        """The answer to a job. A worker that was killed gets a second chance: most often it was chance itself."""
-        try:
-            return await self.pool.call(job, weight=weight)
-        except WorkerLost as error:
-            self.tell(
-                {
-                    "event": "worker lost",
-                    "job": job["job"],
-                    "why": f"{error}; the job is done again",
-                }
-            )
-        try:
-            return await self.pool.call(job, weight=weight)
-        except WorkerLost as error:
-            return {"failure": error.public, "detail": str(error)}
-
-    async def _put_failure(self, order: OrderMessage, why: str) -> None:
-        content = ReportContent.failed(order, self.identity.agent, why[:1000]).to_bytes()
-        while not self._written(self.outbox.places(order.step)[0], content):
-            await self._wait_for_room()
-        self._put(order, digest(content), len(content), with_memory=False)
-
-    def _written(self, path: Path, content: bytes) -> bool:
-        """Write a file whole; False where there is no room for it."""
-        try:
-            write_atomically(path, content, durable=self.identity.durable)
-        except OSError as error:
-            if not is_full(error):
-                raise
-            return False
-        return True
-
-    def _put(
-        self,
-        order: OrderMessage,
-        name: bytes,
-        size: int,
-        *,
-        with_memory: bool,
-        memory_digest: bytes = b"",
-    ) -> None:
-        part_bytes = order.work.part_bytes if order.work else PART_BYTES
-        self.outbox.put(
-            order.step,
-            name,
-            size,
-            part_bytes=part_bytes,
-            with_memory=with_memory,
-            memory_digest=memory_digest,
-        )
-        self._fresh = order.step
-        self._feed(e.WorkDone(order.step))
-
     async def _send(self, step: int) -> None:
-        """All parts one after another, each after the broker's word for the last: a stock broker drops none."""
-        if not await self._report_is_whole(step):
+        """Send all parts, each after the broker acknowledged the one before: a stock broker drops none then."""
+        if not await self._is_whole(step):
             self._sending = None
-            self.tell({"event": "damaged", "why": self.outbox.set_report_aside()})
+            self._observer(n.Damaged(self.outbox.set_report_aside()))
             self._feed(e.ReportDamaged(step))
             return
         whole = await self._send_parts(step)
         self._sending = None
-        self.tell({"event": "sent", "step": step, "whole": whole})
+        self._observer(n.ReportSent(step, whole))
         self._feed(e.Sent(step, whole))
 
-    async def _report_is_whole(self, step: int) -> bool:
-        """Is the file still what the worker wrote? It is read again before every sending but the first."""
-        if self._fresh == step:
-            self._fresh = 0
+    async def _is_whole(self, step: int) -> bool:
+        """Does the file still hold what the worker wrote? It is read again before every sending but the first."""
+        if self._just_written == step:
+            self._just_written = 0
             return True
         return await asyncio.to_thread(self.outbox.report_is_whole)
 
     async def _send_parts(self, step: int) -> bool:
-        path, state = self.outbox.report, self.outbox.state
+        path = self.outbox.report
+        state = self.outbox.state
         if path is None or self._link is None:
             return False
+        topic = self.topics.report(self.identity.agent)
         fingerprint = bytes.fromhex(state.digest)
         with path.open("rb") as file:
             for part in split(
                 file, digest=fingerprint, size=state.size, part_bytes=state.part_bytes, about=step
             ):
-                topic = self.topics.report(self.identity.agent)
                 if not await self._link.publish(topic, part.to_bytes()):
                     return False
         return True
 
     def _drop_everything(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        _cancel_timer(self._timer)
         if self._subscriptions is not None:
             self._subscriptions.close()
         for task in (self._work, self._inspecting, self._sending, self._flushing):
@@ -540,6 +443,11 @@ class Agent:
 def _cancel(task: asyncio.Task[None] | None) -> None:
     if task is not None and task is not asyncio.current_task():
         task.cancel()
+
+
+def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 def _now() -> float:

@@ -1,6 +1,6 @@
-"""A simulated fleet: real agents in one process, each with a link of its own, over a real broker; W shared workers.
+"""A simulated fleet: real agents in one process, each with a link of its own to a real broker, and shared workers.
 
-The only differences to devices: data comes from the scenario's partition, and faults happen on its seed.
+Only two things differ from devices: the data comes from the scenario's partition, and faults happen on its seed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from covey.agent.device.service import Agent, Identity, NameTakenError, Tell
+from covey.agent.device import notices as n
+from covey.agent.device.identity import Identity
+from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.fleet.faults import FaultPlan
 from covey.agent.policy import UNLIMITED, Rules
 from covey.agent.worker.pool import COMMAND, Pool, PoolLike, check_device
@@ -31,17 +32,19 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.wire.messages import CoordinatorStatus, OrderMessage
 from covey.shared.wire.topics import Topics
 
-OpenLink = Callable[[str, Will | None], AbstractAsyncContextManager[Link]]
-RAMP = 200  # agents that start per second: a broker's backlog of connections is short
-PARENT_S = 1.0
+OpenLink = Callable[[str, Will | None], AbstractAsyncContextManager[Link]]  # client id, last will
+STARTS_PER_S = 200  # agents; a broker's backlog of connections is short
+KEEP_WARM_S = 600.0  # a fleet's workers stay alive between rounds
+PARENT_S = 1.0  # how often to check that the parent process is alive
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-@dataclass
-class Rounds:
-    """The round that the coordinator is in; agents come and go with it."""
+class CurrentRound:
+    """The round that the coordinator is in. Agents come and go with it."""
 
-    round: int = 0
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self) -> None:
+        self.round = 0
+        self._changed = asyncio.Event()  # set once, when the round changes; then replaced
 
     def seen(self, round_: int) -> None:
         if round_ != self.round:
@@ -50,13 +53,26 @@ class Rounds:
             self._changed = asyncio.Event()
 
     async def until(self, reached: Callable[[int], bool]) -> None:
-        """Wait for a round of which this holds."""
+        """Wait for a round for which `reached` is true."""
         while not reached(self.round):
             await self._changed.wait()
 
 
 class FleetRun:
-    """All agents of one scenario. `run` lives until it is cancelled."""
+    """All agents of one scenario. `run` lives until it is cancelled.
+
+    Args:
+        scenario: with a fleet section.
+        source: where the partition comes from. Each agent's worker receives it with the agent's index.
+        folder: the agents' states go to its sub-folder `agents`.
+        open_link: connects one agent.
+        pool: the workers that all agents share.
+        observer: receives the notices of all agents.
+        allowed: the code of the user's own that may run.
+
+    Raises:
+        UserError: the scenario has no fleet section.
+    """
 
     def __init__(
         self,
@@ -65,62 +81,84 @@ class FleetRun:
         folder: Path,
         open_link: OpenLink,
         pool: PoolLike,
-        tell: Tell,
+        observer: n.FleetObserver,
         allowed: AllowedCode = NO_CODE,
     ) -> None:
-        if scenario.fleet is None:
-            raise UserError(
-                f"scenario {scenario.name} has no section 'fleet': there is nothing to simulate"
-            )
-        self._fleet: Fleet = scenario.fleet
-        self._scenario, self._source, self._folder = scenario, source, folder
-        self._open_link, self._pool, self._tell = open_link, pool, tell
-        self._rules = Rules(
-            UNLIMITED, allowed
-        )  # whoever starts a simulation may ask of it what she likes
+        self._fleet = _fleet_of(scenario, f"scenario {scenario.name}")
+        self._scenario = scenario
+        self._source = source
+        self._folder = folder
+        self._open_link = open_link
+        self._pool = pool
+        self._observer = observer
+        # a user may ask anything of a simulation on the user's own machine
+        self._rules = Rules(UNLIMITED, allowed)
         self._faults = FaultPlan(self._fleet, scenario.seed)
-        self._rounds = Rounds()
-        self._died: set[tuple[int, str, int]] = (
-            set()
-        )  # (agent, run, step): nobody dies twice of the same
+        self._round = CurrentRound()
+        # deaths that have happened: (agent, run, step); no agent dies twice at the same step
+        self._deaths: set[tuple[int, str, int]] = set()
+
+    def __repr__(self) -> str:
+        agents = self._fleet.agents
+        return f"<FleetRun of {self._scenario.name!r}: {agents} agents, round {self._round.round}>"
 
     async def run(self) -> None:
+        """Start all agents, and let each live one life after another."""
+        agents = self._fleet.agents
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._watch_rounds())
-            for index in range(self._fleet.agents):
-                group.create_task(self._lives(index), name=agent_name(index, self._fleet.agents))
-                if index % RAMP == RAMP - 1:
+            group.create_task(self._follow_rounds())
+            for index in range(agents):
+                group.create_task(self._lives(index), name=agent_name(index, agents))
+                started = index + 1
+                if started % STARTS_PER_S == 0:
                     await asyncio.sleep(1.0)
 
-    async def _watch_rounds(self) -> None:
-        topic = Topics(self._scenario.federation).coordinator_status
-        async with self._open_link(
-            f"covey-{self._scenario.federation}-fleet-{os.getpid()}", None
-        ) as link:
+    async def _follow_rounds(self) -> None:
+        federation = self._scenario.federation
+        topic = Topics(federation).coordinator_status
+        client_id = f"covey-{federation}-fleet-{os.getpid()}"
+        async with self._open_link(client_id, None) as link:
             async for incoming in link.incoming():
-                if isinstance(incoming, Up):
-                    self._tell({"event": "fleet up"})
-                    await link.subscribe([topic])
-                elif isinstance(
-                    incoming, Down
-                ):  # said once for all agents, whose links go to the same broker
-                    self._tell({"event": "fleet down", "why": incoming.why})
-                elif isinstance(incoming, Message) and incoming.payload:
-                    with contextlib.suppress(DecodeError):
-                        status = CoordinatorStatus.from_bytes(incoming.payload)
-                        if status.online:
-                            self._rounds.seen(status.round)
+                match incoming:
+                    case Up():
+                        self._observer(n.FleetConnected())
+                        await link.subscribe([topic])
+                    case Down(
+                        why
+                    ):  # one notice for all agents, whose links lead to the same broker
+                        self._observer(n.FleetDisconnected(why))
+                    case Message():
+                        self._coordinator_seen(incoming.payload)
+
+    def _coordinator_seen(self, payload: bytes) -> None:
+        with contextlib.suppress(DecodeError):
+            status = CoordinatorStatus.from_bytes(payload)
+            if status.online:
+                self._round.seen(status.round)
 
     async def _lives(self, index: int) -> None:
         """One life after another: from joining to leaving or dying, and again."""
         while True:
-            await self._rounds.until(lambda round_: self._faults.present(index, round_))
+            await self._round.until(lambda round_: self._faults.present(index, round_))
             if await self._live(index):
                 await asyncio.sleep(self._faults.back_after_s)
 
     async def _live(self, index: int) -> bool:
-        """From joining until the timeline says leave; True where it died first, or its name was taken."""
+        """One life, until the timeline lets the agent leave. True if it died first, or its id was taken."""
         name = agent_name(index, self._fleet.agents)
+        agent = self._agent(index, name)
+        leaver = asyncio.create_task(self._leave(agent, index))
+        try:
+            async with self._open_link(agent.client_id, agent.will) as link:
+                await agent.run(link)
+        except NameTakenError as error:  # by another fleet, which may end: try again later
+            self._observer(n.OfAgent(name, n.Problem(str(error))))
+            return True
+        finally:
+            leaver.cancel()
+        return agent.vanished
+
+    def _agent(self, index: int, name: str) -> Agent:
         identity = Identity(
             name,
             self._scenario.federation,
@@ -128,34 +166,28 @@ class FleetRun:
             self._folder / "agents" / name,
             durable=False,
         )
-        agent = Agent(
+
+        async def delay(order: OrderMessage) -> None:
+            await asyncio.sleep(self._faults.delay_s(index))
+
+        return Agent(
             identity,
             self._pool,
             rules=self._rules,
-            tell=lambda event: self._tell({"agent": name, **event}),
-            before_report=lambda order: asyncio.sleep(self._faults.delay_s(index)),
+            observer=lambda notice: self._observer(n.OfAgent(name, notice)),
+            before_report=delay,
             dies=lambda order: self._dies(index, order),
         )
-        leaver = asyncio.create_task(self._leave(agent, index))
-        try:
-            async with self._open_link(agent.client_id, agent.will) as link:
-                await agent.run(link)
-        except NameTakenError as error:  # by a fleet that may go away: we try again
-            self._tell({"event": "problem", "agent": name, "why": str(error)})
-            return True
-        finally:
-            leaver.cancel()
-        return agent.vanished
 
     async def _leave(self, agent: Agent, index: int) -> None:
-        await self._rounds.until(lambda round_: not self._faults.present(index, round_))
+        await self._round.until(lambda round_: not self._faults.present(index, round_))
         agent.stop()
 
     def _dies(self, index: int, order: OrderMessage) -> bool:
         death = (index, order.run, order.step)
-        if death in self._died or not self._faults.dies(index, order.step):
+        if death in self._deaths or not self._faults.dies(index, order.step):
             return False
-        self._died.add(death)
+        self._deaths.add(death)
         return True
 
 
@@ -164,49 +196,62 @@ async def host(
     url: BrokerUrl,
     folder: Path,
     data_root: Path | None,
-    tell: Tell,
+    observer: n.FleetObserver,
     allowed: AllowedCode = NO_CODE,
 ) -> None:
-    """Run the fleet of a scenario file, with the code of its own that is allowed, until SIGTERM, SIGINT or the end of the parent process."""
-    parent = os.getppid()  # asked first: it may be gone before we are ready
+    """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process.
+
+    Args:
+        path: the scenario.
+        url: the broker.
+        folder: for the agents' states and partition.npz.
+        data_root: the folder of named data sets.
+        observer: receives the notices of all agents.
+        allowed: the code of the user's own that may run.
+
+    Raises:
+        UserError: the scenario, its data or a certificate is wrong.
+    """
+    parent = os.getppid()  # asked first: the parent may end before we are ready
     scenario = load_without_files(path)
-    if scenario.fleet is None:
-        raise UserError(f"{path}: no section 'fleet': there is nothing to simulate")
+    fleet = _fleet_of(scenario, str(path))
     check_code(scenario, allowed)
-    url.tls_context()  # a file that cannot be read is said now, and once
+    url.tls_context()  # report a file that cannot be read now, and once
     source = {"scenario": str(path), "data_root": str(data_root) if data_root else None}
-    workers = scenario.fleet.workers or os.cpu_count() or 1
-    async with Pool(workers, keep_warm_s=600.0, command=(*COMMAND, "--warm")) as pool:
+    workers = fleet.workers or os.cpu_count() or 1
+    command = (*COMMAND, "--warm")
+    async with Pool(workers, keep_warm_s=KEEP_WARM_S, command=command) as pool:
         await check_device(pool, scenario.training.device, Rules(UNLIMITED, allowed))
         await write_partition(pool, source, folder / "partition.npz")
-        tell(
-            {
-                "event": "fleet",
-                "agents": scenario.fleet.agents,
-                "workers": workers,
-                "broker": str(url),
-            }
-        )
-        fleet = FleetRun(
-            scenario,
-            source,
-            folder,
-            lambda name, will: MqttLink(url, client_id=name, will=will),
-            pool,
-            tell,
-            allowed,
-        )
-        async with _until_told_to_end(parent) as told:
-            running = asyncio.create_task(fleet.run())
-            await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
+        observer(n.FleetStarted(fleet.agents, workers, str(url)))
+
+        def open_link(client_id: str, will: Will | None) -> AbstractAsyncContextManager[Link]:
+            return MqttLink(url, client_id=client_id, will=will)
+
+        run = FleetRun(scenario, source, folder, open_link, pool, observer, allowed)
+        async with _process_end(parent) as ended:
+            running = asyncio.create_task(run.run())
+            await asyncio.wait({running, ended}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
             running.cancel()
             await asyncio.wait({running})
 
 
+def _fleet_of(scenario: Scenario, source: str) -> Fleet:
+    if scenario.fleet is None:
+        raise UserError(
+            f"{source} has no section 'fleet'; add one to simulate agents, or use `agent start` on devices"
+        )
+    return scenario.fleet
+
+
 async def write_partition(pool: PoolLike, source: dict[str, Any], out: Path) -> None:
-    """Let a worker write who holds what. Raises UserError where the data or the partition is wrong."""
+    """Let a worker write which samples belong to which agent.
+
+    Raises:
+        UserError: the data or the partition is wrong.
+    """
     out.parent.mkdir(parents=True, exist_ok=True)
     answer = await pool.call({"job": "partition", "source": source, "out": str(out)})
     if "failure" in answer:
@@ -214,22 +259,22 @@ async def write_partition(pool: PoolLike, source: dict[str, Any], out: Path) -> 
 
 
 @contextlib.asynccontextmanager
-async def _until_told_to_end(parent: int) -> AsyncIterator[asyncio.Task[None]]:
-    """A task that ends when the process should."""
-    told = asyncio.Event()
+async def _process_end(parent: int) -> AsyncIterator[asyncio.Task[None]]:
+    """A task that ends when this process should: on a signal, or after its parent."""
+    signalled = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    for number in SIGNALS:
+        loop.add_signal_handler(number, signalled.set)
 
     async def wait() -> None:
-        while not told.is_set() and os.getppid() == parent:
+        while not signalled.is_set() and os.getppid() == parent:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(told.wait(), PARENT_S)
+                await asyncio.wait_for(signalled.wait(), PARENT_S)
 
     task = asyncio.create_task(wait())
     try:
         yield task
     finally:
         task.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.remove_signal_handler(number)

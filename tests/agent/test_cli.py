@@ -15,7 +15,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from covey.agent.cli import Lines, app, default_name, main
+from covey.agent.cli import app, default_name, main
+from covey.agent.device.display import DeviceDisplay
+from covey.agent.device.notices import Connected, Disconnected, StoryLine, StorySoFar
 from covey.agent.training.models import initial
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.mqtt.mqtt_link import MqttLink
@@ -82,17 +84,28 @@ def test_start_refuses_what_cannot_work_before_it_connects(tmp_path: Path) -> No
 
 
 def test_trouble_with_the_broker_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines("pi", "mqtt://x")
+    show = DeviceDisplay()
     for _ in range(3):
-        lines({"event": "down", "why": "mqtt://x: refused"})
-    lines({"event": "down", "why": "mqtt://x: not authorised"})
-    lines({"event": "up"})
-    lines({"event": "down", "why": "mqtt://x: gone"})
+        show(Disconnected("mqtt://x: refused"))
+    show(Disconnected("mqtt://x: not authorised"))
+    show(Connected())
+    show(Disconnected("mqtt://x: gone"))
     assert capsys.readouterr().err.splitlines() == [
         "no connection to mqtt://x: refused; trying again until it works",
         "no connection to mqtt://x: not authorised; trying again until it works",
         "no connection to mqtt://x: gone; trying again until it works",
     ]
+
+
+def test_a_story_is_shown_line_by_line_without_escape_sequences(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = (StoryLine("2026-01-31T12:00:00+00:00", "Lost the connection: \x1b[2J"),)
+    DeviceDisplay()(StorySoFar(lines))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "what happened so far:"
+    assert second.startswith("  2026-01-31T12:00:00+00:00  Lost the connection: ")
+    assert "\x1b" not in second
 
 
 def test_check_shows_what_was_found_and_what_is_told(tmp_path: Path) -> None:
@@ -157,9 +170,12 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) ->
         ),
         (
             "superclasses scenario.yaml --models folder --scaling garbage",
-            "--scaling garbage: JSON such as",
+            "--scaling garbage: expected JSON such as",
         ),
-        ("superclasses scenario.yaml --models folder --scaling {}", "--scaling {}: JSON such as"),
+        (
+            "superclasses scenario.yaml --models folder --scaling {}",
+            "--scaling {}: expected JSON such as",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_message(
@@ -259,6 +275,27 @@ async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(
         agent.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(agent.wait(), 30) == 0
         assert not await online(broker)
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+async def test_a_running_agent_tells_its_story_on_sigusr1(as_json: bool, tmp_path: Path) -> None:
+    options = ("--data", data(tmp_path), "--id", "pi", "--state", tmp_path / "state")
+    form = ["--json"] if as_json else []
+    with start("mosquitto", tmp_path) as url:
+        async with program("start", *options, "--broker", url, *form) as agent:
+            assert agent.stdout is not None
+            await statuses(url, 1)
+            agent.send_signal(signal.SIGUSR1)
+            sentence = b""
+            while b"Connected to the broker." not in sentence:
+                sentence = await asyncio.wait_for(agent.stdout.readline(), 30)
+            if as_json:
+                assert json.loads(sentence)["event"] == "story"
+            agent.send_signal(signal.SIGTERM)
+            assert await asyncio.wait_for(agent.wait(), 30) == 0
 
 
 async def online(url: str) -> bool:

@@ -91,7 +91,7 @@ class Hall:
             folder,
             self.broker.link,
             self.pool,
-            lambda event: self.events.append(dict(event)),
+            lambda notice: self.events.append(notice.to_json()),
         )
 
     async def listen(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from covey.agent.device.service import Agent, Identity, NameTakenError
+from covey.agent.device.identity import Identity
+from covey.agent.device.service import Agent, NameTakenError
 from covey.agent.worker import frames
 from covey.agent.worker.pool import WorkerLost
 from covey.broker.testing.memory_broker import MemoryBroker
@@ -77,7 +79,10 @@ class World:
     def agent(self, device: str = "device", **options: Any) -> Agent:
         identity = Identity("pi", "default", {"data": "x"}, self.folder / device, durable=False)
         return Agent(
-            identity, self.pool, tell=lambda event: self.told.append(dict(event)), **options
+            identity,
+            self.pool,
+            observer=lambda notice: self.told.append(notice.to_json()),
+            **options,
         )
 
     async def live(self, agent: Agent) -> None:
@@ -213,6 +218,24 @@ def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_
         assert world.statuses[-1].session == first.session.status.session
 
     play(tmp_path, alive(story, session="a-older"))
+
+
+def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Path) -> None:
+    async def story(world: World, agent: Agent) -> None:
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
+        for _ in range(3):
+            await world.order(order(1, ref(), again=1))
+            await asyncio.sleep(10)
+        agent.show_story()
+
+    world = play(tmp_path, alive(story))
+    (shown,) = [notice for notice in world.told if notice["event"] == "story"]
+    texts = [line["text"] for line in shown["lines"]]
+    assert texts[:2] == ["Connected to the broker.", "Joined run run-1."]
+    assert texts[-1].startswith("Sent the report of step 1. (")
+    assert all(datetime.fromisoformat(line["at"]).tzinfo for line in shown["lines"])
 
 
 def test_an_agent_that_restarts_again_and_again_is_not_its_own_namesake(tmp_path: Path) -> None:

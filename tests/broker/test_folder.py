@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from covey.agent.cli import app as agent
-from covey.agent.device.service import Identity
+from covey.agent.device.identity import Identity
 from covey.broker.access import passwords
 from covey.broker.access.acl import allows
 from covey.broker.access.authority import expiry, hosts_of

@@ -1,0 +1,72 @@
+"""Notices of agents on the terminal: as text for a person, or as JSON for a program."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from covey.agent.device import notices as n
+from covey.shared import json_text
+from covey.shared.printable import printable
+
+
+def print_json(notice: n.DeviceNotice | n.FleetNotice) -> None:
+    """One JSON object per line."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(json_text.dumps(notice.to_json()) + "\n")
+        sys.stdout.flush()
+
+
+class DeviceDisplay:
+    """The notices of one agent as text. Errors go to stderr, and a repeated connection error is shown once."""
+
+    def __init__(self) -> None:
+        self._broker = ""  # its address, without password
+        self._shown_error = ""  # the latest reason for no connection, until the next connection
+
+    def __call__(self, notice: n.DeviceNotice) -> None:
+        match notice:
+            case n.Started(agent, federation, broker):
+                self._broker = broker
+                _print(f"agent {agent} of federation {federation}, broker {broker}")
+            case n.Connected():
+                _print(f"connected to {self._broker}")
+                self._shown_error = ""
+            case n.Disconnected(why) if why != self._shown_error:
+                self._shown_error = why
+                _print_error(f"no connection to {why}; trying again until it works")
+            case n.DataFits(samples, test_samples):
+                _print(f"data fits the task: {samples} training, {test_samples} test samples")
+            case n.Problem(why):
+                _print_error(f"staying out of this run: {why}")
+            case n.WorkStarted(step, phase):
+                _print(f"step {step}: {phase}")
+            case n.WorkFailed(step, why):
+                _print_error(f"step {step} failed: {why}")
+            case n.ReportAccepted(step):
+                _print(f"step {step}: report accepted")
+            case n.StorySoFar(lines):
+                _print("what happened so far:")
+                for line in lines:
+                    _print(f"  {line.at}  {line.text}")
+
+
+def show_fleet(notice: n.FleetNotice) -> None:
+    """The notices of a simulated fleet as text: only what concerns the whole fleet, and errors."""
+    match notice:
+        case n.FleetStarted(agents, workers, broker):
+            _print(f"{agents} agents, {workers} workers, at {broker}")
+        case n.FleetDisconnected(why):
+            _print_error(f"no connection to {why}; trying again until it works")
+        case n.FleetConnected():
+            _print("connected")
+        case n.OfAgent(agent, n.Problem(why)) | n.OfAgent(agent, n.WorkFailed(_, why)):
+            _print_error(f"{agent}: {why}")
+
+
+def _print(text: str) -> None:
+    print(printable(text), flush=True)
+
+
+def _print_error(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)

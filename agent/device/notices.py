@@ -1,0 +1,242 @@
+"""What an agent reports to a person, a log or a program. Every kind of notice is a frozen dataclass.
+
+An observer receives the notices one by one. `to_json` gives the object that `agent start --json` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True)
+class _Notice:
+    kind: ClassVar[str]  # the value of "event" in JSON
+
+    def to_json(self) -> dict[str, Any]:
+        """{"event": the kind, and a key for each field}."""
+        return {"event": self.kind, **asdict(self)}
+
+
+# -- the link and the coordinator --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Started(_Notice):
+    """The program was started with valid options."""
+
+    kind = "start"
+    agent: str
+    federation: str
+    broker: str  # address without password
+    data: str
+
+
+@dataclass(frozen=True)
+class Connected(_Notice):
+    kind = "up"
+    why: str = ""  # always empty; the key is part of the format
+
+
+@dataclass(frozen=True)
+class Disconnected(_Notice):
+    """The link was lost, or an attempt to connect failed. The agent keeps trying."""
+
+    kind = "down"
+    why: str
+
+
+@dataclass(frozen=True)
+class MessageRefused(_Notice):
+    """A message that makes no sense was dropped."""
+
+    kind = "refused"
+    why: str
+
+
+@dataclass(frozen=True)
+class RunJoined(_Notice):
+    """The agent's report and memory are now those of this run."""
+
+    kind = "run"
+    run: str
+
+
+@dataclass(frozen=True)
+class DataFits(_Notice):
+    """The data fits the coordinator's task."""
+
+    kind = "data"
+    samples: int  # for training
+    test_samples: int
+
+
+@dataclass(frozen=True)
+class Problem(_Notice):
+    """Why the agent stays out of the run."""
+
+    kind = "problem"
+    why: str
+
+
+# -- work and reports --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WorkStarted(_Notice):
+    kind = "work"
+    step: int
+    phase: str
+
+
+@dataclass(frozen=True)
+class WorkFailed(_Notice):
+    """The work of a step failed or was refused. The report names the reason."""
+
+    kind = "failed"
+    step: int
+    why: str
+
+
+@dataclass(frozen=True)
+class WorkerDied(_Notice):
+    """A worker process died during a job. The job is done again, once."""
+
+    kind = "worker lost"
+    job: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ReportSent(_Notice):
+    kind = "sent"
+    step: int
+    whole: bool  # False: the link broke on the way
+
+
+@dataclass(frozen=True)
+class ReportAccepted(_Notice):
+    kind = "accepted"
+    step: int
+
+
+@dataclass(frozen=True)
+class ReportDropped(_Notice):
+    """The coordinator closed the step without this report."""
+
+    kind = "dropped"
+    step: int
+
+
+@dataclass(frozen=True)
+class AskedAgain(_Notice):
+    """The coordinator lost what it had accepted after the step `accepted`."""
+
+    kind = "asked again"
+    accepted: int
+
+
+# -- the device --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Damaged(_Notice):
+    """A file of the agent's state is damaged; what happens next."""
+
+    kind = "damaged"
+    why: str
+
+
+@dataclass(frozen=True)
+class DiskFull(_Notice):
+    """The disk is full and the agent waits, or it has room again."""
+
+    kind = "disk"
+    why: str
+
+
+@dataclass(frozen=True)
+class StoryLine:
+    """One sentence of an agent's story, with its local time in ISO 8601."""
+
+    at: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StorySoFar(_Notice):
+    """What happened to the agent, oldest first."""
+
+    kind = "story"
+    lines: tuple[StoryLine, ...]
+
+
+# -- simulated fleets --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class CutOff(_Notice):
+    """A fault drill: the agent vanishes as in a power cut."""
+
+    kind = "dies"
+    step: int
+
+
+@dataclass(frozen=True)
+class FleetStarted(_Notice):
+    kind = "fleet"
+    agents: int
+    workers: int
+    broker: str
+
+
+@dataclass(frozen=True)
+class FleetConnected(_Notice):
+    kind = "fleet up"
+
+
+@dataclass(frozen=True)
+class FleetDisconnected(_Notice):
+    kind = "fleet down"
+    why: str
+
+
+DeviceNotice = (
+    Started
+    | Connected
+    | Disconnected
+    | MessageRefused
+    | RunJoined
+    | DataFits
+    | Problem
+    | WorkStarted
+    | WorkFailed
+    | WorkerDied
+    | ReportSent
+    | ReportAccepted
+    | ReportDropped
+    | AskedAgain
+    | Damaged
+    | DiskFull
+    | StorySoFar
+    | CutOff
+)
+
+
+@dataclass(frozen=True)
+class OfAgent:
+    """A notice of one agent of a fleet."""
+
+    agent: str
+    notice: DeviceNotice
+
+    def to_json(self) -> dict[str, Any]:
+        """The notice's object with a first key "agent"."""
+        return {"agent": self.agent, **self.notice.to_json()}
+
+
+FleetNotice = FleetStarted | FleetConnected | FleetDisconnected | OfAgent
+
+DeviceObserver = Callable[[DeviceNotice], None]
+FleetObserver = Callable[[FleetNotice], None]

@@ -1,0 +1,220 @@
+"""The jobs that an agent gives to its workers: inspect the data, do the work of an order.
+
+Each job ends with the event that the session has to know. Reports, models and memories are only handed around by path:
+the worker reads and writes them, this process never holds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from covey.agent.device import events as e
+from covey.agent.device.identity import Identity
+from covey.agent.device.model_store import ModelStore
+from covey.agent.device.notices import (
+    Damaged,
+    DataFits,
+    DeviceObserver,
+    DiskFull,
+    WorkerDied,
+    WorkFailed,
+)
+from covey.agent.device.outbox import Outbox
+from covey.agent.policy import Rules
+from covey.agent.worker.pool import PoolLike, WorkerLost
+from covey.shared.files import is_full, write_atomically
+from covey.shared.wire.messages import OrderMessage, ReportContent, digest
+
+BeforeReport = Callable[[OrderMessage], Awaitable[None]]
+FULL_NOTICE_S = 60.0  # between two notices about a full disk
+FULL_PAUSE_S = 1.0  # between two attempts to write to it
+PART_BYTES = 512 * 1024  # of a report about work that names no size
+MAX_FAILURE_CHARACTERS = 1000
+FIRST = float("inf")  # the weight of a job that goes before all others
+
+
+class DiskWait:
+    """Waits for room on the disk, and lets a person know about it from time to time."""
+
+    def __init__(self, folder: Path, observer: DeviceObserver) -> None:
+        self._folder = folder
+        self._observer = observer
+        self._noticed_at = -FULL_NOTICE_S  # when the latest notice was given
+
+    async def wait(self) -> None:
+        """Give notice that the disk is full, at most once a minute, and let a little time pass."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._noticed_at + FULL_NOTICE_S:
+            self._noticed_at = now
+            why = (
+                f"no room is left on the disk of {self._folder}; free some: this agent waits for it"
+            )
+            self._observer(DiskFull(why))
+        await asyncio.sleep(FULL_PAUSE_S)
+
+
+class Performer:
+    """Turns orders and tasks into jobs, and answers into reports and events.
+
+    Args:
+        identity: whose data the worker reads.
+        pool: the workers.
+        rules: what a coordinator may ask of this device.
+        outbox: where reports and memories go.
+        store: where models come from.
+        disk: waits where there is no room for a report.
+        observer: receives notices.
+        before_report: awaited between the work and its report, for drills.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        pool: PoolLike,
+        rules: Rules,
+        outbox: Outbox,
+        store: ModelStore,
+        disk: DiskWait,
+        observer: DeviceObserver,
+        before_report: BeforeReport,
+    ) -> None:
+        self._identity = identity
+        self._pool = pool
+        self._rules = rules
+        self._outbox = outbox
+        self._store = store
+        self._disk = disk
+        self._observer = observer
+        self._before_report = before_report
+        self._samples = 0.0  # training samples of the newest inspection: the weight of later jobs
+
+    async def inspect(self, task: dict[str, Any], task_digest: str) -> e.Inspected:
+        """Compare the data with a task."""
+        job = {
+            "job": "inspect",
+            "source": dict(self._identity.source),
+            "task": task,
+            **self._rules.to_wire(),
+        }
+        # who takes part must be known before any work
+        found = await self._call(job, weight=FIRST)
+        problem = found.get("failure") or found.get("problem")
+        if problem:
+            detail = found.get("detail", "")
+            return e.Inspected(task_digest, problem=problem, detail=detail)
+        samples = found["samples"]
+        test_samples = found["test_samples"]
+        labels: tuple[str, ...] = ()
+        if self._rules.policy.labels == "told":
+            labels = tuple(found["labels"])
+        self._samples = float(samples)
+        self._observer(DataFits(samples, test_samples))
+        return e.Inspected(task_digest, samples, test_samples, labels)
+
+    async def perform(self, order: OrderMessage) -> e.WorkDone | e.WorkFailed | e.ModelDamaged:
+        """Do the work of an order and put its report into the outbox."""
+        limit_s = self._rules.policy.max_seconds
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self._work(order)
+        except TimeoutError:
+            rule = "policy of this device: max_seconds"
+            answer = {"failure": f"{rule}: the work took longer than {limit_s:g} s"}
+        if "model_damaged" in answer:
+            damaged = answer["model_damaged"]
+            self._observer(Damaged(self._store.remove(damaged)))
+            return e.ModelDamaged(damaged)
+        if "failure" in answer:
+            why = answer["failure"]
+            self._observer(WorkFailed(order.step, answer.get("detail") or why))
+            return e.WorkFailed(order.step, why)
+        if answer["failed"]:
+            self._observer(WorkFailed(order.step, answer["failed"]))
+        await self._before_report(order)
+        self._outbox.put(
+            order.step,
+            answer["digest"],
+            answer["size"],
+            part_bytes=_part_bytes(order),
+            with_memory=answer["fresh"],
+            memory_digest=answer.get("memory_digest", b""),
+        )
+        return e.WorkDone(order.step)
+
+    async def put_failure(self, order: OrderMessage, why: str) -> e.WorkDone:
+        """Put a report into the outbox that names why there is no result."""
+        shortened = why[:MAX_FAILURE_CHARACTERS]
+        failure = ReportContent.failed(order, self._identity.agent, shortened)
+        content = failure.to_bytes()
+        report, _ = self._outbox.places(order.step)
+        while not self._has_written(report, content):
+            await self._disk.wait()
+        self._outbox.put(
+            order.step,
+            digest(content),
+            len(content),
+            part_bytes=_part_bytes(order),
+            with_memory=False,
+        )
+        return e.WorkDone(order.step)
+
+    async def _work(self, order: OrderMessage) -> dict[str, Any]:
+        """The worker's answer to an order. Where its memory is damaged, the work begins again without."""
+        while True:
+            answer = await self._call(self._job(order), weight=self._samples)
+            if answer.get("memory_damaged"):
+                self._observer(Damaged(self._outbox.set_memory_aside()))
+            elif answer.get("disk_full"):
+                await self._disk.wait()
+            else:
+                return answer
+
+    def _job(self, order: OrderMessage) -> dict[str, Any]:
+        report, memory = self._outbox.places(order.step)
+        state = self._outbox.state
+        models: list[str] = []
+        if order.work is not None:
+            models = [str(self._store.path(ref.digest)) for ref in order.work.models]
+        return {
+            "job": "perform",
+            "source": dict(self._identity.source),
+            "client": self._identity.agent,
+            "order": order.to_bytes(),
+            "models": models,
+            "memory": str(self._outbox.memory or ""),
+            "memory_digest": state.memory_digest,
+            "client_state": state.lost or "whole",
+            "report_out": str(report),
+            "memory_out": str(memory),
+            "durable": self._identity.durable,
+            **self._rules.to_wire(),
+        }
+
+    async def _call(self, job: dict[str, Any], *, weight: float) -> dict[str, Any]:
+        """The answer to a job. Where the worker dies, the job gets a second chance: mostly it was an accident."""
+        try:
+            return await self._pool.call(job, weight=weight)
+        except WorkerLost as error:
+            self._observer(WorkerDied(job["job"], f"{error}; the job is done again"))
+        try:
+            return await self._pool.call(job, weight=weight)
+        except WorkerLost as error:
+            return {"failure": error.public, "detail": str(error)}
+
+    def _has_written(self, path: Path, content: bytes) -> bool:
+        """Write a file whole; False where there is no room for it."""
+        try:
+            write_atomically(path, content, durable=self._identity.durable)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return False
+        return True
+
+
+def _part_bytes(order: OrderMessage) -> int:
+    """How large the parts of the order's report are."""
+    return order.work.part_bytes if order.work is not None else PART_BYTES
