@@ -275,7 +275,8 @@ def compare(
         >>> pandas.DataFrame(rows).set_index("method")["server_accuracy_macro"]
     """
     from covey.coordinator.commands import compare as command
-    from covey.coordinator.compare.grid import Cell, summaries
+    from covey.coordinator.compare.grid import Cell
+    from covey.coordinator.compare.summaries import summaries
     from covey.coordinator.run.options import Options
 
     allowed = AllowedCode.parse(allow)
@@ -300,7 +301,9 @@ def compare(
             raise UserError(f"{folder}: the comparison was stopped; the same call continues it")
         rows = command.finished_rows(checked, folder)
         command.write_tables(checked, folder, rows)
-    return Comparison(folder, rows, summaries(checked, rows))
+    cell_rows = [row.to_json() for row in rows]
+    method_rows = [one.to_json() for one in summaries(checked, rows)]
+    return Comparison(folder, cell_rows, method_rows)
 
 
 def _scenario(given: ScenarioLike) -> Scenario:
