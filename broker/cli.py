@@ -359,14 +359,13 @@ def doctor(
     if connection.broker is None:
         raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
     address = connection.url()
-    told = (
-        read_credentials(connection.credentials)
-        if connection.credentials is not None
-        else {"role": "", "federation": ""}
-    )
-    doctor = Doctor(
-        address, patience_s=patience_s, role=told["role"], federation=told["federation"]
-    )
+    role = ""
+    federation = ""
+    if connection.credentials is not None:
+        credentials = read_credentials(connection.credentials)
+        role = credentials.role
+        federation = credentials.federation
+    doctor = Doctor(address, patience_s=patience_s, role=role, federation=federation)
     findings = asyncio.run(doctor.examine())
     if as_json:
         print(json_text.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))

@@ -44,8 +44,8 @@ async def publish(home: BrokerFolder, agents: Mapping[str, str], why: str) -> st
     if not named:
         return "the federation of these agents is not known, so the coordinator was not informed"
     try:
-        told = credentials.read(home.file(COORDINATOR))
-        url = BrokerUrl.parse(told["broker"], Tls(ca=Path(told["ca"])))
+        coordinator = credentials.read(home.file(COORDINATOR))
+        url = BrokerUrl.parse(coordinator.broker, Tls(ca=Path(coordinator.ca)))
     except (OSError, UserError) as error:
         return f"the coordinator was not informed: {error}"
     try:

@@ -120,12 +120,12 @@ def _defaults_from_credentials(context: typer.Context, file: Path | None) -> Pat
             "COVEY_BROKER names a broker as well: unset it, or omit --credentials"
         )
     try:
-        found = read(file)
+        credentials = read(file)
     except (UserError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    defaults = {"broker": found["broker"], "ca": found["ca"], "name": found["id"]}
-    if found["federation"]:
-        defaults["federation"] = found["federation"]
+    defaults = {"broker": credentials.broker, "ca": credentials.ca, "name": credentials.id}
+    if credentials.federation:
+        defaults["federation"] = credentials.federation
     context.default_map = defaults
     return file
 

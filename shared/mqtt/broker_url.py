@@ -1,4 +1,4 @@
-"""Where a broker listens and how to reach it: `mqtt[s]://[user:password@]host[:port]` and TLS files."""
+"""The address of a broker, `mqtt[s]://[user:password@]host[:port]`, and the TLS files to reach it."""
 
 from __future__ import annotations
 
@@ -18,31 +18,30 @@ EXPECTED = f"expected {ADDRESS}, for example mqtt://localhost:1883"
 
 @dataclass(frozen=True)
 class Tls:
-    """How to know a broker, and to be known by it.
+    """The certificates of a TLS connection."""
 
-    `ca`: certificates to trust instead of the system's. `cert` and `key`: who we are, for brokers that want
-    client certificates. `insecure`: do not check who the broker is (TLS without protection against impostors).
-    """
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    insecure: bool = False
+    ca: Path | None = None  # certificates to trust instead of the system's
+    cert: Path | None = None  # our own certificate, for brokers that expect one
+    key: Path | None = None  # the key of our certificate
+    insecure: bool = (
+        False  # do not verify the broker's certificate: no protection against impostors
+    )
 
     def context(self) -> ssl.SSLContext:
-        """Raises UserError for a certificate or key that cannot be read."""
+        """The settings for Python's ssl module. Raises UserError if a certificate or key cannot be read."""
         if self.key and not self.cert:
             raise UserError(
-                f"the key {self.key} is given, but no certificate; --cert and --key belong together"
+                f"--key {self.key} is given without --cert; give the certificate that belongs to the key"
             )
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert:
                 context.load_cert_chain(self.cert, self.key)
         except (OSError, ssl.SSLError) as error:
-            files = ", ".join(str(path) for path in (self.ca, self.cert, self.key) if path)
+            given = [path for path in (self.ca, self.cert, self.key) if path]
+            files = ", ".join(map(str, given))
             raise UserError(
-                f"TLS files {files}: {error}; PEM files are wanted that this user may read"
+                f"TLS files {files}: {error}; expected PEM files that this user may read"
             ) from None
         if self.insecure:
             context.check_hostname = False
@@ -55,58 +54,72 @@ SYSTEM_TLS = Tls()  # trusts the system's authorities and shows no certificate
 
 @dataclass(frozen=True)
 class BrokerUrl:
-    """A broker's address. `str` leaves the password out, so that it may be shown and logged.
-
-    `tls` is None for a connection in the clear.
-    """
+    """The address of a broker. `str` leaves the password out, so that it can be shown and logged."""
 
     host: str
     port: int = PORTS["mqtt"]
-    tls: Tls | None = None
+    tls: Tls | None = None  # None: an unencrypted connection
     user: str | None = None
     password: str | None = field(default=None, repr=False)
 
     @classmethod
     def parse(cls, text: str, tls: Tls = SYSTEM_TLS) -> Self:
-        """Read an address; `tls` is for mqtts://. Raises UserError that says which part of it makes no sense."""
+        """Read an address.
+
+        Args:
+            text: the address, as a user typed it.
+            tls: certificates for mqtts://.
+
+        Raises:
+            UserError: names the part of the address that is invalid.
+        """
         parts = _split(text)
-        speaks_tls = parts.scheme == "mqtts"
-        if not speaks_tls and tls != SYSTEM_TLS:
-            raise UserError(f"{_shown(parts)}: TLS options are given, but only mqtts:// speaks TLS")
+        is_encrypted = parts.scheme == "mqtts"
+        if not is_encrypted and tls != SYSTEM_TLS:
+            raise UserError(
+                f"{_shown(parts)}: TLS options need an address that begins with mqtts://"
+            )
+        user = unquote(parts.username) if parts.username else None
+        password = unquote(parts.password) if parts.password is not None else None
         return cls(
             host=parts.hostname or "",
             port=_port(parts) or PORTS[parts.scheme],
-            tls=tls if speaks_tls else None,
-            user=unquote(parts.username) if parts.username else None,
-            password=unquote(parts.password) if parts.password is not None else None,
+            tls=tls if is_encrypted else None,
+            user=user,
+            password=password,
         )
 
     def __str__(self) -> str:
-        user = f"{quote(self.user, safe='')}@" if self.user else ""
+        user = f"{self._quoted_user}@" if self.user else ""
         return f"{self._scheme}://{user}{self._place}"
 
     def with_password(self) -> str:
-        """The whole address, password included: to hand to another program, never to show."""
-        user = quote(self.user, safe="") if self.user else ""
-        password = f":{quote(self.password, safe='')}" if self.password is not None else ""
-        return f"{self._scheme}://{user}{password}{'@' if user else ''}{self._place}"
+        """The whole address with its password, to be passed to another program. Never show it."""
+        login = self._quoted_user
+        if self.password is not None:
+            login += f":{quote(self.password, safe='')}"
+        if self.user:
+            login += "@"
+        return f"{self._scheme}://{login}{self._place}"
 
     def environment(self) -> dict[str, str]:
-        """The address, password included, and the TLS files as another program of ours takes them (`shared.options`).
+        """The environment variables that pass the address, its password and the TLS files to another program of ours.
 
-        Not its command line: everybody on this machine may read that. What is not set is empty, so that it is not
-        inherited either.
+        They do not go on its command line, which everybody on this machine can read. Variables that are not needed are
+        empty, so that the program does not inherit them either.
         """
         tls = self.tls or SYSTEM_TLS
-        files = {"COVEY_CA": tls.ca, "COVEY_CERT": tls.cert, "COVEY_KEY": tls.key}
-        return {
+        variables = {
             "COVEY_BROKER": self.with_password(),
             "COVEY_INSECURE": "1" if tls.insecure else "",
-            **{name: str(path) if path else "" for name, path in files.items()},
         }
+        files = {"COVEY_CA": tls.ca, "COVEY_CERT": tls.cert, "COVEY_KEY": tls.key}
+        for name, path in files.items():
+            variables[name] = str(path) if path else ""
+        return variables
 
     def tls_context(self) -> ssl.SSLContext | None:
-        """None without TLS. Raises UserError for a certificate or key that cannot be read."""
+        """None without TLS. Raises UserError if a certificate or key cannot be read."""
         return self.tls.context() if self.tls else None
 
     @property
@@ -114,26 +127,39 @@ class BrokerUrl:
         return "mqtts" if self.tls else "mqtt"
 
     @property
+    def _quoted_user(self) -> str:
+        return quote(self.user, safe="") if self.user else ""
+
+    @property
     def _place(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        is_ipv6 = ":" in self.host
+        host = f"[{self.host}]" if is_ipv6 else self.host
+        return f"{host}:{self.port}"
 
 
 def _split(text: str) -> SplitResult:
+    """The parts of an address. Raises UserError for the first one that is invalid."""
     try:
         parts = urlsplit(text)
     except ValueError as error:
         raise UserError(f"broker address {text!r}: {error}; {EXPECTED}") from None
-    if parts.scheme not in PORTS:
-        raise UserError(
-            f"broker address {_shown(parts)!r} begins with {parts.scheme or 'nothing'!r}; {EXPECTED}"
-        )
-    if not parts.hostname or any(letter.isspace() for letter in parts.netloc):
-        raise UserError(f"broker address {_shown(parts)!r} names no host; {EXPECTED}")
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise UserError(f"broker address {_shown(parts)!r} goes on after the host; {EXPECTED}")
-    if parts.password is not None and not parts.username:
-        raise UserError(f"broker address {_shown(parts)!r} has a password but no user; {EXPECTED}")
+    if fault := _fault(parts):
+        raise UserError(f"broker address {_shown(parts)!r} {fault}; {EXPECTED}")
     return parts
+
+
+def _fault(parts: SplitResult) -> str:
+    """What is wrong with an address; empty if nothing is. The port is checked when it is read."""
+    has_space = any(letter.isspace() for letter in parts.netloc)
+    if parts.scheme not in PORTS:
+        return f"begins with {parts.scheme or 'nothing'!r}"
+    if not parts.hostname or has_space:
+        return "names no host"
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        return "continues after the host"
+    if parts.password is not None and not parts.username:
+        return "has a password but no user"
+    return ""
 
 
 def _port(parts: SplitResult) -> int | None:
@@ -152,4 +178,5 @@ def _shown(parts: SplitResult) -> str:
     """The address as typed, without its password."""
     if parts.password is None:
         return parts.geturl()
-    return parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")).geturl()
+    netloc = parts.netloc.replace(f":{parts.password}@", ":***@")
+    return parts._replace(netloc=netloc).geturl()

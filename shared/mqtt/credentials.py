@@ -1,11 +1,12 @@
-"""What one user of a broker needs to connect to it, in one file: who and where as JSON, then what to trust as PEM.
+"""The credentials file of one user of a broker: id, address and password as JSON, then trusted certificates as PEM.
 
-Readers of PEM files pass over what stands before the first certificate (RFC 7468, section 2), so the file is its own `ca`.
+Readers of PEM files skip everything before the first certificate (RFC 7468, section 2), so the file can serve as its
+own `--ca`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,57 +16,107 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.wire.topics import is_name
 
 BEGIN = "-----BEGIN CERTIFICATE-----"
-FLEET = "fleet"  # hosts the agents of a simulation
-COORDINATOR = "coordinator"  # the user that no agent is
+FLEET = "fleet"  # the user that hosts the agents of a simulation
+COORDINATOR = "coordinator"  # the user of the coordinator; no agent has this id
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The contents of a credentials file."""
+
+    id: str  # the user's name at the broker
+    broker: str  # the address with the password
+    role: str  # "" if the file names none
+    federation: str  # "" if the file names none
+    ca: str  # the path of the file itself
+
+    def __repr__(self) -> str:
+        return f"Credentials({self.id!r}, role={self.role!r}, federation={self.federation!r})"
 
 
 def render(
     name: str, url: BrokerUrl, authority: str, *, role: str = "", federation: str = ""
 ) -> str:
-    """The file's text; it holds a password. `authority`: certificates as PEM. `federation` empty: any."""
+    """The text of a credentials file. It contains the password.
+
+    Args:
+        name: the user's id.
+        url: the broker, with the user's password.
+        authority: the trusted certificates, as PEM.
+        role: empty: none is named.
+        federation: empty: the user may take part in any.
+    """
     about = {"id": name, "broker": url.with_password()}
     if role:
         about["role"] = role
     if federation:
         about["federation"] = federation
-    return f"{json_text.dumps(about, indent=1)}\n{authority}"
+    heading = json_text.dumps(about, indent=1)
+    return f"{heading}\n{authority}"
 
 
-def read(file: Path) -> Mapping[str, str]:
-    """`id`, `broker` with its password, `ca` (the file itself), and `role` and `federation`, empty where none is named.
+def read(file: Path) -> Credentials:
+    """Read a credentials file.
 
-    Raises UserError for a file that is something else, or whose names are none: an id ends up in a unit file, in topics
-    and in the terminal.
+    Raises:
+        UserError: the file is something else, or a name in it is invalid. Names end up in unit files, in topics and
+            on terminals, so they are checked here.
     """
     try:
-        about, begin, _ = file.read_text().partition(BEGIN)
-        found: dict[str, Any] = json_text.loads(about)
-        told = {key: found.get(key, "") for key in ("id", "broker", "role", "federation")}
-        BrokerUrl.parse(told["broker"])
-        names = [told["id"], *filter(None, (told["role"], told["federation"]))]
-        valid = bool(begin) and all(isinstance(name, str) and is_name(name) for name in names)
+        credentials = _parsed(file)
     except (ValueError, TypeError, AttributeError, RecursionError, UserError):
-        valid = False
-    if not valid:
-        raise UserError(f"{file}: expected a file that `broker enroll` wrote; ask for it again")
-    return told | {"ca": str(file)}
+        raise UserError(
+            f"{file}: this is not a credentials file; expected one that `broker enroll` wrote, ask for it again"
+        ) from None
+    return credentials
+
+
+def _parsed(file: Path) -> Credentials:
+    """The contents of a file. Raises one of several errors if it is no credentials file."""
+    heading, begin, _ = file.read_text().partition(BEGIN)
+    if not begin:
+        raise ValueError("no certificate")
+    about: dict[str, Any] = json_text.loads(heading)
+    credentials = Credentials(
+        id=about.get("id", ""),
+        broker=about.get("broker", ""),
+        role=about.get("role", ""),
+        federation=about.get("federation", ""),
+        ca=str(file),
+    )
+    BrokerUrl.parse(credentials.broker)
+    optional = [name for name in (credentials.role, credentials.federation) if name]
+    for name in (credentials.id, *optional):
+        if not isinstance(name, str) or not is_name(name):
+            raise ValueError("an invalid name")
+    return credentials
 
 
 def check_agent(file: Path, agent: str, broker: str) -> None:
-    """UserError where these are not this agent's: their broker would let it in, and part with it at its first message."""
-    told = read(file)
-    user, role = told["id"], told["role"]
-    if broker != told["broker"]:  # the user knows better: only the authority is taken from the file
+    """Check that credentials are those of an agent. Their broker would accept a wrong one, and cut it off later.
+
+    Args:
+        file: the credentials file.
+        agent: the agent's id.
+        broker: the address in use. If it is not the file's own, the user has overridden it, and only the trusted
+            certificates are taken from the file.
+
+    Raises:
+        UserError: the credentials belong to another agent or program.
+    """
+    credentials = read(file)
+    if broker != credentials.broker:
         return
+    user = credentials.id
+    role = credentials.role
+    expected = "expected those of an agent, from `broker enroll`"
     if user == COORDINATOR or role == COORDINATOR:
-        raise UserError(
-            f"{file}: these credentials are the coordinator's; expected an agent's, from `broker enroll`"
-        )
+        raise UserError(f"{file}: these credentials belong to the coordinator; {expected}")
     if role not in ("", "agent"):
         raise UserError(
-            f"{file}: these credentials are an {role}'s; expected an agent's, from `broker enroll`"
+            f"{file}: these credentials belong to a user with the role {role}; {expected}"
         )
     if user != agent:
         raise UserError(
-            f"{file}: these credentials are {user}'s, not {agent}'s; leave --id out, or give {agent}'s file"
+            f"{file}: these credentials belong to {user}, not to {agent}; omit --id, or give the file of {agent}"
         )

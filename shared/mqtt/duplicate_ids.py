@@ -1,42 +1,60 @@
-"""Two programs under one name, as when the image of a device is copied with its host name: the older one goes on.
+"""Two programs with one id, for example after the image of a device was copied with its host name: the older one stays.
 
-Both keep the status topic of that name in sight, under client ids of their own, and each life of a program has a session
-id that tells when it began. Whoever hears a younger one says again that it lives. Whoever hears an older one, and
-`PATIENCE_S` later hears it again, gives way: it lives on, and was not a last word of a life that had just ended.
-Retained messages and last wills prove nothing and are not heard.
+Both programs listen to the status topic of their id, under different MQTT client ids. Each start of a program has a
+session id that begins with the time of the start, so two sessions can be compared. A program that hears a younger one
+announces itself. A program that hears an older one waits for `PATIENCE_S`, and yields the id if it hears the older one
+again: that one is alive, and its first message was not the last one of an earlier start.
+Retained messages and last wills prove nothing; the caller leaves them out.
 """
 
 from __future__ import annotations
 
 from enum import Enum
 
-PATIENCE_S = 5.0  # an earlier life of our own that is being ended may speak for so long
+PATIENCE_S = 5.0  # time in which an earlier start of this program may still be sending
 
 
-def session_id(began: float, chance: str) -> str:
-    """A name for one life of a program that began at this time (s since 1970); of two, the older sorts first."""
-    return f"{int(1000 * began):012x}{chance}"  # to the millisecond: two are often started in the same second
+def session_id(started: float, chance: str) -> str:
+    """The id of one start of a program; of two, the older sorts first.
+
+    Args:
+        started: seconds since 1970. Milliseconds count, because two programs often start in the same second.
+        chance: random hexadecimal digits, which make the id unique.
+    """
+    milliseconds = int(1000 * started)
+    return f"{milliseconds:012x}{chance}"
 
 
 class Reaction(Enum):
-    """What to do about a word of another session."""
+    """The reaction to a message of another session."""
 
-    ANNOUNCE = "say that we live"
-    WAIT = "wait for `announce_at`, and hear whether it is still there"
-    YIELD_ID = "end, with an error for people"
+    ANNOUNCE = "publish our own status"
+    WAIT = "listen again; announce at `announce_at`"
+    YIELD_ID = "stop, with an error for the user"
 
 
 class DuplicateIds:
-    """Feed it every live word of another session with its time. Speak at `announce_at`, and then set it to None."""
+    """Decides between this session and others with the same id.
+
+    Feed it every live message of another session with its time. At `announce_at`, publish the own status, and set
+    `announce_at` to None.
+    """
 
     def __init__(self, session: str) -> None:
-        self.session = session
-        self.announce_at: float | None = None
-        self._first: float | None = None  # when an older one was first heard
+        self.session = session  # our own, from `session_id`
+        self.announce_at: float | None = None  # when the older session is to be provoked to answer
+        self._older_heard_at: float | None = None  # when an older session was heard first
+
+    def __repr__(self) -> str:
+        return f"DuplicateIds({self.session}, older heard at {self._older_heard_at})"
 
     def observe(self, other: str, now: float) -> Reaction:
+        """React to a live message of the session `other`, received at the time `now` in seconds."""
         if other > self.session:
             return Reaction.ANNOUNCE
-        if self._first is None:
-            self._first, self.announce_at = now, now + PATIENCE_S
-        return Reaction.YIELD_ID if now >= self._first + PATIENCE_S else Reaction.WAIT
+        if self._older_heard_at is None:
+            self._older_heard_at = now
+            self.announce_at = now + PATIENCE_S
+        if now >= self._older_heard_at + PATIENCE_S:
+            return Reaction.YIELD_ID
+        return Reaction.WAIT

@@ -7,30 +7,31 @@ from collections import deque
 
 from covey.shared.mqtt.link import Incoming, Message
 
-ITEM_BYTES = 512
-"""What a message costs in memory besides its payload: many empty ones fill an inbox too."""
-
-ITEMS_PER_TURN = 64
-"""Items handed out in one go before other tasks get a turn: a long inbox must not delay the keep-alive."""
+ITEM_BYTES = 512  # memory of a message besides its payload: many empty ones fill an inbox too
+ITEMS_PER_TURN = 64  # handed out before other tasks run: a long inbox must not delay the keep-alive
 
 
 class Inbox:
-    """What happened on a link and was not taken yet, in order; an async iterator for one reader.
+    """What happened on a link and was not taken yet, in order: an async iterator for one reader.
 
-    A reader may be cancelled while it waits (a timeout around `anext`) and loses nothing.
-    After `close` the reader still gets what had arrived before.
+    A reader may be cancelled while it waits (a timeout around `anext`) and loses nothing. After `close` the reader
+    still receives what had arrived before.
     """
 
     def __init__(self) -> None:
         self._items: deque[Incoming] = deque()
-        self._changed = asyncio.Event()
-        self._closed = False
-        self._taken = 0
-        self._messages = 0
-        self.size_bytes = 0
+        self._changed = asyncio.Event()  # set when an item arrives or the inbox closes
+        self._closed = False  # nothing arrives any more
+        self._taken = 0  # items handed out so far
+        self._messages = 0  # messages among the waiting items
+        self.size_bytes = 0  # memory of the waiting messages, ITEM_BYTES for each included
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"Inbox({state}, {self._messages} messages, {self.size_bytes} bytes)"
 
     def put(self, item: Incoming) -> None:
-        """Append an item; what comes after `close` is forgotten."""
+        """Append an item. After `close` it is dropped."""
         if self._closed:
             return
         if isinstance(item, Message):
@@ -40,11 +41,12 @@ class Inbox:
         self._changed.set()
 
     def close(self) -> None:
+        """Accept no more items. The reader ends after the last one."""
         self._closed = True
         self._changed.set()
 
     def __len__(self) -> int:
-        """Messages waiting; `Up` and `Down` do not count."""
+        """The number of waiting messages; `Up` and `Down` do not count."""
         return self._messages
 
     def __aiter__(self) -> Inbox:

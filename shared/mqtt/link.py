@@ -1,7 +1,7 @@
-"""The link: the little of MQTT that Covey uses, so that a pretend broker can stand in for a real one.
+"""The link: the small part of MQTT that Covey uses, so that tests can replace the real broker.
 
-A link reconnects by itself for as long as it is open. Whoever uses it hears `Up` after every
-(re)connection and then publishes its state again; nothing else about a lost connection needs handling.
+A link reconnects by itself as long as it is open. After every (re)connection its owner receives `Up` and publishes its
+state again; a lost connection needs no other handling.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Message:
-    """A message that arrived. `retained` says that the broker had kept it."""
+    """A message that arrived."""
 
     topic: str
     payload: bytes
-    retained: bool = False
+    retained: bool = False  # the broker had stored it before we subscribed
 
 
 @dataclass(frozen=True)
 class Up:
-    """The link (re)connected; the broker knows no subscription of ours any more."""
+    """The link is connected (again). The broker has forgotten all our subscriptions."""
 
 
 @dataclass(frozen=True)
 class Down:
-    """The link was lost; it will come back by itself. Said again where another reason keeps it from that."""
+    """The link is lost, and tries to reconnect. It is repeated if the reason changes."""
 
-    why: str
+    why: str  # for people
 
 
 Incoming = Message | Up | Down
@@ -37,34 +37,36 @@ Incoming = Message | Up | Down
 
 @dataclass(frozen=True)
 class Will:
-    """What the broker publishes, retained and at QoS 1, when the link dies without a goodbye."""
+    """The message that the broker publishes, retained and at QoS 1, if the link dies without a goodbye."""
 
     topic: str
     payload: bytes
 
 
 class Link(Protocol):
-    """An open connection to a broker. All messages travel at QoS 1 over a clean session."""
+    """An open connection to a broker. All messages travel at QoS 1 in a clean session."""
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Hand one message to the broker and wait for its acknowledgement.
+        """Send one message and wait until the broker acknowledges it.
 
-        False where the link is down or broke on the way: the caller's state is published
-        again after the next `Up`. An empty retained payload clears the topic.
+        An empty retained payload clears the topic.
+
+        Returns:
+            False if the link is down or breaks: the owner publishes its state again after the next `Up`.
         """
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
         """Subscribe to all topics with one packet. The broker sends retained messages again,
-        also for topics that were subscribed before. False where the link is down."""
+        also for topics that were subscribed before. False if the link is down."""
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
-        """End subscriptions with one packet. False where the link is down."""
+        """End subscriptions with one packet. False if the link is down."""
 
     def incoming(self) -> AsyncIterator[Incoming]:
         """Everything that happens on the link, in order, until it is closed."""
 
     async def abort(self) -> None:
-        """Cut the connection without a goodbye: the broker publishes the last will. For fault drills."""
+        """Cut the connection without a goodbye, so that the broker publishes the last will. For fault drills."""
 
     def __len__(self) -> int:
-        """Messages that arrived and were not yet taken from `incoming`."""
+        """The number of messages that arrived and were not taken from `incoming` yet."""

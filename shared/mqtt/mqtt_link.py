@@ -1,7 +1,7 @@
-"""The link over MQTT 3.1.1. The only file that imports aiomqtt: another client library would change this one alone.
+"""The link over MQTT 3.1.1. This is the only file that imports aiomqtt: another client library would change only it.
 
-Every connection is a new aiomqtt client, so nothing half-sent survives a lost one. Messages are taken from
-aiomqtt at the moment they arrive (`queue_type`), not one task per message as its iterator does.
+Every connection is a new aiomqtt client, so nothing half-sent survives a lost one. Messages are taken from aiomqtt at
+the moment they arrive (`queue_type`), instead of with one task per message as its iterator does.
 """
 
 from __future__ import annotations
@@ -26,39 +26,56 @@ from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
 __all__ = ["BrokerUrl", "MqttLink"]
 
 log = logging.getLogger(__name__)
-_wire = logging.getLogger(
+_library_log = logging.getLogger(
     f"{__name__}.wire"
-)  # what aiomqtt and paho say: silent unless somebody adds a handler
-_wire.addHandler(logging.NullHandler())
-_wire.propagate = False
+)  # of aiomqtt and paho: silent without a handler
+_library_log.addHandler(logging.NullHandler())
+_library_log.propagate = False
 
-MAX_CONCURRENT_CALLS = 64  # publishes under way at once; more wait their turn, in order
+MAX_CONCURRENT_CALLS = (
+    64  # publishes that wait for the broker at once; more wait their turn, in order
+)
 CONNECT_S = 10.0  # for the broker's answer to CONNECT, and for ours to DISCONNECT
-SUBACK_FAILURE = 0x80  # return code of a SUBACK
+RETRY_FULL_S = 0.1  # between two looks at a full inbox
+SUBACK_FAILURE = 0x80  # return code for a refused subscription
 AUTH_FAILURE_CODES = (134, 135)  # bad user name or password, not authorized
-HUNG_UP = "the broker hung up before it answered"
-TIMED_OUT = "Operation timed out"  # aiomqtt's words for CONNECT_S without an answer
+NO_ANSWER = "the broker closed the connection without an answer"
+TIMED_OUT = "Operation timed out"  # aiomqtt's words for no answer within CONNECT_S
+
+Call = Callable[[aiomqtt.Client], Coroutine[Any, Any, Any]]  # one exchange with the broker
 
 
 @dataclass(frozen=True)
 class _End:
-    """How a connection ended, or that none came about; `refused`: the broker said so itself."""
+    """How a connection ended, or why there was none."""
 
-    why: str
-    connected: bool = False
-    refused: bool = False
+    why: str  # for people
+    connected: bool = False  # there was a connection
+    refused: bool = False  # the broker answered, and refused us
 
 
 class MqttLink:
-    """A `shared.link.Link` to a real broker, as `async with MqttLink(url, client_id=...) as link`.
+    """A `covey.shared.mqtt.link.Link` to a real broker: `async with MqttLink(url, client_id=...) as link`.
 
-    It is entered at once and connects in the background, again and again for as long as it is open. The
-    first failed attempt says `Down`; later ones are silent, but for a broker that is back and lets us in no more, which
-    says why. Leaving the block says goodbye (no last will).
-    Where more than `inbox_bytes` wait to be read, the link hangs up (`Down`), and connects again once
-    half of them were read: a slow reader never fills the memory, and loses nothing in silence.
-    `ack_s`: a broker that leaves a message unacknowledged for so long counts as lost.
-    A url that cannot be used (unreadable TLS files) raises UserError.
+    The block is entered at once; the link connects in the background, again and again as long as it is open. The first
+    failed attempt reports `Down`. Later ones are silent, except when the broker is back and refuses us: that has a
+    new reason. Leaving the block disconnects properly, without the last will.
+
+    If more than `inbox_bytes` wait to be read, the link disconnects (`Down`), and connects again once half of them
+    were read: a slow reader never fills the memory, and loses nothing unnoticed.
+
+    Args:
+        url: the broker, with user and password.
+        client_id: the MQTT client id.
+        will: published by the broker if the connection is lost.
+        keepalive_s: time without traffic after which the broker is pinged.
+        clean_session: whether the broker forgets our session when the connection ends.
+        ack_s: a broker that leaves a message unacknowledged for this long counts as lost.
+        inbox_bytes: limit of the messages that wait to be read.
+        backoff: waiting times between attempts.
+
+    Raises:
+        UserError: the url cannot be used (unreadable TLS files).
     """
 
     def __init__(
@@ -83,15 +100,17 @@ class MqttLink:
         self._inbox_bytes = inbox_bytes
         self._backoff = backoff or Backoff()
         self._inbox = Inbox()
-        self._told_down = ""  # why, as it was told
+        self._down_reason = ""  # of the latest `Down`; "" since the latest `Up`
         self._client: aiomqtt.Client | None = None  # None while the link is down
-        self._calls: set[asyncio.Task[Any]] = (
-            set()
-        )  # publishes and (un)subscribes that wait for the broker
-        self._stop = asyncio.Event()
-        self._full = asyncio.Event()
-        self._aborted = False
-        self._runner: asyncio.Task[None] | None = None
+        self._calls: set[asyncio.Task[Any]] = set()  # exchanges that wait for the broker
+        self._stop = asyncio.Event()  # set once, when the link is closed
+        self._full = asyncio.Event()  # set while the inbox is too full for a connection
+        self._aborted = False  # closed without a goodbye
+        self._runner: asyncio.Task[None] | None = None  # connects again and again
+
+    def __repr__(self) -> str:
+        state = "down" if self._client is None else "up"
+        return f"MqttLink({self.url}, client_id={self.client_id!r}, {state}, {len(self)} messages)"
 
     async def __aenter__(self) -> Self:
         self._runner = asyncio.create_task(self._run(), name=f"link {self.client_id}")
@@ -106,7 +125,7 @@ class MqttLink:
         await self._end()
 
     async def abort(self) -> None:
-        """Cut the connection without a goodbye and close this link for good; its owner makes a new one."""
+        """Cut the connection without a goodbye, and close this link. Its owner makes a new one."""
         self._aborted = True
         if self._client is not None:
             _cut(self._client)
@@ -131,18 +150,18 @@ class MqttLink:
         return done
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
-        """Also False where the broker refuses one of the topics, which is logged."""
-        wanted = [(topic, 1) for topic in topics]
-        done, codes = await self._call(lambda client: client.subscribe(wanted, timeout=self._ack_s))
-        refused = [
-            topic
-            for topic, code in zip(topics, codes or (), strict=False)
-            if code == SUBACK_FAILURE
-        ]
+        """As in `Link`. Also False if the broker refuses one of the topics, which is logged."""
+        at_qos_1 = [(topic, 1) for topic in topics]
+        done, codes = await self._call(
+            lambda client: client.subscribe(at_qos_1, timeout=self._ack_s)
+        )
+        refused = []
+        for topic, code in zip(topics, codes or (), strict=False):
+            if code == SUBACK_FAILURE:
+                refused.append(topic)
         if refused:
-            log.warning(
-                "%s refuses %s the subscription to %s", self.url, self.client_id, ", ".join(refused)
-            )
+            names = ", ".join(refused)
+            log.warning("%s refuses %s the subscription to %s", self.url, self.client_id, names)
         return done and not refused
 
     async def unsubscribe(self, topics: Sequence[str]) -> bool:
@@ -151,12 +170,11 @@ class MqttLink:
         )
         return done
 
-    async def _call(
-        self, start: Callable[[aiomqtt.Client], Coroutine[Any, Any, Any]]
-    ) -> tuple[bool, Any]:
-        """Run one exchange with the broker: (True, its answer), or (False, None) when the link is or goes down.
+    async def _call(self, start: Call) -> tuple[bool, Any]:
+        """Run one exchange: (True, the broker's answer), or (False, None) if the link is or goes down.
 
-        aiomqtt lets a call wait for its timeout when the connection breaks; so it is a task that we can cancel.
+        aiomqtt lets a call wait for its timeout when the connection breaks; therefore it runs in a task that
+        `_connection` can cancel.
         """
         client = self._client
         if client is None:
@@ -170,47 +188,60 @@ class MqttLink:
             task.cancel()
         if task.cancelled():
             return False, None
-        if (error := task.exception()) is None:
+        error = task.exception()
+        if error is None:
             return True, task.result()
         if not isinstance(error, aiomqtt.MqttError):
             raise error
-        _cut(
-            client
-        )  # unacknowledged or half-sent: only a new connection makes the state certain again
+        # unacknowledged or half-sent: only a new connection makes the state certain again
+        _cut(client)
         return False, None
 
     async def _run(self) -> None:
+        """Connect again and again until the link is closed."""
+        loop = asyncio.get_running_loop()
         try:
             while not self._stop.is_set():
-                began = asyncio.get_running_loop().time()
+                started = loop.time()
                 end = await self._connection()
-                news = not self._told_down or (end.refused and end.why != self._told_down)
-                if news and not self._stop.is_set():
-                    self._inbox.put(Down(end.why))
-                    self._told_down = end.why
-                lasted_s = asyncio.get_running_loop().time() - began if end.connected else 0.0
-                await self._rest(self._backoff.delay(lasted_s))
+                self._report_down(end)
+                lasted_s = loop.time() - started if end.connected else 0.0
+                delay_s = self._backoff.delay(lasted_s)
+                await self._rest(delay_s)
         finally:
             self._inbox.close()
 
+    def _report_down(self, end: _End) -> None:
+        """Report the first end since the latest `Up`, and a refusal with a new reason; never our own goodbye."""
+        is_first = not self._down_reason
+        is_new_refusal = end.refused and end.why != self._down_reason
+        if self._stop.is_set() or not (is_first or is_new_refusal):
+            return
+        self._inbox.put(Down(end.why))
+        self._down_reason = end.why
+
     async def _rest(self, delay_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), delay_s)
+        """Wait before the next attempt, and until half of a full inbox was read."""
+        await self._wait_for_stop(delay_s)
         while self._inbox.size_bytes > self._inbox_bytes // 2 and not self._stop.is_set():
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), 0.1)
+            await self._wait_for_stop(RETRY_FULL_S)
         self._full.clear()
 
+    async def _wait_for_stop(self, timeout_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), timeout_s)
+
     async def _connection(self) -> _End:
-        """One connection from start to end."""
+        """One connection, from the attempt to its end."""
         client = self._new_client()
         try:
-            # never cancelled: paho connects in a thread, which would leave a live connection behind
+            # never cancelled: paho connects in a thread, and a cancelled one would leave a live connection
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError, ValueError) as error:
             _cut(client)
             refused = isinstance(error, MqttConnectError)
-            return _End(f"{self.url}: {_reason(error)}{self._advice(error)}", refused=refused)
+            why = f"{self.url}: {_reason(error)}{self._advice(error)}"
+            return _End(why, refused=refused)
         self._rise(client)
         why = await self._watch(client)
         self._client = None
@@ -219,28 +250,28 @@ class MqttLink:
         return _End(f"{self.url}: {why}", connected=True)
 
     def _advice(self, error: BaseException) -> str:
-        """A broker that wants TLS, or a certificate of ours, does not say so: it hangs up, or is silent."""
-        if (
-            isinstance(error, MqttConnectError)
-            and getattr(error.rc, "value", None) in AUTH_FAILURE_CODES
-        ):
-            return "; it does not know this user and password, or knows them no more"
-        if str(error) not in (HUNG_UP, TIMED_OUT):
+        """What the user can do. A broker that expects TLS, or a certificate of ours, only closes the connection."""
+        if isinstance(error, MqttConnectError):
+            code = getattr(error.rc, "value", None)
+            if code in AUTH_FAILURE_CODES:
+                return "; it does not accept this user and password; check them, or enroll again"
+        if str(error) not in (NO_ANSWER, TIMED_OUT):
             return ""
         if self.url.tls is None:
-            return "; if it speaks TLS, mqtts:// is wanted"
+            return "; if it expects TLS, use mqtts://"
         if self.url.tls.cert is None:
-            return "; if it wants a certificate of its clients, give --cert and --key"
-        return f"; is {self.url.tls.cert} signed by an authority that it trusts?"
+            return "; if it expects a certificate of its clients, give --cert and --key"
+        return f"; check that {self.url.tls.cert} is signed by an authority that it trusts"
 
     def _rise(self, client: aiomqtt.Client) -> None:
+        """The connection of `client` is up. It is reported once."""
         if self._client is not client:
             self._client = client
-            self._told_down = ""
+            self._down_reason = ""
             self._inbox.put(Up())
 
     async def _watch(self, client: aiomqtt.Client) -> str:
-        """Wait until the connection ends or is to be ended; end it properly; say why."""
+        """Wait until the connection ends or must end, and end it properly. Returns the reason."""
         if self._aborted:
             _cut(client)
         lost = asyncio.create_task(_lost(client))
@@ -254,20 +285,20 @@ class MqttLink:
         lost.cancel()
         if self._full.is_set():
             return f"more than {self._inbox_bytes} bytes wait to be read"
-        return lost.result() if lost.done() and not lost.cancelled() else "closed"
+        if lost.done() and not lost.cancelled():
+            return lost.result()
+        return "closed"
 
     def _new_client(self) -> aiomqtt.Client:
-        will = (
-            aiomqtt.Will(self._will.topic, self._will.payload, qos=1, retain=True)
-            if self._will
-            else None
-        )
+        will = None
+        if self._will:
+            will = aiomqtt.Will(self._will.topic, self._will.payload, qos=1, retain=True)
         client = aiomqtt.Client(
             self.url.host,
             self.url.port,
             username=self.url.user,
             password=self.url.password,
-            logger=_wire,
+            logger=_library_log,
             identifier=self.client_id,
             queue_type=_queue_into(lambda message: self._arrived(client, message)),
             protocol=aiomqtt.ProtocolVersion.V311,
@@ -281,13 +312,12 @@ class MqttLink:
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
-        _hear_of_hanging_up(client)
+        _fail_on_disconnect(client)
         return client
 
     def _arrived(self, client: aiomqtt.Client, message: aiomqtt.Message) -> None:
-        self._rise(
-            client
-        )  # a persistent session's first message may overtake our own notice of the connection
+        # the first message of a persistent session may overtake our own notice of the connection
+        self._rise(client)
         payload = message.payload if isinstance(message.payload, bytes) else b""
         if not self._full.is_set():
             self._inbox.put(Message(message.topic.value, payload, message.retain))
@@ -296,6 +326,8 @@ class MqttLink:
 
 
 def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queue[aiomqtt.Message]]:
+    """A queue that stays empty: it delivers every message at once."""
+
     class Diverted(asyncio.Queue[aiomqtt.Message]):
         def put_nowait(self, item: aiomqtt.Message) -> None:
             deliver(item)
@@ -303,29 +335,28 @@ def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queu
     return Diverted
 
 
-def _hear_of_hanging_up(client: aiomqtt.Client) -> None:
-    """Fail as soon as the broker hangs up without an answer to CONNECT: aiomqtt would wait for its timeout."""
-    loop, told, connecting = (
-        asyncio.get_running_loop(),
-        client._client.on_disconnect,
-        client._connected,
-    )
+def _fail_on_disconnect(client: aiomqtt.Client) -> None:
+    """Fail as soon as the broker closes the connection without an answer to CONNECT: aiomqtt waits for its timeout."""
+    loop = asyncio.get_running_loop()
+    connecting = client._connected
+    library_handler = client._client.on_disconnect
 
     def fail() -> None:
-        if not connecting.done():
-            connecting.set_exception(aiomqtt.MqttError(HUNG_UP))
-            connecting.exception()  # asyncio complains of one that nobody looks at, and perhaps nobody waits any more
+        if connecting.done():
+            return
+        connecting.set_exception(aiomqtt.MqttError(NO_ANSWER))
+        connecting.exception()  # mark it as seen: asyncio complains otherwise if nobody waits any more
 
-    def ended(*args: Any) -> None:
+    def on_disconnect(*args: Any) -> None:
         loop.call_soon_threadsafe(fail)  # paho connects, and may fail, in a thread of its own
-        if told is not None:
-            told(*args)
+        if library_handler is not None:
+            library_handler(*args)
 
-    client._client.on_disconnect = ended
+    client._client.on_disconnect = on_disconnect
 
 
 async def _lost(client: aiomqtt.Client) -> str:
-    """Wait for the end of the connection: the queue stays empty, so the iterator ends with it and not before."""
+    """Wait for the end of the connection, and return its reason. The queue stays empty, so the iterator ends with it."""
     try:
         async for _ in client.messages:
             pass
@@ -335,6 +366,7 @@ async def _lost(client: aiomqtt.Client) -> str:
 
 
 async def _goodbye(client: aiomqtt.Client) -> None:
+    """Disconnect properly, so that the broker does not publish the last will."""
     try:
         await client.__aexit__(None, None, None)
     except Exception as error:
@@ -343,10 +375,9 @@ async def _goodbye(client: aiomqtt.Client) -> None:
 
 
 def _cut(client: aiomqtt.Client) -> None:
-    """End the TCP connection at once. paho then sees its end and cleans up (reader, timer task)."""
-    connection = (
-        client._client.socket()
-    )  # aiomqtt offers no other way to hang up without DISCONNECT
+    """End the TCP connection at once. paho notices the end and cleans up (reader, timer task)."""
+    # aiomqtt has no way to close a connection without DISCONNECT
+    connection = client._client.socket()
     if isinstance(connection, socket.socket):
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
@@ -354,6 +385,6 @@ def _cut(client: aiomqtt.Client) -> None:
 
 def _reason(error: BaseException) -> str:
     text = str(error) or type(error).__name__
-    return (
-        "the connection was lost" if text.endswith("Unspecified error") else text
-    )  # paho's word for it
+    if text.endswith("Unspecified error"):  # paho's words for a lost connection
+        return "the connection was lost"
+    return text

@@ -1,7 +1,7 @@
-"""SubscriptionKeeper that a broker refuses are asked for again, and somebody hears of it.
+"""Subscriptions that survive a refusal: the broker is asked again, and the owner is notified.
 
-A refusal must not pass unnoticed: whoever is connected and not subscribed is deaf. The access rules may be put right at
-any time, so the broker is asked again with growing pauses, for as long as the connection lasts.
+A client that is connected but not subscribed misses everything, so a refusal must not go unnoticed. The access rules of
+a broker may be corrected at any time; therefore it is asked again, with growing pauses, as long as the connection lasts.
 """
 
 from __future__ import annotations
@@ -12,34 +12,43 @@ from collections.abc import Callable, Sequence
 from covey.shared.mqtt.backoff import Pauses
 from covey.shared.mqtt.link import Link
 
-ONE_BY_ONE = 16  # up to so many refused topics are asked for in packets of their own, to learn which is refused
+MAX_ASKED_SINGLY = (
+    16  # refused topics that are asked for one by one, to learn which of them are refused
+)
 
-Tell = Callable[[tuple[str, ...]], None]
+Topics = tuple[str, ...]
+NotifyRefused = Callable[[Topics], None]
 
 
 class SubscriptionKeeper:
-    """Subscribes over a link. `tell` gets the topics that the broker refuses, and () once it refuses none.
+    """Subscribes over a link, and asks again for what the broker refuses.
 
-    A link that is down also subscribes nothing; so `tell` is called only after a second attempt failed on the same
-    connection. The owner calls `connected` after each `Up`, where nothing is subscribed any more, and `close` at the end.
+    `notify` gets the topics that the broker refuses, and () once it refuses none. A link that is down refuses every
+    subscription too; therefore `notify` is called only after a second attempt on the same connection has failed. The
+    owner calls `connected` after each `Up`, when nothing is subscribed any more, and `close` at the end.
     """
 
-    def __init__(self, link: Link, tell: Tell, pauses: Pauses | None = None) -> None:
+    def __init__(self, link: Link, notify: NotifyRefused, pauses: Pauses | None = None) -> None:
         self._link = link
-        self._tell = tell
+        self._notify = notify
         self._pauses = pauses or Pauses()
-        self._refused: dict[str, None] = {}  # in the order in which they were asked for
-        self._told: tuple[str, ...] = ()
-        self._retrying: asyncio.Task[None] | None = None
+        self._refused: dict[
+            str, None
+        ] = {}  # a set of topics, in the order in which they were asked for
+        self._notified: Topics = ()  # what `notify` got last
+        self._retrying: asyncio.Task[None] | None = None  # runs as long as a topic is refused
+
+    def __repr__(self) -> str:
+        return f"SubscriptionKeeper({len(self._refused)} topics refused)"
 
     def connected(self) -> None:
-        """A new connection: what was refused on the old one no longer matters."""
+        """A new connection begins: refusals on the old one no longer matter."""
         self._stop()
         self._refused.clear()
         self._pauses.reset()
 
     async def add(self, topics: Sequence[str]) -> bool:
-        """Subscribe to these topics; where that fails, it is tried again later."""
+        """Subscribe to these topics. False if that failed; then it is tried again later."""
         if await self._link.subscribe(topics):
             self._granted(topics)
             return True
@@ -49,35 +58,40 @@ class SubscriptionKeeper:
         return False
 
     async def remove(self, topics: Sequence[str]) -> None:
-        """End these subscriptions, and ask for them no more."""
+        """End these subscriptions, and do not ask for them again."""
         await self._link.unsubscribe(topics)
         self._granted(topics)
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._stop()
 
     async def _retry(self) -> None:
         while self._refused:
             await asyncio.sleep(self._pauses.next())
-            wanted = list(self._refused)
-            batches = [[topic] for topic in wanted] if len(wanted) <= ONE_BY_ONE else [wanted]
-            for batch in batches:
+            for batch in self._batches():
                 if await self._link.subscribe(batch):
                     self._granted(batch)
-            self._say()
+            self._notify_changes()
+
+    def _batches(self) -> list[list[str]]:
+        """The refused topics, one by one if they are few: a broker answers for a packet as a whole."""
+        refused = list(self._refused)
+        if len(refused) > MAX_ASKED_SINGLY:
+            return [refused]
+        return [[topic] for topic in refused]
 
     def _granted(self, topics: Sequence[str]) -> None:
         for topic in topics:
             self._refused.pop(topic, None)
         if not self._refused:
-            self._say()
+            self._notify_changes()
 
-    def _say(self) -> None:
+    def _notify_changes(self) -> None:
         refused = tuple(self._refused)
-        if refused != self._told:
-            self._told = refused
-            self._tell(refused)
+        if refused != self._notified:
+            self._notified = refused
+            self._notify(refused)
 
     def _stop(self) -> None:
         if self._retrying is not None:

@@ -113,12 +113,16 @@ def test_nothing_in_an_argument_is_expanded(word: str, wanted: str) -> None:
 @pytest.mark.parametrize(
     ("user", "options", "said"),
     [
-        ("pi-7", ["--id", "pi-8"], "are pi-7's, not pi-8's; leave --id out, or give pi-8's file"),
-        ("coordinator", [], "are the coordinator's; expected an agent's"),
-        ("coordinator", ["--id", "pi-7"], "are the coordinator's; expected an agent's"),
+        (
+            "pi-7",
+            ["--id", "pi-8"],
+            "belong to pi-7, not to pi-8; omit --id, or give the file of pi-8",
+        ),
+        ("coordinator", [], "belong to the coordinator; expected those of an agent"),
+        ("coordinator", ["--id", "pi-7"], "belong to the coordinator; expected those of an agent"),
     ],
 )
-def test_credentials_of_somebody_else_are_refused(
+def test_credentials_of_another_user_are_refused(
     command: str, user: str, options: list[str], said: str, tmp_path: Path
 ) -> None:
     file = enrolled(user, tmp_path)

@@ -37,8 +37,8 @@ SCENARIO = {
 
 def retained(home: BrokerFolder, *topics: str) -> dict[str, Heard]:
     """What the broker keeps on these topics, as the coordinator sees it."""
-    told = credentials.read(home.file("coordinator"))
-    url = BrokerUrl.parse(told["broker"], Tls(ca=Path(told["ca"])))
+    coordinator = credentials.read(home.file("coordinator"))
+    url = BrokerUrl.parse(coordinator.broker, Tls(ca=Path(coordinator.ca)))
     with Raw(url, f"witness-{time.monotonic_ns()}", url.user or "", url.password or "") as witness:
         witness.subscribe(*topics)
         witness.ping()

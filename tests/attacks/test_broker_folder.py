@@ -56,7 +56,7 @@ def test_an_id_in_credentials_is_a_name_or_refused(name: str, tmp_path: Path) ->
     home = BrokerFolder.create(tmp_path / "home", ["localhost"], 8883)
     file = tmp_path / "evil.pem"
     file.write_text(credentials.render(name, home.url, (home.folder / "ca.pem").read_text()))
-    with pytest.raises(UserError, match="expected a file that `broker enroll` wrote"):
+    with pytest.raises(UserError, match="expected one that `broker enroll` wrote"):
         credentials.read(file)
 
 
