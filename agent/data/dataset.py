@@ -20,29 +20,29 @@ Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.int64]
 
 SMALL_TYPES = ("uint8", "int8", "int16", "float32")
+MAX_EXACT = 2**53  # float64 holds all whole numbers below this
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples and targets, with or without a test part (then its arrays have length 0).
+    """Samples and targets, with or without a test part. `dataset` makes one from arrays that nobody has checked."""
 
-    `features` (n, *shape) uint8, int8, int16 or float32. `targets` (n,): int64 class indices, or float32
-    values. `labels` are the class names by index, () where the file counts its classes or holds values.
-    `ordered` says that the format fixes which index a name has; otherwise only the names are common to
-    all devices. `groups` (n,) names each sample's natural client (a writer, a person), `populations`
-    the known population of each sample.
-    """
-
-    features: Array
-    targets: Array
-    test_features: Array
-    test_targets: Array
-    labels: tuple[str, ...] = ()
-    groups: Array | None = None
-    source: str = ""
+    features: Array  # (n, *shape), one of SMALL_TYPES
+    targets: Array  # (n,), int64 class indices or float32 values
+    test_features: Array  # (tests, *shape); length 0 without a test part
+    test_targets: Array  # (tests,)
+    labels: tuple[str, ...] = ()  # class names by index; () if the file counts its classes
+    groups: Array | None = None  # (n,) each sample's natural client: a writer, a person
+    source: str = ""  # a path or a name, for messages
+    # whether the format fixes which index a class name has; else only the names are common to all devices
     ordered: bool = False
-    test_groups: Array | None = None
-    populations: Array | None = None
+    test_groups: Array | None = None  # (tests,)
+    populations: Array | None = None  # (n,) the known population of each sample
+
+    def __repr__(self) -> str:
+        n = len(self.targets)
+        tests = len(self.test_targets)
+        return f"<Dataset {self.source}: {n} + {tests} samples of shape {self.shape}>"
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -51,10 +51,12 @@ class Dataset:
 
     @property
     def has_test(self) -> bool:
+        """Whether the data has a test part of its own."""
         return len(self.test_targets) > 0
 
     @property
     def regression(self) -> bool:
+        """Whether the targets are values, not class indices."""
         return bool(self.targets.dtype.kind == "f")
 
 
@@ -70,23 +72,39 @@ def dataset(
     test_groups: Array | None = None,
     populations: Array | None = None,
 ) -> Dataset:
-    """A checked Dataset: same counts, finite numbers, at least two samples; DataError names the first fault."""
+    """A checked Dataset.
+
+    Args:
+        features: (n, *shape) numbers; types that are not in SMALL_TYPES become float32.
+        targets: (n,) or (n, 1); whole numbers become int64, others float32.
+        test: features and targets of the test part.
+        source: where the data came from, for messages.
+        labels, ordered, groups, test_groups, populations: as the fields of a Dataset.
+
+    Raises:
+        DataError: counts or shapes differ, a number is not finite, or there are fewer than two samples.
+    """
     x, y = _checked(features, targets, source)
-    test_x, test_y = _checked(*test, f"{source}, test part") if test else (x[:0], y[:0])
+    test_x, test_y = x[:0], y[:0]
+    if test:
+        test_x, test_y = _checked(*test, f"{source}, test part")
     if len(y) + len(test_y) < 2:
         fault = "one sample only; training and testing need at least two"
         raise DataError(f"{source}: {fault}", public=fault)
     if test_x.shape[1:] != x.shape[1:]:
-        fault = f"test samples have shape {test_x.shape[1:]}, training samples {x.shape[1:]}"
+        fault = (
+            f"test samples have shape {test_x.shape[1:]}, training samples {x.shape[1:]}; bring "
+            "both to one shape"
+        )
         raise DataError(f"{source}: {fault}", public=fault)
-    for each in (groups, populations):
-        if each is not None and len(each) != len(y):
-            fault = f"{len(each)} group entries for {len(y)} samples; one per sample is expected"
+    for entries in (groups, populations):
+        if entries is not None and len(entries) != len(y):
+            fault = f"{len(entries)} group entries for {len(y)} samples; expected one per sample"
             raise DataError(f"{source}: {fault}", public=fault)
-    if (
-        len(test_y) and test_y.dtype.kind != y.dtype.kind
-    ):  # values that happen to be whole numbers in one part
-        y, test_y = y.astype(np.float32), test_y.astype(np.float32)
+    # values of a regression task that happen to be whole numbers in one part
+    if len(test_y) and test_y.dtype.kind != y.dtype.kind:
+        y = y.astype(np.float32)
+        test_y = test_y.astype(np.float32)
     return Dataset(x, y, test_x, test_y, labels, groups, source, ordered, test_groups, populations)
 
 
@@ -97,17 +115,14 @@ def encode(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Array, Array
     indices into the sorted names.
     """
     spelled = [*train, *test]
-    for kind in (int, float):
-        try:
-            numbers = np.asarray([kind(text) for text in spelled], np.float64)
-        except (ValueError, OverflowError):  # a word, or a whole number beyond the largest float
-            continue
-        array = _whole(numbers)
-        return array[: len(train)], array[len(train) :], ()
-    names = tuple(sorted(set(spelled)))
-    index = {name: i for i, name in enumerate(names)}
-    array = np.array([index[name] for name in spelled], np.int64)
-    return array[: len(train)], array[len(train) :], names
+    names: tuple[str, ...] = ()
+    array = _as_numbers(spelled)
+    if array is None:
+        names = tuple(sorted(set(spelled)))
+        index = {name: i for i, name in enumerate(names)}
+        array = np.array([index[name] for name in spelled], np.int64)
+    cut = len(train)
+    return array[:cut], array[cut:], names
 
 
 def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
@@ -115,15 +130,22 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
     if data.has_test:
         return data
     n = len(data.targets)
-    held = min(max(round(share * n), 1), n - 1)
+    held = held_out(n, share)
     order = generator(seed, "test part").permutation(n)
-    test, train = np.sort(order[:held]), np.sort(order[held:])
+    test = np.sort(order[:held])
+    train = np.sort(order[held:])
     return replace(
         take(data, train),
         test_features=data.features[test],
         test_targets=data.targets[test],
-        test_groups=None if data.groups is None else data.groups[test],
+        test_groups=_rows(data.groups, test),
     )
+
+
+def held_out(n: int, share: float) -> int:
+    """How many of n samples test: the share, but at least one, and at least one stays for training."""
+    held = max(round(share * n), 1)
+    return min(held, n - 1)
 
 
 def take(data: Dataset, train: Indices) -> Dataset:
@@ -132,74 +154,98 @@ def take(data: Dataset, train: Indices) -> Dataset:
         data,
         features=data.features[train],
         targets=data.targets[train],
-        groups=None if data.groups is None else data.groups[train],
-        populations=None if data.populations is None else data.populations[train],
+        groups=_rows(data.groups, train),
+        populations=_rows(data.populations, train),
     )
 
 
 def small(features: Array) -> Array:
     """Features in one of the types that a Dataset holds; other numbers become float32."""
-    return features if features.dtype.name in SMALL_TYPES else features.astype(np.float32)
+    if features.dtype.name in SMALL_TYPES:
+        return features
+    return features.astype(np.float32)
+
+
+def _rows(entries: Array | None, rows: Indices) -> Array | None:
+    return None if entries is None else entries[rows]
 
 
 def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array]:
-    x, y = np.asarray(features), np.asarray(targets)
+    """Features and targets (n,) in the types of a Dataset. DataError names the first fault."""
+    x = np.asarray(features)
+    y = np.asarray(targets)
     if x.dtype.kind not in "uifb":
         raise DataError(
-            f"{source}: features are {x.dtype}, numbers are expected",
+            f"{source}: features are {x.dtype}; expected numbers",
             public="the features are no numbers",
         )
     if x.ndim < 2:
-        fault = f"features have shape {x.shape}; (samples, ...) with at least 2 axes is expected"
+        fault = f"features have shape {x.shape}; expected (samples, ...) with at least 2 axes"
         raise DataError(f"{source}: {fault}", public=fault)
-    if y.shape not in {(len(x),), (len(x), 1)}:
-        fault = (
-            f"{len(x)} samples, but targets of shape {y.shape}; one target per sample is expected"
-        )
+    n = len(x)
+    if y.shape not in {(n,), (n, 1)}:
+        fault = f"{n} samples, but targets of shape {y.shape}; expected one target per sample"
         raise DataError(f"{source}: {fault}", public=fault)
-    if not len(x):
-        raise DataError(f"{source}: no samples", public="no samples")
+    if not n:
+        raise DataError(f"{source}: no samples; give a file with at least two", public="no samples")
     if 0 in x.shape:
         fault = f"samples of shape {x.shape[1:]} hold no numbers"
         raise DataError(f"{source}: {fault}", public=fault)
-    return np.ascontiguousarray(small(_finite(x, source))), _targets(y.reshape(-1), source)
+    _check_finite(x, source)
+    return np.ascontiguousarray(small(x)), _targets(y.reshape(-1), source)
 
 
-def _finite(x: Array, source: str) -> Array:
+def _check_finite(x: Array, source: str) -> None:
+    """DataError for the first feature that is not finite as float32, with its row and column counted from 1."""
     if x.dtype.kind != "f":
-        return x
+        return
     with np.errstate(over="ignore"):
-        bad = ~np.isfinite(x.astype(np.float32, copy=False))
-    if bad.any():
-        row, *where = (int(i) for i in np.argwhere(bad)[0])
-        column = where[0] + 1 if len(where) == 1 else tuple(where)
-        value = x[(row, *where)]
-        place = f"row {row + 1}, column {column}"
-        raise DataError(
-            f"{source}: {place}: {value}; a finite number is expected",
-            public=f"{place} is not a finite number",
-        )
-    return x
+        single = x.astype(np.float32, copy=False)
+    bad = ~np.isfinite(single)
+    if not bad.any():
+        return
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    row, *position = first
+    column = position[0] + 1 if len(position) == 1 else tuple(position)
+    place = f"row {row + 1}, column {column}"
+    raise DataError(
+        f"{source}: {place}: {x[first]}; expected a finite number: correct it or leave the row out",
+        public=f"{place} is not a finite number",
+    )
 
 
 def _targets(y: Array, source: str) -> Array:
+    """Targets (n,) as int64 or float32. DataError for other types and for missing values."""
     if y.dtype.kind in "uib":
         return y.astype(np.int64)
     if y.dtype.kind != "f":
         raise DataError(
-            f"{source}: targets are {y.dtype}; class indices or values are expected",
+            f"{source}: targets are {y.dtype}; expected class indices or values",
             public="the targets are no numbers",
         )
-    if not np.isfinite(y).all():
-        row = int(np.flatnonzero(~np.isfinite(y))[0]) + 1
-        fault = f"row {row}: the target is missing or infinite"
+    missing = np.flatnonzero(~np.isfinite(y))
+    if len(missing):
+        row = int(missing[0]) + 1
+        fault = f"row {row}: the target is missing or infinite; fill it in or leave the row out"
         raise DataError(f"{source}: {fault}", public=fault)
     return _whole(y)
 
 
+def _as_numbers(spelled: Sequence[str]) -> Array | None:
+    """All texts as int64 or float32; None if one of them is no number."""
+    for kind in (int, float):
+        try:
+            numbers = [kind(text) for text in spelled]
+            return _whole(np.asarray(numbers, np.float64))
+        except (ValueError, OverflowError):  # a word, or a whole number beyond the largest float
+            continue
+    return None
+
+
 def _whole(values: Array) -> Array:
     """Whole numbers as int64, for 1.0 is how some tables spell class 1; other values as float32."""
-    exact = np.abs(values) < 2**53
-    if exact.all() and (values == np.round(values)).all():
+    exact = np.abs(values) < MAX_EXACT
+    whole = values == np.round(values)
+    if exact.all() and whole.all():
         return values.astype(np.int64)
     return values.astype(np.float32)

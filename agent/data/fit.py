@@ -1,7 +1,8 @@
-"""Does this data fit the task? Either it does, after renaming classes and reshaping, or a DataError says what differs."""
+"""Does this data fit the task? Either it does, after renaming classes and reshaping, or a DataError names the difference."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,114 +11,192 @@ from covey.agent.data.dataset import Array, Dataset
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
+MAX_NAMES = 10  # in a message
+
+Shape = tuple[int, ...]
+ClassTable = dict[int, int]  # from a target of the data to the task's class index
+
 
 def fit(data: Dataset, task: Task) -> Dataset:
-    """The data with the task's feature shape and class indices (or float32 values where `classes` is null).
+    """The data with the task's feature shape and targets.
 
-    Features keep their type: the learner multiplies by `task.scale` and standardises batch by batch.
+    Targets become the task's class indices int64, or float32 values if `task.classes` is null. Features keep their
+    type: the learner multiplies by `task.scale` and standardises batch by batch.
+
+    Raises:
+        DataError: samples of another shape, an unknown class, or classes where values are expected and vice versa.
     """
-    shape = _shape(data, task)
-    targets, test_targets = _targets(data, task)
+    shape = _fitting_shape(data, task)
+    if task.classes is None:
+        targets, test_targets = _values(data)
+    else:
+        targets, test_targets = _class_indices(data, task)
+    class_names = task.classes if isinstance(task.classes, tuple) else ()
     return replace(
         data,
         features=data.features.reshape(-1, *shape),
         test_features=data.test_features.reshape(-1, *shape),
         targets=targets,
         test_targets=test_targets,
-        labels=task.classes if isinstance(task.classes, tuple) else (),
+        labels=class_names,
         ordered=True,
     )
 
 
-def _shape(data: Dataset, task: Task) -> tuple[int, ...]:
-    """The task's shape, if the data's differs from it in nothing but axes of length one, or is a flat row."""
-    have, want = data.shape, task.features
-    if [n for n in have if n != 1] == [n for n in want if n != 1]:
-        return want
-    flat = len(have) == 1 or len(want) == 1
-    if flat and np.prod(have) == np.prod(want):
-        return want
-    fault = f"samples have shape {list(have)}, the task expects {list(want)}; {_hint(have, want)}"
+def _fitting_shape(data: Dataset, task: Task) -> Shape:
+    """The task's shape, if the data's differs from it only in axes of length one, or is a flat row of as many numbers."""
+    seen = data.shape
+    expected = task.features
+    if _without_single_axes(seen) == _without_single_axes(expected):
+        return expected
+    one_is_flat = 1 in (len(seen), len(expected))
+    same_size = math.prod(seen) == math.prod(expected)
+    if one_is_flat and same_size:
+        return expected
+    hint = _shape_hint(seen, expected)
+    fault = f"samples have shape {list(seen)}, the task expects {list(expected)}; {hint}"
     raise DataError(f"{data.source}: {fault}", public=fault)
 
 
-def _hint(have: tuple[int, ...], want: tuple[int, ...]) -> str:
-    if sorted(have) == sorted(want):
-        return "the axes are in another order: channels come first"
-    if len(have) == 1 and len(want) == 1:
-        return f"the table has {have[0]} feature columns, {want[0]} are wanted"
-    if len(have) == len(want) == 3 and have[1:] == want[1:]:
-        return f"the images have {have[0]} colour channels, {want[0]} are wanted: convert them beforehand"
-    if len(have) == len(want) == 3:
-        return f"the images are {have[2]}x{have[1]}, wanted is {want[2]}x{want[1]}: resize them beforehand"
-    return f"that is {int(np.prod(have))} numbers per sample, {int(np.prod(want))} are wanted"
+def _without_single_axes(shape: Shape) -> Shape:
+    return tuple(length for length in shape if length != 1)
 
 
-def _targets(data: Dataset, task: Task) -> tuple[Array, Array]:
-    if task.classes is None:
-        if data.labels:
-            expected = "the task expects numbers: classes is null, so this is regression"
-            raise DataError(
-                f"{data.source}: the targets are class names ({_few(data.labels)}), {expected}",
-                public=f"the targets are class names, {expected}",
-            )
-        return data.targets.astype(np.float32), data.test_targets.astype(np.float32)
-    if data.regression:
-        value = next(
-            v for part in (data.targets, data.test_targets) for v in part.tolist() if v != int(v)
+def _shape_hint(seen: Shape, expected: Shape) -> str:
+    """What the difference of two shapes probably means, and what to do."""
+    if sorted(seen) == sorted(expected):
+        return "the axes are in another order: put the channels first"
+    axes = (len(seen), len(expected))
+    if axes == (1, 1):
+        return (
+            f"the table has {seen[0]} feature columns instead of {expected[0]}: remove or add "
+            "columns, or name the label column"
         )
+    if len(seen) == 3 and len(expected) == 3:
+        channels, height, width = seen
+        if seen[1:] == expected[1:]:
+            return (
+                f"the images have {channels} colour channels instead of {expected[0]}: convert them"
+            )
+        return (
+            f"the images are {width}x{height} instead of {expected[2]}x{expected[1]}: resize them"
+        )
+    return f"that is {math.prod(seen)} numbers per sample instead of {math.prod(expected)}"
+
+
+def _values(data: Dataset) -> tuple[Array, Array]:
+    """Training and test targets of a regression task, float32."""
+    if data.labels:
+        names = _listed(data.labels)
+        expected = "the task expects numbers (task.classes is null): name a numeric label column"
+        raise DataError(
+            f"{data.source}: the targets are class names ({names}), {expected}",
+            public=f"the targets are class names, {expected}",
+        )
+    targets = data.targets.astype(np.float32)
+    test_targets = data.test_targets.astype(np.float32)
+    return targets, test_targets
+
+
+def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:
+    """Training and test targets of a classification task, int64."""
+    if data.regression:
+        value = _first_fraction(data)
         expected = f"the task has {task.outputs} classes; for regression leave task.classes out"
         raise DataError(
             f"{data.source}: a target is {value:g}, {expected}",
             public=f"a target is no class index, {expected}",
         )
-    table = _table(data, task)
-    return _mapped(data.targets, table, data, task), _mapped(data.test_targets, table, data, task)
+    table = _class_table(data, task)
+    targets = _mapped(data.targets, table, data, task)
+    test_targets = _mapped(data.test_targets, table, data, task)
+    return targets, test_targets
 
 
-def _table(data: Dataset, task: Task) -> dict[int, int]:
-    """From the data's target to the task's class index."""
+def _first_fraction(data: Dataset) -> float:
+    """The first target that is no whole number; regression data has at least one."""
+    all_targets = np.concatenate([data.targets, data.test_targets])
+    fractions = all_targets[all_targets != np.trunc(all_targets)]
+    return float(fractions[0])
+
+
+def _class_table(data: Dataset, task: Task) -> ClassTable:
+    """The task's index of each class that the data and the task share."""
     names = data.labels
     if isinstance(task.classes, tuple):
-        index = {name: i for i, name in enumerate(task.classes)}
-        if names:
-            return {i: index[name] for i, name in enumerate(names) if name in index}
-        spelled = {int(name): i for name, i in index.items() if name.lstrip("-").isdecimal()}
-        return spelled or {i: i for i in range(len(task.classes))}
-    if names and all(name.isdecimal() and name.isascii() for name in names):
-        return {
-            i: int(name) for i, name in enumerate(names) if int(name) < task.outputs
-        }  # folders called 0, 1, 2
+        return _table_of_named_classes(names, task.classes)
+    are_indices = [_is_index(name) for name in names]
+    if names and all(are_indices):  # folders called 0, 1, 2
+        table: ClassTable = {}
+        for target, name in enumerate(names):
+            if int(name) < task.outputs:
+                table[target] = int(name)
+        return table
     if names and not data.ordered:
         expected = (
-            f"the task only counts {task.classes} classes; "
-            "devices may know different ones: name them all in task.classes"
+            f"the task only counts {task.classes} classes; devices may know different ones: "
+            "name them all in task.classes"
         )
         raise DataError(
-            f"{data.source}: the classes are names ({_few(names)}), {expected}",
+            f"{data.source}: the classes are names ({_listed(names)}), {expected}",
             public=f"the classes are names, {expected}",
         )
-    return {i: i for i in range(task.outputs)}
+    return {index: index for index in range(task.outputs)}
 
 
-def _mapped(targets: Array, table: dict[int, int], data: Dataset, task: Task) -> Array:
-    """Targets through the table; the first class that is not in it is named."""
+def _table_of_named_classes(names: tuple[str, ...], classes: tuple[str, ...]) -> ClassTable:
+    """By name if the data has names, else by the numbers that the task's names spell, else by position."""
+    index_of = {name: index for index, name in enumerate(classes)}
+    table: ClassTable = {}
+    if names:
+        for target, name in enumerate(names):
+            if name in index_of:
+                table[target] = index_of[name]
+        return table
+    for name, index in index_of.items():
+        if name.lstrip("-").isdecimal():
+            table[int(name)] = index
+    if table:
+        return table
+    return {index: index for index in range(len(classes))}
+
+
+def _is_index(name: str) -> bool:
+    return name.isdecimal() and name.isascii()
+
+
+def _mapped(targets: Array, table: ClassTable, data: Dataset, task: Task) -> Array:
+    """Targets (n,) through the table, int64. DataError for the first class that is not in it."""
     seen, inverse = np.unique(targets, return_inverse=True)
-    strange = [int(value) for value in seen if int(value) not in table]
-    if strange:
-        name = data.labels[strange[0]] if 0 <= strange[0] < len(data.labels) else str(strange[0])
-        row = int(np.flatnonzero(targets == strange[0])[0]) + 1
-        wanted = (
-            _few(task.classes) if isinstance(task.classes, tuple) else f"0 to {task.outputs - 1}"
-        )
-        expected = f"unknown to the task; its classes are {wanted}"
-        raise DataError(
-            f"{data.source}: row {row}: class {name!r} is {expected}",
-            public=f"row {row}: its class is {expected}",
-        )
-    return np.array([table[int(value)] for value in seen], np.int64)[inverse.reshape(-1)]
+    indices: list[int] = []
+    for value in seen.tolist():
+        target = int(value)
+        if target not in table:
+            raise _unknown_class(target, targets, data, task)
+        indices.append(table[target])
+    index_of_seen = np.array(indices, np.int64)
+    return index_of_seen[inverse.reshape(-1)]
 
 
-def _few(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(names[:10]) + more
+def _unknown_class(target: int, targets: Array, data: Dataset, task: Task) -> DataError:
+    """The refusal of the first row with this target."""
+    name = str(target)
+    if 0 <= target < len(data.labels):
+        name = data.labels[target]
+    rows = np.flatnonzero(targets == target)
+    row = int(rows[0]) + 1
+    classes = f"0 to {task.outputs - 1}"
+    if isinstance(task.classes, tuple):
+        classes = _listed(task.classes)
+    expected = f"unknown to the task; its classes are {classes}"
+    return DataError(
+        f"{data.source}: row {row}: class {name!r} is {expected}",
+        public=f"row {row}: its class is {expected}",
+    )
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    """The first names, for a message."""
+    shown = ", ".join(names[:MAX_NAMES])
+    rest = len(names) - MAX_NAMES
+    return f"{shown} and {rest} more" if rest > 0 else shown

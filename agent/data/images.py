@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,101 +23,151 @@ SUFFIXES = frozenset(
 )
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # the formats behind these suffixes
 MAX_PIXELS = 64 << 20  # of one image: 8192x8192
-CHANNELS = {"L": 1, "RGB": 3}
-BICUBIC = 3  # PIL.Image.Resampling.BICUBIC, named here because Pillow is imported only where an image is read
+MODES = ("L", "RGB")  # grey and colour, 8 bits per channel
+# a palette is only another way to store RGB, black-and-white another way to store grey
+EQUIVALENT_MODES = {"P": "RGB", "1": "L"}
+BICUBIC = (
+    3  # PIL.Image.Resampling.BICUBIC: a number, because Pillow is imported only to read an image
+)
+
+Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
+
+
+@dataclass(frozen=True)
+class ImageFile:
+    """One image of a folder, and the name of the folder that it is in."""
+
+    path: Path
+    class_name: str
 
 
 def is_image_folder(folder: Path) -> bool:
-    return any(_class_folders(part) for part in (folder, folder / "train"))
+    """Whether the folder, or its folder `train`, has folders of images."""
+    train = folder / "train"
+    return bool(_class_folders(folder) or _class_folders(train))
 
 
 def load_image_folder(folder: Path) -> Dataset:
-    """`folder/CLASS/*.png` or `folder/train/CLASS/...` with `folder/test/CLASS/...`: (n, 1 or 3, h, w) uint8.
+    """`folder/CLASS/*.png`, or `folder/train/CLASS/...` with `folder/test/CLASS/...`.
 
-    DataError names the first image of another size or mode, an unreadable one, and test classes unknown in train.
+    Returns:
+        Features (n, 1 or 3, height, width) uint8. The labels are the names of the class folders, sorted.
+
+    Raises:
+        DataError: an image of another size or mode than the first, an unreadable one, a test class unknown in train.
     """
-    parted = (folder / "train").is_dir() and bool(_class_folders(folder / "train"))
-    train = folder / "train" if parted else folder
+    has_parts = bool(_class_folders(folder / "train"))
+    train = folder / "train" if has_parts else folder
     labels = tuple(sub.name for sub in _class_folders(train))
-    files = _files(train)
-    first = _open(files[0][0])
-    features = _read(files, first)
-    targets = np.array([labels.index(name) for _, name in files], np.int64)
+    files = _image_files(train)
+    first = _read_image(files[0].path)
+    features = _read_images(files, first)
+    indices = [labels.index(file.class_name) for file in files]
+    targets = np.array(indices, np.int64)
     test: tuple[Array, Array] | None = None
-    if parted and (test_files := _files(folder / "test")):
-        test = (
-            _read(test_files, first),
-            np.array([_index(labels, name, path) for path, name in test_files], np.int64),
-        )
+    test_files = _image_files(folder / "test") if has_parts else []
+    if test_files:
+        test_features = _read_images(test_files, first)
+        test_indices = [_class_index(labels, file) for file in test_files]
+        test = (test_features, np.array(test_indices, np.int64))
     return dataset(features, targets, test, source=str(folder), labels=labels)
 
 
+def resized(path: Path, side: int) -> Pixels:
+    """One image as (3, side, side), the way LEAF does it: resized without regard to its proportions, then made RGB.
+
+    Bicubic, which is what LEAF's call means to Pillow since its version 7; before, it meant the nearest pixel.
+    """
+    image = _open(path)
+    square = image.resize((side, side), resample=BICUBIC)
+    pixels = np.asarray(square.convert("RGB"), np.uint8)
+    return _channels_first(pixels)
+
+
 def _class_folders(folder: Path) -> list[Path]:
+    """Sub-folders with at least one image, sorted by name; none if the folder does not exist."""
     if not folder.is_dir():
         return []
-    subs = sorted(sub for sub in folder.iterdir() if sub.is_dir() and not sub.name.startswith("."))
-    return [sub for sub in subs if any(path.suffix.lower() in SUFFIXES for path in sub.iterdir())]
+    found: list[Path] = []
+    for sub in sorted(folder.iterdir()):
+        hidden = sub.name.startswith(".")
+        if sub.is_dir() and not hidden and _images_in(sub):
+            found.append(sub)
+    return found
 
 
-def _files(folder: Path) -> list[tuple[Path, str]]:
-    return [
-        (path, sub.name)
-        for sub in _class_folders(folder)
-        for path in sorted(sub.iterdir())
-        if path.suffix.lower() in SUFFIXES
-    ]
+def _images_in(folder: Path) -> list[Path]:
+    """Files with the suffix of an image, sorted by name."""
+    found: list[Path] = []
+    for path in sorted(folder.iterdir()):
+        if path.suffix.lower() in SUFFIXES:
+            found.append(path)
+    return found
 
 
-def _index(labels: tuple[str, ...], name: str, path: Path) -> int:
-    if name not in labels:
+def _image_files(folder: Path) -> list[ImageFile]:
+    """The images of all class folders."""
+    files: list[ImageFile] = []
+    for sub in _class_folders(folder):
+        for path in _images_in(sub):
+            files.append(ImageFile(path, sub.name))
+    return files
+
+
+def _class_index(labels: tuple[str, ...], file: ImageFile) -> int:
+    if file.class_name not in labels:
         raise DataError(
-            f"{path}: class {name!r} occurs in test only; train has {', '.join(labels)}",
+            f"{file.path}: class {file.class_name!r} occurs in test only; train has "
+            f"{', '.join(labels)}. Move its images, or add a folder of this class to train",
             public="a class occurs in the test part only",
         )
-    return labels.index(name)
+    return labels.index(file.class_name)
 
 
-def _read(files: list[tuple[Path, str]], first: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    check_size(files[0][0].parent, len(files) * first.size, MAX_BYTES)
-    features = np.empty((len(files), *first.shape), np.uint8)
-    for row, (path, _) in enumerate(files):
-        image = _open(path)
+def _read_images(files: Sequence[ImageFile], first: Pixels) -> Array:
+    """All images in one array (n, channels, height, width). DataError for one that differs from the first."""
+    count = len(files)
+    folder = files[0].path.parent
+    check_size(folder, count * first.size, MAX_BYTES)
+    features = np.empty((count, *first.shape), np.uint8)
+    for row, file in enumerate(files):
+        image = _read_image(file.path)
         if image.shape != first.shape:
-            fault = f"{_said(image)}, the first image is {_said(first)}; "
-            advice = "bring all images to one size and one colour mode"
-            raise DataError(
-                f"{path}: {fault}{advice}", public=f"image {row + 1} is {fault}{advice}"
+            fault = (
+                f"{_described(image)}, the first image is {_described(first)}; "
+                "bring all images to one size and one colour mode"
             )
+            number = row + 1
+            raise DataError(f"{file.path}: {fault}", public=f"image {number} is {fault}")
         features[row] = image
     return features
 
 
-def _said(image: npt.NDArray[np.uint8]) -> str:
+def _described(image: Pixels) -> str:
     channels, height, width = image.shape
-    return f"{'grey' if channels == 1 else 'RGB'} {width}x{height}"
+    colour = "grey" if channels == 1 else "RGB"
+    return f"{colour} {width}x{height}"
 
 
-def resized(path: Path, side: int) -> npt.NDArray[np.uint8]:
-    """One image brought to (3, side, side) as LEAF does: resized without regard to its proportions, then made RGB.
+def _read_image(path: Path) -> Pixels:
+    """One image. DataError for a file that is none, or for another mode."""
+    image = _open(path)
+    if image.mode not in MODES:
+        fault = f"colour mode {image.mode}; expected grey (L) or RGB with 8 bits: convert the image"
+        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+    pixels = np.asarray(image, np.uint8)
+    if pixels.ndim == 2:
+        return pixels[None]
+    return _channels_first(pixels)
 
-    Bicubic, which is what LEAF's call means to Pillow since its version 7; before, it meant the nearest pixel.
-    """
-    opened = _opened(path)
-    pixels = np.asarray(opened.resize((side, side), resample=BICUBIC).convert("RGB"), np.uint8)
+
+def _channels_first(pixels: Array) -> Pixels:
+    """(channels, height, width) from (height, width, channels)."""
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def _open(path: Path) -> npt.NDArray[np.uint8]:
-    """One image as (channels, h, w)."""
-    image = _opened(path)
-    if image.mode not in CHANNELS:
-        fault = f"colour mode {image.mode}; grey (L) or RGB with 8 bits is expected"
-        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
-    pixels = np.asarray(image, np.uint8)
-    return pixels[None] if pixels.ndim == 2 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
-
-
-def _opened(path: Path) -> Image:
+def _open(path: Path) -> Image:
+    """The unpacked image, with palettes and black-and-white resolved. DataError for anything else than an image."""
     try:
         from PIL import Image
     except ImportError:
@@ -124,20 +176,22 @@ def _opened(path: Path) -> Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Pillow's own, much higher, limit of pixels
-            # the name ends in .png, the content may be anything: Pillow would start Ghostscript for a PostScript file
+            # a file called .png may hold anything: for PostScript Pillow would start Ghostscript
             with Image.open(path, formats=FORMATS) as opened:
                 _check_pixels(path, opened.size)
-                # a palette is only another way to store RGB, black-and-white another way to store grey
-                return opened.convert({"P": "RGB", "1": "L"}.get(opened.mode, opened.mode))
+                mode = EQUIVALENT_MODES.get(opened.mode, opened.mode)
+                return opened.convert(mode)
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise whatever their unpacking meets
         fault = "not a readable image"
-        raise DataError(f"{path}: {fault} ({error})", public=f"an image file is {fault}") from None
+        raise DataError(
+            f"{path}: {fault} ({error}); replace or remove it", public=f"an image file is {fault}"
+        ) from None
 
 
 def _check_pixels(path: Path, size: tuple[int, int]) -> None:
-    """What the header claims, before the pixels are unpacked."""
+    """Check the size that the header claims, before the pixels are unpacked."""
     width, height = size
     if width * height > MAX_PIXELS:
         fault = f"{width}x{height} pixels, at most {MAX_PIXELS} are read; resize it beforehand"

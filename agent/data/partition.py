@@ -12,49 +12,59 @@ that it trains on, so test sets overlap. The rules iid, quantity and rotation sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from covey.agent.data.agent_samples import AgentSamples
 from covey.agent.data.arrays import read_npz
-from covey.agent.data.dataset import Array, Dataset, Indices, take
+from covey.agent.data.dataset import Array, Dataset, Indices, held_out, take
 from covey.agent.data.named import load_named
-from covey.agent.data.partition_rules import Shares, by_group, rule
+from covey.agent.data.natural_clients import NaturalClients, by_group
+from covey.agent.data.partition_rules import rule
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace
 from covey.shared.scenario.partition import ByGroup, Partition
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 
+REQUIRED_ARRAYS = frozenset({"train_idx", "train_ptr", "test_idx", "test_ptr"})
+
 
 @dataclass(frozen=True)
 class Split:
-    """Indices per agent in one array each, with N + 1 pointers. See the module's text for the fields."""
+    """Who holds which samples: indices of all agents in one array each, with N + 1 pointers."""
 
-    train_idx: Indices
-    train_ptr: Indices
-    test_idx: Indices
-    test_ptr: Indices
-    test_of: str = "test"
-    truth: Array | None = None
-    turns: Indices | None = None
-    populations: tuple[str, ...] = ()
+    train_idx: Indices  # into the training part; each sample at most once
+    train_ptr: Indices  # (N + 1,), rising from 0 to len(train_idx)
+    test_idx: Indices  # into the part that `test_of` names; may repeat
+    test_ptr: Indices  # (N + 1,), rising from 0 to len(test_idx)
+    test_of: str = "test"  # "test" or "train"
+    truth: Array | None = None  # (N,) cluster or (N, populations) mixture of each agent
+    turns: Indices | None = None  # (N,) quarter turns of each agent's images
+    populations: tuple[str, ...] = ()  # the names that `truth` counts
 
     @property
     def agents(self) -> int:
+        """N, the number of agents."""
         return len(self.train_ptr) - 1
 
     def train(self, agent: int) -> Indices:
         """The agent's training samples, indices into the data set's training part."""
-        return self.train_idx[self.train_ptr[agent] : self.train_ptr[agent + 1]]
+        start = self.train_ptr[agent]
+        end = self.train_ptr[agent + 1]
+        return self.train_idx[start:end]
 
     def test(self, agent: int) -> Indices:
         """The agent's test samples, indices into the part that `test_of` names."""
-        return self.test_idx[self.test_ptr[agent] : self.test_ptr[agent + 1]]
+        start = self.test_ptr[agent]
+        end = self.test_ptr[agent + 1]
+        return self.test_idx[start:end]
 
     def save(self, path: Path) -> None:
+        """Write the partition as .npz, see the module's text. Replaces an older file at once."""
         arrays: dict[str, Array] = {
             "train_idx": self.train_idx,
             "train_ptr": self.train_ptr,
@@ -68,10 +78,8 @@ class Split:
             arrays["turns"] = self.turns
         if self.populations:
             arrays["populations"] = np.array(self.populations)
-        with (
-            atomic_replace(path) as beside,
-            beside.open("wb") as file,
-        ):  # a coordinator may be reading the old one
+        # a coordinator may be reading the old file
+        with atomic_replace(path) as temporary, temporary.open("wb") as file:
             np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # the stubs fear an array named allow_pickle
 
 
@@ -87,85 +95,132 @@ def partition(
     populations: Array | None = None,
     test_share: float = 0.2,
 ) -> Split:
-    """Splits samples among agents by the rule `cfg`.
+    """Split samples among agents by a rule.
 
-    `targets`, `groups`, `populations` (n,) describe the training part, `test_*` the test part; without one,
-    `test_share` of the pool is held back first (by_group: of every agent's own samples).
-    Raises UserError where the rule does not suit the data or an agent would get no sample.
+    Args:
+        cfg: the rule and its settings.
+        targets: (n,) labels of the training part.
+        agents: N.
+        rng: all draws come from it.
+        groups: (n,) the natural client of each training sample.
+        test_targets: (tests,) labels of the test part; None or empty for a data set without one.
+        test_groups: (tests,) the natural client of each test sample.
+        populations: (n,) the known population of each training sample.
+        test_share: without a test part, the share of the pool that is held out first (by_group: of every agent's own
+            samples).
+
+    Raises:
+        UserError: the rule does not suit the data, or an agent would get no sample.
     """
-    tested = test_targets is not None and len(test_targets) > 0
+    has_test = test_targets is not None and len(test_targets) > 0
     if isinstance(cfg, ByGroup):
-        shares = by_group(
-            cfg, targets, groups, test_groups if tested else None, populations, agents, rng
-        )
-        return _checked(_split(shares))
-    if tested and test_targets is not None:
-        return _checked(_split(rule(cfg, targets, test_targets, agents, rng)))
+        if groups is None:
+            raise UserError(
+                "fleet.partition by_group: this data set names no natural clients; use another rule"
+            )
+        if not has_test:
+            test_groups = None
+        clients = NaturalClients(groups, test_groups, populations)
+        samples = by_group(cfg, targets, clients, agents, rng)
+    elif has_test and test_targets is not None:
+        samples = rule(cfg, targets, test_targets, agents, rng)
+    else:
+        samples = _from_one_pool(cfg, targets, agents, rng, test_share)
+    split = _joined(samples)
+    _check_everyone_trains(split)
+    return split
+
+
+def _from_one_pool(
+    cfg: Partition,
+    targets: Array,
+    agents: int,
+    rng: np.random.Generator,
+    test_share: float,
+) -> AgentSamples:
+    """Hold out a test part of the pool first, then split both parts by the rule."""
     order = rng.permutation(len(targets))
-    held = min(max(round(test_share * len(targets)), 1), len(targets) - 1)
-    test, train = np.sort(order[:held]), np.sort(order[held:])
-    shares = rule(cfg, targets[train], targets[test], agents, rng)
-    pooled = replace(
-        shares,
-        train=[train[own] for own in shares.train],
-        test=[test[own] for own in shares.test],
+    held = held_out(len(targets), test_share)
+    test = np.sort(order[:held])
+    train = np.sort(order[held:])
+    samples = rule(cfg, targets[train], targets[test], agents, rng)
+    return replace(
+        samples,
+        train=[train[own] for own in samples.train],
+        test=[test[own] for own in samples.test],
         test_of="train",
     )
-    return _checked(_split(pooled))
 
 
 def load_split(path: str | Path, data: Dataset, agents: int) -> Split:
-    """A stored partition, checked against the data set and the number of agents (UserError names the array)."""
+    """A stored partition, checked against the data set and the number of agents.
+
+    Raises:
+        UserError: the file does not exist, or an array is missing or does not fit; the text names it.
+        DataError: the file is no .npz file.
+    """
     place = Path(path)
     if not place.is_file():
         raise UserError(
-            f"fleet.partition: {place} does not exist; a rule or an .npz file is wanted"
+            f"fleet.partition: {place} does not exist; give the path of an .npz file, or a rule"
         )
     arrays = read_npz(place)
-    if missing := {"train_idx", "train_ptr", "test_idx", "test_ptr"} - set(arrays):
+    missing = sorted(REQUIRED_ARRAYS - set(arrays))
+    if missing:
         raise UserError(
-            f"{place}: no array {', '.join(sorted(missing))}; it holds {', '.join(sorted(arrays))}"
+            f"{place}: no array {', '.join(missing)}; it holds {', '.join(sorted(arrays))}"
         )
-    test_of = (
-        str(arrays["test_of"]) if "test_of" in arrays else ("test" if data.has_test else "train")
-    )
-    if test_of not in {"train", "test"}:
-        raise UserError(f"{place}: test_of is {test_of!r}; 'train' or 'test' is wanted")
+    test_of = "test" if data.has_test else "train"
+    if "test_of" in arrays:
+        test_of = str(arrays["test_of"])
     sizes = {"train": len(data.targets), "test": len(data.test_targets)}
+    if test_of not in sizes:
+        raise UserError(f"{place}: test_of is {test_of!r}; expected 'train' or 'test'")
+    populations = [str(name) for name in arrays.get("populations", ())]
     split = Split(
-        _indices(place, arrays, "train_idx", sizes["train"]),
-        _pointers(place, arrays, "train", agents),
-        _indices(place, arrays, "test_idx", sizes[test_of]),
-        _pointers(place, arrays, "test", agents),
-        test_of,
-        _per_agent(place, arrays, "truth", agents),
-        _per_agent(place, arrays, "turns", agents),
-        tuple(map(str, arrays.get("populations", ()))),
+        train_idx=_indices(place, arrays, "train_idx", sizes["train"]),
+        train_ptr=_pointers(place, arrays, "train", agents),
+        test_idx=_indices(place, arrays, "test_idx", sizes[test_of]),
+        test_ptr=_pointers(place, arrays, "test", agents),
+        test_of=test_of,
+        truth=_per_agent(place, arrays, "truth", agents),
+        turns=_per_agent(place, arrays, "turns", agents),
+        populations=tuple(populations),
     )
-    again = np.flatnonzero(np.bincount(split.train_idx) > 1)
-    if len(again):
+    owners = np.bincount(split.train_idx)
+    shared = np.flatnonzero(owners > 1)
+    if len(shared):
         raise UserError(
-            f"{place}: training sample {again[0]} is in train_idx more than once ({len(again)} such samples)"
+            f"{place}: training sample {shared[0]} is in train_idx more than once ({len(shared)} "
+            "such samples); give each to one agent"
         )
-    return _checked(split)
+    _check_everyone_trains(split)
+    return split
 
 
 def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple[Dataset, Split]:
-    """A simulated fleet's data set and who owns what, both settled by the scenario and its seed."""
+    """A simulated fleet's data set and who holds what, both determined by the scenario and its seed.
+
+    Raises:
+        UserError: the scenario has no fleet, or its partition does not suit the data.
+        DataError: the data set is not on this machine, or damaged.
+    """
     fleet = scenario.fleet
     if fleet is None:
         raise UserError(
-            "the scenario has no fleet: there is nothing to simulate; add a section 'fleet'"
+            "the scenario has no fleet, so that nothing can be simulated; add a section 'fleet'"
         )
     data = load_named(fleet.data, data_root)
     if isinstance(fleet.partition, str):
         if fleet.limit is not None:
             raise UserError(
-                "fleet.limit and a stored fleet.partition exclude each other: its indices need all samples"
+                "fleet.limit and a stored fleet.partition exclude each other, because its indices "
+                "need all samples; remove one of the two"
             )
         return data, load_split(fleet.partition, data, fleet.agents)
     if fleet.limit is not None:
-        data = limited(data, fleet.limit, generator(scenario.seed, "limit"))
+        limit_rng = generator(scenario.seed, "limit")
+        data = limited(data, fleet.limit, limit_rng)
     split = partition(
         fleet.partition,
         data.targets,
@@ -182,35 +237,47 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
 
 def limited(data: Dataset, limit: int, rng: np.random.Generator) -> Dataset:
     """`limit` training samples at random, in their old order, and the same share of the test part."""
-    n, tests = len(data.targets), len(data.test_targets)
+    n = len(data.targets)
+    tests = len(data.test_targets)
     if limit >= n:
         return data
-    keep = np.sort(rng.permutation(n)[:limit])
-    keep_test = np.sort(rng.permutation(tests)[: max(tests * limit // n, min(tests, 1))])
+    order = rng.permutation(n)
+    test_order = rng.permutation(tests)
+    test_limit = max(tests * limit // n, min(tests, 1))  # a test part keeps one sample at least
+    kept = np.sort(order[:limit])
+    kept_test = np.sort(test_order[:test_limit])
+    test_groups = data.test_groups
+    if test_groups is not None:
+        test_groups = test_groups[kept_test]
     return replace(
-        take(data, keep),
-        test_features=data.test_features[keep_test],
-        test_targets=data.test_targets[keep_test],
-        test_groups=None if data.test_groups is None else data.test_groups[keep_test],
+        take(data, kept),
+        test_features=data.test_features[kept_test],
+        test_targets=data.test_targets[kept_test],
+        test_groups=test_groups,
     )
 
 
 def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
-    """What agent `index` holds: its own samples, its own test part, its images turned."""
-    train, test = split.train(index), split.test(index)
-    from_test = split.test_of == "test"
+    """What agent `index` holds: its own training and test samples, its images turned. Raises UserError."""
+    train = split.train(index)
+    test = split.test(index)
     features = data.features[train]
-    test_features = (data.test_features if from_test else data.features)[test]
-    if split.turns is not None and (turns := int(split.turns[index])) % 4:
-        features, test_features = (
-            _turned(part, turns, data.source) for part in (features, test_features)
-        )
+    if split.test_of == "test":
+        test_features = data.test_features[test]
+        test_targets = data.test_targets[test]
+    else:
+        test_features = data.features[test]
+        test_targets = data.targets[test]
+    turns = 0 if split.turns is None else int(split.turns[index])
+    if turns % 4:
+        features = _turned(features, turns, data.source)
+        test_features = _turned(test_features, turns, data.source)
     return replace(
         data,
         features=features,
         targets=data.targets[train],
         test_features=test_features,
-        test_targets=(data.test_targets if from_test else data.targets)[test],
+        test_targets=test_targets,
         groups=None,
         test_groups=None,
         populations=None,
@@ -219,73 +286,99 @@ def client_dataset(data: Dataset, split: Split, index: int) -> Dataset:
 
 
 def _turned(images: Array, turns: int, source: str) -> Array:
-    if images.ndim < 3 or (turns % 2 and images.shape[-1] != images.shape[-2]):
+    """Images (n, ..., height, width) turned by quarter turns, counter-clockwise."""
+    height_changes = bool(turns % 2) and images.shape[-1] != images.shape[-2]
+    if images.ndim < 3 or height_changes:
         raise UserError(
-            f"{source}: samples of shape {images.shape[1:]} cannot be turned; square images are wanted"
+            f"{source}: samples of shape {images.shape[1:]} cannot be turned; the rule rotation "
+            "needs square images"
         )
-    return np.ascontiguousarray(np.rot90(images, turns, axes=(-2, -1)))
+    turned = np.rot90(images, turns, axes=(-2, -1))
+    return np.ascontiguousarray(turned)
 
 
-def _split(shares: Shares) -> Split:
+def _joined(samples: AgentSamples) -> Split:
+    """The lists of all agents, one after the other."""
+    train_idx, train_ptr = _concatenated(samples.train)
+    test_idx, test_ptr = _concatenated(samples.test)
     return Split(
-        _joined(shares.train),
-        _ends(shares.train),
-        _joined(shares.test),
-        _ends(shares.test),
-        shares.test_of,
-        shares.truth,
-        shares.turns,
-        shares.populations,
+        train_idx,
+        train_ptr,
+        test_idx,
+        test_ptr,
+        samples.test_of,
+        samples.truth,
+        samples.turns,
+        samples.populations,
     )
 
 
-def _checked(split: Split) -> Split:
-    empty = np.flatnonzero(np.diff(split.train_ptr) == 0)
+def _concatenated(parts: Sequence[Indices]) -> tuple[Indices, Indices]:
+    """All parts in one array, and where each begins, with the end of the last."""
+    indices = [np.asarray(part, np.int64) for part in parts]
+    sizes = [len(part) for part in parts]
+    pointers = np.cumsum([0, *sizes], dtype=np.int64)
+    return np.concatenate(indices), pointers
+
+
+def _check_everyone_trains(split: Split) -> None:
+    """Raises UserError if an agent has no training sample."""
+    counts = np.diff(split.train_ptr)
+    empty = np.flatnonzero(counts == 0)
     if len(empty):
         raise UserError(
-            f"fleet.partition: agent {empty[0]} of {split.agents} gets no training sample ({len(empty)} such agents); "
-            "take fewer agents, more data, or another rule"
+            f"fleet.partition: agent {empty[0]} of {split.agents} gets no training sample "
+            f"({len(empty)} such agents); use fewer agents, more data, or another rule"
         )
-    return split
 
 
-def _joined(parts: Sequence[Indices]) -> Indices:
-    return np.concatenate([np.asarray(part, np.int64) for part in parts])
-
-
-def _ends(parts: Sequence[Indices]) -> Indices:
-    return np.cumsum([0, *map(len, parts)], dtype=np.int64)
-
-
-def _indices(path: Path, arrays: dict[str, Array], name: str, size: int) -> Indices:
+def _indices(path: Path, arrays: Mapping[str, Array], name: str, size: int) -> Indices:
+    """The stored indices into a part of `size` samples, int64. Raises UserError."""
     array = arrays[name]
     if array.ndim != 1 or array.dtype.kind not in "ui":
         raise UserError(
-            f"{path}: {name} is {array.dtype} of shape {array.shape}; a flat array of integers is wanted"
+            f"{path}: {name} is {array.dtype} of shape {array.shape}; expected a flat array of "
+            "integers"
         )
-    if len(array) and not (int(array.min()) >= 0 and int(array.max()) < size):
-        raise UserError(
-            f"{path}: {name} runs from {array.min()} to {array.max()}; the data set has 0 to {size - 1}"
-        )
+    if len(array):
+        smallest = int(array.min())
+        largest = int(array.max())
+        if smallest < 0 or largest >= size:
+            raise UserError(
+                f"{path}: {name} has values from {smallest} to {largest}; the data set has samples "
+                f"0 to {size - 1}"
+            )
     return array.astype(np.int64)
 
 
-def _pointers(path: Path, arrays: dict[str, Array], part: str, agents: int) -> Indices:
-    pointers, size = arrays[f"{part}_ptr"], len(arrays[f"{part}_idx"])
+def _pointers(path: Path, arrays: Mapping[str, Array], part: str, agents: int) -> Indices:
+    """The stored pointers (agents + 1,) of a part, int64. Raises UserError."""
+    name = f"{part}_ptr"
+    pointers = arrays[name]
+    size = len(arrays[f"{part}_idx"])
     if pointers.shape != (agents + 1,):
         raise UserError(
-            f"{path}: {part}_ptr has shape {pointers.shape}; {agents} agents need ({agents + 1},)"
+            f"{path}: {name} has shape {pointers.shape}; {agents} agents need ({agents + 1},)"
         )
-    rising = pointers.dtype.kind in "ui" and bool((np.diff(pointers.astype(np.int64)) >= 0).all())
-    if not rising or pointers[0] != 0 or pointers[-1] != size:
-        raise UserError(f"{path}: {part}_ptr must rise from 0 to {size}, the length of {part}_idx")
+    steps = np.diff(pointers.astype(np.int64))
+    rises = pointers.dtype.kind in "ui" and bool((steps >= 0).all())
+    if not rises or pointers[0] != 0 or pointers[-1] != size:
+        raise UserError(f"{path}: {name} must rise from 0 to {size}, the length of {part}_idx")
     return pointers.astype(np.int64)
 
 
-def _per_agent(path: Path, arrays: dict[str, Array], name: str, agents: int) -> Array | None:
+def _per_agent(
+    path: Path,
+    arrays: Mapping[str, Array],
+    name: str,
+    agents: int,
+) -> Array | None:
+    """A stored array with one entry per agent; None if the file has none. Raises UserError."""
     array = arrays.get(name)
-    if array is not None and (array.ndim == 0 or len(array) != agents):
+    if array is None:
+        return None
+    if array.ndim == 0 or len(array) != agents:
         raise UserError(
-            f"{path}: {name} has shape {array.shape}; one entry for each of {agents} agents is wanted"
+            f"{path}: {name} has shape {array.shape}; expected one entry for each of {agents} agents"
         )
     return array
