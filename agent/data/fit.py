@@ -72,16 +72,21 @@ def _shape_hint(seen: Shape, expected: Shape) -> str:
             f"the table has {seen[0]} feature columns instead of {expected[0]}: remove or add "
             "columns, or name the label column"
         )
-    if len(seen) == 3 and len(expected) == 3:
+    if axes == (3, 3):
         channels, height, width = seen
-        if seen[1:] == expected[1:]:
+        expected_channels, expected_height, expected_width = expected
+        if (height, width) == (expected_height, expected_width):
             return (
-                f"the images have {channels} colour channels instead of {expected[0]}: convert them"
+                f"the images have {channels} colour channels instead of {expected_channels}: "
+                "convert them"
             )
         return (
-            f"the images are {width}x{height} instead of {expected[2]}x{expected[1]}: resize them"
+            f"the images are {width}x{height} instead of {expected_width}x{expected_height}: "
+            "resize them"
         )
-    return f"that is {math.prod(seen)} numbers per sample instead of {math.prod(expected)}"
+    numbers = math.prod(seen)
+    expected_numbers = math.prod(expected)
+    return f"that is {numbers} numbers per sample instead of {expected_numbers}"
 
 
 def _values(data: Dataset) -> tuple[Array, Array]:

@@ -19,114 +19,142 @@ from covey.agent.data.images import SUFFIXES, resized
 from covey.shared import json_text
 from covey.shared.errors import DataError
 
-MAX_DEPTH = (
-    16  # of lists in the JSON: an image is three deep in a user's data, which is three deep itself
-)
-MAX_USER_NAME = 200
+# of lists in the JSON: an image is three deep in a user's data, which is three deep itself
+MAX_DEPTH = 16
+MAX_USER_NAME = 200  # characters
 MAX_IMAGE_NAME = 255  # bytes, as file systems have it
 SIDE = 84  # LEAF's models read CelebA in 84x84
-RAW = (
-    "raw/img_align_celeba",
-    "img_align_celeba",
-    "raw",
-    ".",
-)  # where LEAF keeps the images, and where people do
-Rows = tuple[Array, Array, Array]  # features, targets, users
+FEMNIST_VALUES = 784  # numbers of a sample that is an image of 28x28
+# where LEAF keeps the images, and where people do
+IMAGE_FOLDERS = ("raw/img_align_celeba", "img_align_celeba", "raw", ".")
+
+
+@dataclass(frozen=True)
+class UserRows:
+    """The samples of one user, or of several one after the other."""
+
+    features: Array  # (n, *shape)
+    targets: Array  # (n,)
+    users: Array  # (n,) names
+
+
+@dataclass(frozen=True)
+class User:
+    """One user of a file: by name for the terminal, by number elsewhere."""
+
+    path: Path
+    number: int  # from 1
+    name: str
+
+    def error(self, text: str, public: str) -> DataError:
+        """The refusal of this user's samples."""
+        return DataError(
+            f"{self.path}: user {self.name!r}: {text}",
+            public=f"user {self.number}: {public}",
+        )
 
 
 def is_leaf(folder: Path) -> bool:
-    """Whether there are JSON files in its folder `train`."""
-    return any((folder / "train").glob("*.json"))
+    """Whether the folder `train` in it has JSON files."""
+    return bool(_json_files(folder / "train"))
 
 
 def load_leaf(path: Path) -> Dataset:
     """A folder with `train/*.json` and perhaps `test/*.json`, or one JSON file without a test part.
 
-    Rows of 784 numbers become (1, 28, 28), other rows stay flat, both float32. Names of images are read from the
-    folder's raw/img_align_celeba as (3, 84, 84) uint8. `groups` are the users. DataError names file and user.
+    Returns:
+        Rows of 784 numbers as (1, 28, 28), other rows flat, both float32. If the rows are names of images, these as
+        (3, 84, 84) uint8, from the folder's raw/img_align_celeba. `groups` are the users.
+
+    Raises:
+        DataError: it names file and user.
     """
-    base = path if path.is_dir() else path.parent
-    features, targets, users = _part(
-        sorted((path / "train").glob("*.json")) if path.is_dir() else [path], base
-    )
-    test_files = sorted((path / "test").glob("*.json"))
-    test = _part(test_files, base) if test_files else None
+    if path.is_dir():
+        base = path
+        train_files = _json_files(path / "train")
+    else:
+        base = path.parent
+        train_files = [path]
+    train = _read_part(train_files, base)
+    test_files = _json_files(path / "test")
+    if not test_files:
+        return dataset(train.features, train.targets, source=str(path), groups=train.users)
+    test = _read_part(test_files, base)
     return dataset(
-        features,
-        targets,
-        test and test[:2],
+        train.features,
+        train.targets,
+        (test.features, test.targets),
         source=str(path),
-        groups=users,
-        test_groups=test and test[2],
+        groups=train.users,
+        test_groups=test.users,
     )
 
 
-def _part(files: Sequence[Path], base: Path) -> Rows:
-    """All users of all files, one after the other."""
-    blocks = [rows for file in files for rows in _file(file, base)]
+def _json_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
+def _read_part(files: Sequence[Path], base: Path) -> UserRows:
+    """All users of all files, one after the other. DataError if their samples differ in shape."""
+    blocks: list[UserRows] = []
+    for file in files:
+        blocks += _read_file(file, base)
     if not blocks:
-        raise DataError(f"{', '.join(map(str, files))}: no samples", public="no samples")
-    shapes = {rows[0].shape[1:]: str(rows[2][0]) for rows in blocks}
-    if len(shapes) > 1:
-        first_two = list(shapes.items())[:2]
-        said = " and ".join(f"{shape} of user {user!r}" for shape, user in first_two)
-        public = " and ".join(str(shape) for shape, _ in first_two)
-        raise DataError(
-            f"{files[0].parent}: samples of shapes {said}; one shape is expected",
-            public=f"samples of shapes {public}; one shape is expected",
-        )
-    features, targets, users = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    return features, targets, users
+        names = ", ".join(str(file) for file in files)
+        raise DataError(f"{names}: no samples", public="no samples")
+    first = blocks[0]
+    for block in blocks:
+        shapes = [first.features.shape[1:], block.features.shape[1:]]
+        if shapes[0] != shapes[1]:
+            raise DataError(
+                f"{files[0].parent}: samples of shapes {shapes[0]} of user {str(first.users[0])!r} "
+                f"and {shapes[1]} of user {str(block.users[0])!r}; bring all to one shape",
+                public=f"samples of shapes {shapes[0]} and {shapes[1]}; expected one shape",
+            )
+    return UserRows(
+        np.concatenate([block.features for block in blocks]),
+        np.concatenate([block.targets for block in blocks]),
+        np.concatenate([block.users for block in blocks]),
+    )
 
 
-def _file(path: Path, base: Path) -> list[Rows]:
-    content = _content(path)
-    everybody = content["user_data"]
-    blocks: list[Rows] = []
-    for number, (user, count) in enumerate(
-        zip(content["users"], content["num_samples"], strict=True), start=1
-    ):
+def _read_file(path: Path, base: Path) -> list[UserRows]:
+    """The samples of each user that has some."""
+    content = _read_json(path)
+    data_of = content["user_data"]
+    names = content["users"]
+    counts = content["num_samples"]
+    blocks: list[UserRows] = []
+    for number, (name, count) in enumerate(zip(names, counts, strict=True), start=1):
         if count:
-            blocks.append(_user(path, base, User(path, number, user), everybody.get(user), count))
+            user = User(path, number, name)
+            blocks.append(_user_rows(base, user, data_of.get(name), count))
     return blocks
 
 
-@dataclass(frozen=True)
-class User:
-    """One user of a file: by name for the terminal, by number for everybody else."""
-
-    path: Path
-    number: int
-    name: str
-
-    def error(self, text: str, public: str) -> DataError:
-        """The fault of this user's samples."""
-        return DataError(
-            f"{self.path}: user {self.name!r}: {text}", public=f"user {self.number}: {public}"
-        )
-
-
-def _content(path: Path) -> Mapping[str, Any]:
+def _read_json(path: Path) -> Mapping[str, Any]:
+    """The content of a file, with the keys and the users that LEAF's files have."""
     try:
         content = json_text.loads(path.read_bytes(), depth=MAX_DEPTH)
     except (ValueError, OSError) as error:
         fault = "not JSON, or cut short"
         raise DataError(
-            f"{path}: {fault} ({error}); copy it again", public=f"a LEAF file is {fault}"
+            f"{path}: {fault} ({error}); copy it again",
+            public=f"a LEAF file is {fault}",
         ) from None
-    expected = {"users": list, "num_samples": list, "user_data": dict}
-    for key, kind in expected.items():
+    kinds = {"users": list, "num_samples": list, "user_data": dict}
+    for key, kind in kinds.items():
         if not isinstance(content, dict) or not isinstance(content.get(key), kind):
-            fault = f"no {key!r}; LEAF's users, num_samples and user_data are expected"
+            fault = f"no {key!r}; expected LEAF's users, num_samples and user_data"
             raise DataError(f"{path}: {fault}", public=fault)
     _check_users(path, content["users"], content["num_samples"])
     return dict(content)
 
 
 def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
-    """Names that differ and are short, because each of a user's samples repeats the name; a count for each."""
+    """Check for names that differ and are short, because each of a user's samples repeats the name, and for a count each."""
     if len(users) != len(counts):
-        fault = f"{len(users)} users, but num_samples has {len(counts)} entries; one per user is expected"
+        fault = f"{len(users)} users, but num_samples has {len(counts)} entries; expected one each"
         raise DataError(f"{path}: {fault}", public=fault)
     for number, (user, count) in enumerate(zip(users, counts, strict=True), start=1):
         if not isinstance(user, str) or len(user) > MAX_USER_NAME:
@@ -139,87 +167,114 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
         raise DataError(f"{path}: a user is named twice", public="a user is named twice")
 
 
-def _user(path: Path, base: Path, user: User, data: Any, count: int) -> Rows:
-    if (
-        not isinstance(data, dict)
-        or not isinstance(data.get("x"), list)
-        or not isinstance(data.get("y"), list)
-    ):
+def _user_rows(base: Path, user: User, data: Any, count: int) -> UserRows:
+    """The samples of one user, `count` by the file's own account."""
+    x = data.get("x") if isinstance(data, dict) else None
+    y = data.get("y") if isinstance(data, dict) else None
+    if not isinstance(x, list) or not isinstance(y, list):
         fault = "user_data has no lists x and y for this user"
         raise user.error(fault, fault)
-    x, y = data["x"], data["y"]
     if not len(x) == len(y) == count:
-        fault = f"{len(x)} x and {len(y)} y, num_samples says {count}; cut short or damaged"
+        fault = (
+            f"{len(x)} x and {len(y)} y, num_samples has {count}: cut short or damaged; copy the "
+            "file again"
+        )
         raise user.error(fault, fault)
     targets = _numbers(user, "y", y, 1)
-    named = isinstance(x[0], str) and Path(x[0]).suffix.lower() in SUFFIXES
-    features = _images(user, base, x) if named else _numbers(user, "x", x, 2)
-    if features.shape[1:] == (784,):
+    if _is_image_name(x[0]):
+        features: Array = _images(user, base, x)
+    else:
+        features = _numbers(user, "x", x, 2)
+    if features.shape[1:] == (FEMNIST_VALUES,):
         features = features.reshape(-1, 1, 28, 28)
-    return features, targets, np.full(len(y), user.name)
+    users = np.full(len(y), user.name)
+    return UserRows(features, targets, users)
+
+
+def _is_image_name(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).suffix.lower() in SUFFIXES
 
 
 def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
-    """Finite float32 numbers with that many axes or more; y has one."""
-    expected = f"{'numbers' if axes == 1 else 'rows of numbers'} are expected"
+    """Finite numbers: y (n,) for one axis, x (n, ...) float32 for more."""
     # one long text among the numbers would make numpy give each of them the same length
     if not _only_numbers(values):
-        raise user.error(
-            f"{key} holds {repr(values[0])[:40]}; {expected}", f"{key} holds no numbers; {expected}"
-        )
+        raise _not_numbers(user, key, values, axes)
     try:
         array = np.asarray(values)
     except ValueError:
         fault = f"the rows of {key} have different lengths"
         raise user.error(fault, fault) from None
-    if array.dtype.kind not in "iufb" or array.ndim < axes or (axes == 1 and array.ndim > 1):
-        raise user.error(
-            f"{key} holds {repr(values[0])[:40]}; {expected}", f"{key} holds no numbers; {expected}"
-        )
+    has_axes = array.ndim == 1 if axes == 1 else array.ndim >= axes
+    if array.dtype.kind not in "iufb" or not has_axes:
+        raise _not_numbers(user, key, values, axes)
     if not np.isfinite(array).all():
-        fault = f"{key} holds NaN or infinite values; finite numbers are expected"
+        fault = f"{key} holds NaN or infinite values; expected finite numbers"
         raise user.error(fault, fault)
-    return array.astype(np.float32) if axes > 1 else array
+    return array if axes == 1 else array.astype(np.float32)
+
+
+def _not_numbers(user: User, key: str, values: list[Any], axes: int) -> DataError:
+    """The refusal of x or y that is something else."""
+    expected = "expected numbers" if axes == 1 else "expected rows of numbers"
+    seen = repr(values[0])[:40]
+    return user.error(
+        f"{key} holds {seen}; {expected}",
+        f"{key} holds no numbers; {expected}",
+    )
 
 
 def _only_numbers(values: list[Any]) -> bool:
-    """Are all values, of the list and of the lists in it, numbers? JSON was read with a bound on its depth."""
-    return all(
-        _only_numbers(value) if isinstance(value, list) else isinstance(value, int | float)
-        for value in values
-    )
+    """Whether all values, of the list and of the lists in it, are numbers. JSON was read with a bound on its depth."""
+    for value in values:
+        if isinstance(value, list):
+            if not _only_numbers(value):
+                return False
+        elif not isinstance(value, int | float):
+            return False
+    return True
 
 
 def _images(user: User, base: Path, names: list[Any]) -> npt.NDArray[np.uint8]:
-    places = [base / place for place in RAW]
-    paths = [_below(user, names[0], place) for place in places]
-    folder = next(
-        (place for place, path in zip(places, paths, strict=True) if path.is_file()), None
-    )
-    if folder is None:
-        expected = f"is in none of {', '.join(map(str, places))}; put the images there"
-        raise user.error(f"image {names[0]!r} {expected}", "an image is missing")
+    """The user's images (n, 3, 84, 84), from the first of the usual folders that has the first of them."""
+    folder = _image_folder(user, base, names[0])
     images = np.empty((len(names), 3, SIDE, SIDE), np.uint8)
     for row, name in enumerate(names):
-        images[row] = resized(_below(user, name, folder), SIDE)
+        path = _image_path(user, name, folder)
+        images[row] = resized(path, SIDE)
     return images
 
 
-def _below(user: User, name: Any, folder: Path) -> Path:
-    """The image `name` in `folder`. DataError where the name, or a link that it follows, leads out of the folder."""
-    if (
-        not isinstance(name, str)
-        or "\0" in name
-        or len(name.encode(errors="replace")) > MAX_IMAGE_NAME
-    ):
-        raise user.error(
-            "x holds something that is no name of an image",
-            "x holds something that is no name of an image",
-        )
+def _image_folder(user: User, base: Path, name: Any) -> Path:
+    """The folder that has an image of this name."""
+    folders = [base / place for place in IMAGE_FOLDERS]
+    paths = [_image_path(user, name, folder) for folder in folders]
+    for folder, path in zip(folders, paths, strict=True):
+        if path.is_file():
+            return folder
+    names = ", ".join(str(folder) for folder in folders)
+    raise user.error(
+        f"image {name!r} is in none of {names}; copy the images to one of these folders",
+        "an image is missing",
+    )
+
+
+def _is_file_name(name: Any) -> bool:
+    """Whether a file system could hold a file of this name."""
+    if not isinstance(name, str) or "\0" in name:
+        return False
+    return len(name.encode(errors="replace")) <= MAX_IMAGE_NAME
+
+
+def _image_path(user: User, name: Any, folder: Path) -> Path:
+    """The image `name` in `folder`. DataError if the name, or a link that it follows, leads out of the folder."""
+    if not _is_file_name(name):
+        fault = "x holds something that is no name of an image"
+        raise user.error(fault, fault)
     path = folder / name
     if not path.resolve().is_relative_to(folder.resolve()):
-        public = "the name of an image leads out of the data folder"
         raise user.error(
-            f"image {name!r} leads out of {folder}; only files below it are read", public
+            f"image {name!r} leads out of {folder}; only files below it are read",
+            "the name of an image leads out of the data folder",
         )
     return path

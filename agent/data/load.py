@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from covey.agent.data.arrays import load_function, load_installed, load_npz
+from covey.agent.data.cifar import is_cifar, load_cifar
 from covey.agent.data.dataset import Dataset
+from covey.agent.data.idx import is_idx, load_idx
 from covey.agent.data.images import is_image_folder, load_image_folder
 from covey.agent.data.leaf import is_leaf, load_leaf
-from covey.agent.data.standard import is_cifar, is_idx, load_cifar, load_idx
 from covey.agent.data.svhn import is_svhn, load_svhn
 from covey.agent.data.tables import load_table
 from covey.shared import plugins

@@ -18,11 +18,34 @@ import numpy as np
 import numpy.typing as npt
 
 HEADER_BYTES = 128
-VERSION_5, VERSION_7_3 = 0x0100, 0x0200
-MATRIX, COMPRESSED = 14, 15
-INT8, INT32, UINT32 = 1, 5, 6
-TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-CLASSES = {
+TAG_BYTES = 8
+VERSION_5 = 0x0100
+VERSION_7_3 = 0x0200
+COMPLEX = 0x0800  # flag of an array
+CLASS_MASK = 0xFF  # the part of the flags that names an array's class
+
+# types of elements (table 1-1 of the format)
+INT8 = 1
+INT32 = 5
+UINT32 = 6
+MATRIX = 14
+COMPRESSED = 15
+
+# how values are stored: type of an element -> numpy's type
+STORED_TYPES = {
+    1: "i1",
+    2: "u1",
+    3: "i2",
+    4: "u2",
+    5: "i4",
+    6: "u4",
+    7: "f4",
+    9: "f8",
+    12: "i8",
+    13: "u8",
+}
+# what an array holds: class of an array (table 1-3) -> numpy's type
+ARRAY_TYPES = {
     6: "f8",
     7: "f4",
     8: "i1",
@@ -34,7 +57,7 @@ CLASSES = {
     14: "i8",
     15: "u8",
 }
-COMPLEX = 0x0800
+
 MAX_AXES = 8
 MAX_ELEMENTS = 1000
 HEAD_BYTES = 512  # of a compressed array: enough for flags, dimensions and a name
@@ -45,32 +68,70 @@ class MatlabError(ValueError):
 
 
 @dataclass(frozen=True)
+class _Tag:
+    """Where an element lies in the bytes around it."""
+
+    kind: int  # type of the element
+    begin: int  # of its content
+    end: int
+    following: int  # where the next element begins
+
+    @property
+    def size(self) -> int:
+        """Bytes of the content."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
 class _Head:
-    """What an array says of itself, and where its values begin."""
+    """What comes before an array's values."""
 
     name: str
     shape: tuple[int, ...]
-    kind: int
-    values_at: int
+    array_class: int  # key of ARRAY_TYPES for arrays of real numbers
+    values_at: int  # where the element of the values begins
 
 
 def read_arrays(content: bytes, names: Collection[str], limit: int) -> dict[str, npt.NDArray[Any]]:
-    """The arrays with these names; each unpacks to at most `limit` bytes. Raises MatlabError."""
+    """The arrays with these names, in column-major order as they are stored.
+
+    Args:
+        content: the file.
+        names: which arrays to read; others are skipped without being unpacked.
+        limit: bytes that each array may unpack to.
+
+    Raises:
+        MatlabError: another version, or damaged content.
+    """
     order = _byte_order(content)
     found: dict[str, npt.NDArray[Any]] = {}
     for kind, body in _elements(content, HEADER_BYTES, order):
-        if kind == COMPRESSED:
-            # not padded, and an element of its own: only what is wanted is unpacked whole
-            head = _head_of(_inflated(body, HEAD_BYTES, whole=False), order)
-            if head is not None and head.name in names:
-                [(kind, body)] = list(_elements(_inflated(body, limit, whole=True), 0, order))[
-                    :1
-                ] or [(0, b"")]
+        matrix: bytes | None = None
         if kind == MATRIX:
-            head = _head(body, order)
-            if head.name in names:
-                found[head.name] = _array(body, head, order)
+            matrix = body
+        if kind == COMPRESSED:
+            matrix = _unpacked_matrix(body, names, limit, order)
+        if matrix is None:
+            continue
+        head = _head(matrix, order)
+        if head.name in names:
+            found[head.name] = _array(matrix, head, order)
     return found
+
+
+def _unpacked_matrix(body: bytes, names: Collection[str], limit: int, order: str) -> bytes | None:
+    """The content of a compressed array with one of the names; None for anything else, which is not unpacked whole."""
+    start = _inflated_start(body)
+    if len(start) < TAG_BYTES:
+        return None
+    (kind,) = struct.unpack(f"{order}I", start[:4])
+    if kind != MATRIX:
+        return None
+    if _head(start[TAG_BYTES:], order).name not in names:
+        return None
+    element = _inflated(body, limit)
+    (_, matrix), *_ = _elements(element, 0, order)  # all of them are checked
+    return matrix
 
 
 def _byte_order(content: bytes) -> str:
@@ -81,7 +142,7 @@ def _byte_order(content: bytes) -> str:
         raise MatlabError("cut short or not a MATLAB 5 file")
     (version,) = struct.unpack(f"{order}H", content[124:126])
     if version == VERSION_7_3:
-        raise MatlabError("a MATLAB 7.3 file; SVHN ships as MATLAB 5: save it with -v7")
+        raise MatlabError("a MATLAB 7.3 file; expected MATLAB 5: save it with -v7")
     if version != VERSION_5:
         raise MatlabError("cut short or not a MATLAB 5 file")
     return order
@@ -92,78 +153,89 @@ def _elements(content: bytes, start: int, order: str) -> Iterator[tuple[int, byt
     for _ in range(MAX_ELEMENTS):
         if start >= len(content):
             return
-        kind, begin, end, start = _tag(content, start, order)
-        yield kind, content[begin:end]
+        tag = _tag(content, start, order)
+        yield tag.kind, content[tag.begin : tag.end]
+        start = tag.following
     raise MatlabError(f"more than {MAX_ELEMENTS} elements")
 
 
-def _tag(content: bytes, start: int, order: str) -> tuple[int, int, int, int]:
-    """An element's type, where its content begins and ends, and where the next element begins."""
-    if len(content) < start + 8:
+def _tag(content: bytes, start: int, order: str) -> _Tag:
+    """The tag at `start`. Raises MatlabError if the element does not fit into the content."""
+    begin = start + TAG_BYTES
+    if len(content) < begin:
         raise MatlabError("cut short")
-    kind, size = struct.unpack(f"{order}II", content[start : start + 8])
-    if kind >> 16:  # a small element: its length and its content are in the tag
-        kind, size, begin, following = kind & 0xFFFF, kind >> 16, start + 4, start + 8
-        if size > 4:
+    kind, size = struct.unpack(f"{order}II", content[start:begin])
+    small_size = kind >> 16
+    if small_size:  # a small element: its length and its content are in the tag
+        if small_size > 4:
             raise MatlabError("a small element is longer than its place")
-    else:
-        begin = start + 8
-        following = begin + size + (0 if kind == COMPRESSED else -size % 8)
-    if begin + size > len(content):
+        begin = start + 4
+        return _Tag(kind & 0xFFFF, begin, begin + small_size, start + TAG_BYTES)
+    end = begin + size
+    if end > len(content):
         raise MatlabError("cut short")
-    return kind, begin, begin + size, following
+    padding = 0 if kind == COMPRESSED else -size % 8
+    return _Tag(kind, begin, end, end + padding)
 
 
-def _inflated(body: bytes, limit: int, *, whole: bool) -> bytes:
-    """The first `limit` bytes of a compressed element; MatlabError where `whole` and there are more."""
+def _inflated_start(body: bytes) -> bytes:
+    """The first HEAD_BYTES of a compressed element."""
+    try:
+        return zlib.decompressobj().decompress(body, HEAD_BYTES)
+    except zlib.error:
+        raise MatlabError("a compressed element is damaged") from None
+
+
+def _inflated(body: bytes, limit: int) -> bytes:
+    """All of a compressed element. Raises MatlabError if it is cut short or larger than `limit`."""
     unpacking = zlib.decompressobj()
     try:
         content = unpacking.decompress(body, limit)
-        more = unpacking.decompress(unpacking.unconsumed_tail, 1) if whole else b""
+        excess = unpacking.decompress(unpacking.unconsumed_tail, 1)
     except zlib.error:
         raise MatlabError("a compressed element is damaged") from None
-    if more:
+    if excess:
         raise MatlabError(f"an array unpacks to more than {limit} bytes")
-    if whole and not unpacking.eof:
+    if not unpacking.eof:
         raise MatlabError("a compressed element is cut short")
     return content
 
 
-def _head_of(element: bytes, order: str) -> _Head | None:
-    """The head of an array from the first bytes of its element; None for anything else."""
-    if len(element) < 8 or struct.unpack(f"{order}I", element[:4])[0] != MATRIX:
-        return None
-    return _head(element[8:], order)
-
-
-def _head(body: bytes, order: str) -> _Head:
-    flags_kind, begin, end, at = _tag(body, 0, order)
-    if flags_kind != UINT32 or end - begin != 8:
+def _head(matrix: bytes, order: str) -> _Head:
+    """Flags, dimensions and name of an array. Raises MatlabError if one of them is missing."""
+    flags_tag = _tag(matrix, 0, order)
+    if flags_tag.kind != UINT32 or flags_tag.size != 8:
         raise MatlabError("an array without flags")
-    (flags,) = struct.unpack(f"{order}I", body[begin : begin + 4])
-    axes_kind, begin, end, at = _tag(body, at, order)
-    axes = (end - begin) // 4
-    if axes_kind != INT32 or not 1 <= axes <= MAX_AXES or (end - begin) % 4:
+    (flags,) = struct.unpack_from(f"{order}I", matrix, flags_tag.begin)
+    array_class = flags & CLASS_MASK
+    if flags & COMPLEX:
+        array_class = 0  # no array of real numbers
+    shape_tag = _tag(matrix, flags_tag.following, order)
+    axes, rest = divmod(shape_tag.size, 4)
+    if shape_tag.kind != INT32 or rest or not 1 <= axes <= MAX_AXES:
         raise MatlabError("an array without dimensions")
-    shape = struct.unpack(f"{order}{axes}i", body[begin:end])
-    name_kind, begin, end, at = _tag(body, at, order)
-    if name_kind != INT8 or min(shape) < 0:
+    shape = struct.unpack_from(f"{order}{axes}i", matrix, shape_tag.begin)
+    name_tag = _tag(matrix, shape_tag.following, order)
+    if name_tag.kind != INT8 or min(shape) < 0:
         raise MatlabError("an array without a name, or with a negative length")
-    kind = flags & 0xFF if not flags & COMPLEX else 0
-    return _Head(body[begin:end].decode("ascii", "replace"), tuple(shape), kind, at)
+    name = matrix[name_tag.begin : name_tag.end].decode("ascii", "replace")
+    return _Head(name, shape, array_class, name_tag.following)
 
 
-def _array(body: bytes, head: _Head, order: str) -> npt.NDArray[Any]:
-    if head.kind not in CLASSES:
+def _array(matrix: bytes, head: _Head, order: str) -> npt.NDArray[Any]:
+    """The values of an array in the type of its class. Raises MatlabError if they do not fill its dimensions."""
+    if head.array_class not in ARRAY_TYPES:
         raise MatlabError(f"{head.name} is no array of real numbers")
-    kind, begin, end, _ = _tag(body, head.values_at, order)
-    if kind not in TYPES:
+    tag = _tag(matrix, head.values_at, order)
+    if tag.kind not in STORED_TYPES:
         raise MatlabError(f"{head.name} holds values of an unknown type")
-    stored = np.dtype(order + TYPES[kind])
-    if end - begin != math.prod(head.shape) * stored.itemsize:
+    stored = np.dtype(order + STORED_TYPES[tag.kind])
+    count = math.prod(head.shape)
+    if tag.size != count * stored.itemsize:
         raise MatlabError(
-            f"{head.name} holds {end - begin} bytes, its dimensions ask for another number"
+            f"{head.name} holds {tag.size} bytes, its dimensions ask for another number"
         )
-    values = np.frombuffer(body, stored, math.prod(head.shape), begin)
+    values = np.frombuffer(matrix, stored, count, tag.begin)
     with np.errstate(invalid="ignore", over="ignore"):
-        return values.astype(CLASSES[head.kind]).reshape(head.shape, order="F")
+        array = values.astype(ARRAY_TYPES[head.array_class])
+    return array.reshape(head.shape, order="F")

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from covey.agent.data.arrays import read_npz
+from covey.agent.data.cifar import load_cifar
 from covey.agent.data.dataset import Array, Dataset, Indices, dataset
+from covey.agent.data.idx import load_idx
 from covey.agent.data.load import load
-from covey.agent.data.standard import load_cifar, load_idx
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import DataError

@@ -12,60 +12,78 @@ from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.matlab import MatlabError, read_arrays
 from covey.shared.errors import DataError
 
-TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
+TRAIN = "train_32x32.mat"
+TEST = "test_32x32.mat"
+IMAGE_SHAPE = (32, 32, 3)
+DIGITS = np.arange(1, 11)  # 10 is the digit zero
 
 
 def is_svhn(folder: Path) -> bool:
+    """Whether the folder holds the training file."""
     return (folder / TRAIN).is_file()
 
 
 def load_svhn(path: Path) -> Dataset:
     """The folder of the two files (`extra_32x32.mat` is not read), or one file without a test part.
 
-    X (32, 32, 3, n) becomes (n, 3, 32, 32) uint8; y counts the digit zero as 10 and becomes 0 to 9.
-    DataError names the file.
+    Returns:
+        X (32, 32, 3, n) as (n, 3, 32, 32) uint8; y, which counts the digit zero as 10, as 0 to 9.
+
+    Raises:
+        DataError: a file is damaged or holds something else; it names the file.
     """
-    train = path / TRAIN if path.is_dir() else path
-    test = path / TEST
-    return dataset(*_digits(train), _digits(test) if test.is_file() else None, source=str(path))
+    train_path = path / TRAIN if path.is_dir() else path
+    test_path = path / TEST
+    train_x, train_y = _digits(train_path)
+    test = _digits(test_path) if test_path.is_file() else None
+    return dataset(train_x, train_y, test, source=str(path))
 
 
 def _digits(path: Path) -> tuple[Array, Array]:
-    content = _read(path)
-    x, y = content.get("X"), content.get("y")
-    if (
-        not isinstance(x, np.ndarray)
-        or x.ndim != 4
-        or x.shape[:3] != (32, 32, 3)
-        or x.dtype != np.uint8
-    ):
-        seen = f"{x.dtype} {x.shape}" if isinstance(x, np.ndarray) else "missing"
-        fault = f"X is {seen}; bytes (32, 32, 3, n) are expected: the cropped digits, format 2"
+    """Images (n, 3, 32, 32) and digits (n,) of one file."""
+    arrays = _read(path)
+    images = _images(path, arrays.get("X"))
+    count = images.shape[3]
+    numbers = _numbers(path, arrays.get("y"), count)
+    channels_first = images.transpose(3, 2, 0, 1)
+    return np.ascontiguousarray(channels_first), numbers.astype(np.int64) % 10
+
+
+def _images(path: Path, x: Array | None) -> Array:
+    """X as the file has it, (32, 32, 3, n) uint8."""
+    if x is not None and x.ndim == 4 and x.shape[:3] == IMAGE_SHAPE and x.dtype == np.uint8:
+        return x
+    seen = "missing" if x is None else f"{x.dtype} {x.shape}"
+    fault = f"X is {seen}; expected bytes (32, 32, 3, n): the cropped digits, format 2"
+    raise DataError(f"{path}: {fault}", public=fault)
+
+
+def _numbers(path: Path, y: Array | None, count: int) -> Array:
+    """y as a flat array (n,) of numbers from 1 to 10."""
+    shapes = {(count, 1), (1, count), (count,)}
+    if y is None or y.shape not in shapes:
+        seen = "missing" if y is None else f"of shape {y.shape}"
+        fault = f"y is {seen}; expected one digit for each of {count} images"
         raise DataError(f"{path}: {fault}", public=fault)
-    if not isinstance(y, np.ndarray) or y.shape not in {
-        (x.shape[3], 1),
-        (1, x.shape[3]),
-        (x.shape[3],),
-    }:
-        seen = f"of shape {y.shape}" if isinstance(y, np.ndarray) else "missing"
-        fault = f"y is {seen}; one digit for each of {x.shape[3]} images is expected"
-        raise DataError(f"{path}: {fault}", public=fault)
-    targets = y.reshape(-1)
-    if not np.isin(targets, np.arange(1, 11)).all():
-        expected = "1 to 10 are expected, 10 for zero"
+    numbers = y.reshape(-1)
+    if not np.isin(numbers, DIGITS).all():
+        expected = "expected 1 to 10, with 10 for zero"
         raise DataError(
-            f"{path}: y reaches from {targets.min()} to {targets.max()}; {expected}",
+            f"{path}: y has values from {numbers.min()} to {numbers.max()}; {expected}",
             public=f"a digit of y is out of range; {expected}",
         )
-    return np.ascontiguousarray(x.transpose(3, 2, 0, 1)), targets.astype(np.int64) % 10
+    return numbers
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The arrays X and y, as far as the file has them."""
     limit = unpacked_limit(path)
     check_size(path, path.stat().st_size, limit)
+    content = path.read_bytes()
     try:
-        return dict(read_arrays(path.read_bytes(), ("X", "y"), limit))
+        return read_arrays(content, ("X", "y"), limit)
     except MatlabError as error:
         raise DataError(
-            f"{path}: {error}; copy it again", public=f"a file of SVHN cannot be read: {error}"
+            f"{path}: {error}; copy it again",
+            public=f"a file of SVHN cannot be read: {error}",
         ) from None

@@ -37,7 +37,7 @@ def test_local_data_without_a_task_is_loaded_as_it_is(table: Path) -> None:
 
 
 def test_local_data_that_does_not_fit_raises(table: Path) -> None:
-    with pytest.raises(DataError, match="2 feature columns, 3 are wanted"):
+    with pytest.raises(DataError, match="2 feature columns instead of 3"):
         load_local(table, task=Task(features=(3,), classes=("dog", "cat")))
 
 

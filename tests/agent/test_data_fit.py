@@ -36,12 +36,12 @@ def test_axes_of_length_one_do_not_matter() -> None:
 @pytest.mark.parametrize(
     ("have", "want", "words"),
     [
-        ((5,), (6,), "5 feature columns, 6 are wanted"),
-        ((8, 8, 3), (3, 8, 8), "channels come first"),
-        ((128, 9), (9, 128), "channels come first"),
-        ((3, 8, 8), (1, 8, 8), "3 colour channels, 1 are wanted"),
-        ((1, 10, 12), (1, 8, 8), "12x10, wanted is 8x8"),
-        ((7,), (1, 8, 8), "7 numbers per sample, 64"),
+        ((5,), (6,), "5 feature columns instead of 6"),
+        ((8, 8, 3), (3, 8, 8), "put the channels first"),
+        ((128, 9), (9, 128), "put the channels first"),
+        ((3, 8, 8), (1, 8, 8), "3 colour channels instead of 1"),
+        ((1, 10, 12), (1, 8, 8), "12x10 instead of 8x8"),
+        ((7,), (1, 8, 8), "7 numbers per sample instead of 64"),
     ],
 )
 def test_a_wrong_shape_is_told_exactly(

@@ -168,7 +168,7 @@ def test_a_celeba_without_its_images_says_which_and_where(tmp_path: Path) -> Non
         ({}, {"users": None}, "no 'users'"),
         ({}, {"user_data": []}, "no 'user_data'"),
         ({"a": ([[1]], [0])}, {"num_samples": []}, "1 users, but num_samples has 0 entries"),
-        ({"a": ([[1]], [0])}, {"num_samples": [2]}, "user 'a': 1 x and 1 y, num_samples says 2"),
+        ({"a": ([[1]], [0])}, {"num_samples": [2]}, "user 'a': 1 x and 1 y, num_samples has 2"),
         ({"a": ([[1], [2]], [0])}, {}, "user 'a': 2 x and 1 y"),
         ({"a": ([[1]], [0])}, {"user_data": {"b": {}}}, "user 'a': user_data has no lists x and y"),
         ({"a": ([[1], [1, 2]], [0, 1])}, {}, "user 'a': the rows of x have different lengths"),
@@ -176,9 +176,9 @@ def test_a_celeba_without_its_images_says_which_and_where(tmp_path: Path) -> Non
         (
             {"a": (["to be", "or not"], [0, 1])},
             {},
-            "user 'a': x holds 'to be'; rows of numbers are expected",
+            "user 'a': x holds 'to be'; expected rows of numbers",
         ),
-        ({"a": ([[1], [2]], ["b", "c"])}, {}, "user 'a': y holds 'b'; numbers are expected"),
+        ({"a": ([[1], [2]], ["b", "c"])}, {}, "user 'a': y holds 'b'; expected numbers"),
         ({"a": ([[1]], [0]), "b": ([[1, 2]], [0])}, {}, "(1,) of user 'a' and (2,) of user 'b'"),
         ({"a": ([], [])}, {}, "no samples"),
     ],
@@ -280,8 +280,8 @@ def test_a_folder_of_several_emnist_splits_wants_one_of_them_named(tmp_path: Pat
 @pytest.mark.parametrize(
     ("split", "labels", "words"),
     [
-        ("letters", [0, 5], "labels 0 to 5; labels from 1 to 26 are expected"),
-        ("balanced", [0, 47], "labels 0 to 47; labels from 0 to 46 are expected"),
+        ("letters", [0, 5], "labels 0 to 5; expected labels from 1 to 26"),
+        ("balanced", [0, 47], "labels 0 to 47; expected labels from 0 to 46"),
         ("small", [0, 1], "no split 'small'; it has byclass"),
     ],
 )
@@ -346,14 +346,14 @@ def test_svhn_has_its_name_below_the_data_root(tmp_path: Path) -> None:
     ("changes", "words"),
     [
         ({"X": None}, "X is missing"),
-        ({"X": np.zeros((32, 32, 3, 2))}, r"X is float64 \(32, 32, 3, 2\); bytes"),
+        ({"X": np.zeros((32, 32, 3, 2))}, r"X is float64 \(32, 32, 3, 2\); expected bytes"),
         ({"X": np.zeros((2, 32, 32, 3), np.uint8)}, r"X is uint8 \(2, 32, 32, 3\)"),
         ({"y": None}, "y is missing"),
         (
             {"y": np.ones((3, 1), np.uint8)},
-            r"y is of shape \(3, 1\); one digit for each of 2 images",
+            r"y is of shape \(3, 1\); expected one digit for each of 2 images",
         ),
-        ({"y": np.array([[0], [9]], np.uint8)}, "y reaches from 0 to 9; 1 to 10 are expected"),
+        ({"y": np.array([[0], [9]], np.uint8)}, "y has values from 0 to 9; expected 1 to 10"),
     ],
 )
 def test_a_fault_in_an_svhn_file_is_named(

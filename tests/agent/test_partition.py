@@ -344,11 +344,19 @@ def test_by_group_counts_training_and_test_samples_of_a_client() -> None:
 @pytest.mark.parametrize(
     ("cfg", "agents", "words"),
     [
-        (ByGroup(), 11, "11 agents are wanted, there are 10"),
-        (ByGroup(min_samples=21), 1, "there are 0"),
+        (
+            ByGroup(),
+            11,
+            "11 agents need 11 natural clients with 2 or more samples, the data set has 10",
+        ),
+        (ByGroup(min_samples=21), 1, "21 or more samples, the data set has 0"),
         (ByGroup(populations={"home": 2}), 3, "2 agents in all, fleet.agents is 3"),
         (ByGroup(populations={"moon": 2}), 2, "no population 'moon'; the data set has home, work"),
-        (ByGroup(populations={"work": 5}), 5, "there are 4 natural clients of work"),
+        (
+            ByGroup(populations={"work": 5}),
+            5,
+            "natural clients of work with 2 or more samples, the data set has 4",
+        ),
     ],
 )
 def test_by_group_says_what_is_lacking(cfg: ByGroup, agents: int, words: str) -> None:
@@ -360,7 +368,7 @@ def test_a_rule_that_cannot_be_kept_says_so() -> None:
     with pytest.raises(UserError, match="natural clients"):
         split_of(ByGroup())
     with pytest.raises(
-        UserError, match="100 agents with 30 samples each need 3000, there are 2000"
+        UserError, match="100 agents with 30 samples each need 3000, the data has 2000"
     ):
         split_of(Quantity(min_samples=30), agents=100)
     with pytest.raises(UserError, match="11 groups"):
@@ -423,7 +431,10 @@ def test_a_users_partition_needs_the_four_arrays_only(tmp_path: Path) -> None:
     ("changed", "words"),
     [
         ({"train_ptr": None}, "no array train_ptr"),
-        ({"train_idx": [0, 1, 2000]}, "train_idx runs from 0 to 2000; the data set has 0 to 1999"),
+        (
+            {"train_idx": [0, 1, 2000]},
+            "train_idx has values from 0 to 2000; the data set has samples 0 to 1999",
+        ),
         ({"train_idx": [0.0, 1.0, 2.0]}, "integers"),
         ({"train_ptr": [0, 3]}, r"2 agents need \(3,\)"),
         ({"train_ptr": [0, 2, 2]}, "rise from 0 to 3"),

@@ -1,0 +1,33 @@
+"""Which samples each agent of a simulated fleet holds, and how samples are shared out evenly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.agent.data.dataset import Array, Indices
+
+
+@dataclass(frozen=True)
+class AgentSamples:
+    """Which samples each agent holds, as indices; agent i is at position i of each list."""
+
+    train: list[Indices]  # into the training part; disjoint
+    test: list[Indices]  # into the part that `test_of` names; may overlap
+    truth: Array | None = None  # (N,) cluster or (N, populations) mixture, if the rule knows it
+    turns: Indices | None = None  # (N,) quarter turns of the agent's images
+    test_of: str = "test"  # "test" or "train"
+    populations: tuple[str, ...] = ()  # the names that `truth` counts
+
+
+def shared_out(test_targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
+    """Equal parts of the test samples; with fewer samples than agents some serve twice."""
+    order = rng.permutation(len(test_targets))
+    count = max(len(order), agents)
+    return even_parts(np.resize(order, count), agents)
+
+
+def even_parts(samples: Indices, parts: int) -> list[Indices]:
+    """Consecutive parts whose sizes differ by one at most."""
+    return list(np.array_split(samples, parts))
