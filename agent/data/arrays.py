@@ -27,8 +27,9 @@ ALIASES = {
 
 
 def load_npz(path: Path) -> Dataset:
-    """`x`, `y` and, if there, `x_test`, `y_test`, `groups`, `label_names`. Pickled arrays are refused."""
-    return from_arrays(read_npz(path), str(path))
+    """`x`, `y` and, if present, `x_test`, `y_test`, `groups`, `label_names`. Raises DataError; pickled arrays are refused."""
+    arrays = read_npz(path)
+    return from_arrays(arrays, str(path))
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -36,44 +37,51 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         return array_files.read_npz(path, unpacked_limit(path))
     except array_files.ArrayFileError as error:
-        expected = "an npz file of plain arrays, with x and y, is expected"
         raise DataError(
-            f"{path}: {error}; {expected}", public=f"an npz file cannot be read: {error}"
+            f"{path}: {error}; expected an npz file of plain arrays, with x and y",
+            public=f"an npz file cannot be read: {error}",
         ) from None
 
 
 def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
-    """A Dataset from named arrays; DataError names what is missing."""
-    found = {role: _first(arrays, names, source) for role, names in ALIASES.items()}
-    x, y = found["x"], found["y"]
+    """A Dataset from arrays under any of the names in ALIASES.
+
+    Raises:
+        DataError: x or y is missing, or an array does not fit the others.
+    """
+    found: dict[str, Array | None] = {}
+    for role, names in ALIASES.items():
+        found[role] = _first_of(arrays, names, source)
+    x = found["x"]
+    y = found["y"]
+    test_x = found["x_test"]
+    test_y = found["y_test"]
     if x is None or y is None:
         missing = "x" if x is None else "y"
-        names = ", ".join(sorted(map(str, arrays)))
+        names_seen = ", ".join(sorted(str(name) for name in arrays)) or "nothing"
         raise DataError(
-            f"{source}: no array {missing!r}; it holds {names or 'nothing'}",
+            f"{source}: no array {missing!r}; it holds {names_seen}",
             public=f"no array {missing!r}",
         )
-    if (found["x_test"] is None) != (found["y_test"] is None):
+    if (test_x is None) != (test_y is None):
         fault = "x_test and y_test belong together, only one of them is there"
         raise DataError(f"{source}: {fault}", public=fault)
     if 0 in (x.ndim, y.ndim):
-        raise DataError(
-            f"{source}: x or y is a single value",
-            public="x or y is a single value; arrays are expected",
-        )
-    test_y = y[:0] if found["y_test"] is None else found["y_test"]
-    labels = () if found["names"] is None else tuple(map(str, found["names"].reshape(-1)))
+        fault = "x or y is a single value; expected arrays"
+        raise DataError(f"{source}: {fault}", public=fault)
+    labels: tuple[str, ...] = ()
+    if found["names"] is not None:
+        labels = tuple(str(name) for name in found["names"].reshape(-1))
     ordered = bool(labels)
-    if y.dtype.kind in "US":
-        y, test_y, labels = encode(
-            [str(name) for name in y.tolist()], [str(name) for name in test_y.tolist()]
-        )
+    if test_y is None:
+        test_y = y[:0]
+    if y.dtype.kind in "US":  # class names as targets
+        y, test_y, labels = encode(_texts(y), _texts(test_y))
         ordered = False
-    test = None if found["x_test"] is None else (found["x_test"], test_y)
     return dataset(
         x,
         y,
-        test,
+        None if test_x is None else (test_x, test_y),
         source=source,
         labels=labels,
         ordered=ordered,
@@ -83,16 +91,23 @@ def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
 
 
 def load_function(spec: str, allowed: AllowedCode) -> Dataset:
-    """The user's `module:function` or `module:function:PATH`, called with a Path (the working directory without PATH).
+    """The data that a function of the user's own returns.
 
-    It is imported only where `allowed` names it. It returns (x, y) or a dict with x, y and optionally x_test, y_test, groups, label_names.
+    Args:
+        spec: `module:function` or `module:function:PATH`. The function is called with a Path (without PATH, the working
+            directory) and returns (x, y), or a dict with x, y and optionally x_test, y_test, groups, label_names.
+        allowed: the function is imported only if this names it.
+
+    Raises:
+        ConsentError: it does not. Nothing was imported.
+        DataError: the function cannot be imported, or what it returns is not data.
     """
     module_name, name, *rest = spec.split(":", 2)
     try:
         function = resolve(f"{module_name}:{name}", allowed)
     except ConsentError:
         raise
-    except Exception as error:  # a module that is not there, or the user's code
+    except Exception as error:  # the module is not installed, or it is the user's code
         advice = "install the module on this device"
         raise DataError(
             f"data source {spec!r}: {error}; {advice}",
@@ -117,7 +132,7 @@ def load_installed(name: str, allowed: AllowedCode) -> Dataset:
         raise
     except Exception as error:  # the package's own code
         raise DataError(
-            f"data source {name!r}: the installed package cannot be imported: {error}",
+            f"data source {name!r}: the installed package cannot be imported: {error}; install it again",
             public="the data source cannot be imported",
         ) from error
     return _called(function, Path(), name)
@@ -125,9 +140,10 @@ def load_installed(name: str, allowed: AllowedCode) -> Dataset:
 
 def _called(function: Any, path: Path, spec: str) -> Dataset:
     """The data that a function of the user's own returns."""
+    expected = "expected (x, y), or a dict with x and y"
     if not callable(function):
         raise DataError(
-            f"data source {spec!r}: it is not a function",
+            f"data source {spec!r}: it is not a function; name one that takes a path",
             public="the data source is no function",
         )
     try:
@@ -135,10 +151,10 @@ def _called(function: Any, path: Path, spec: str) -> Dataset:
     except CoveyError:
         raise
     except Exception as error:  # the user's code
+        kind = type(error).__name__
         raise DataError(
-            f"data source {spec!r}: called with a path it raised {type(error).__name__}: {error}; (x, y) or a dict with "
-            "x and y is expected",
-            public=f"the data source raised {type(error).__name__[:64]}",
+            f"data source {spec!r}: called with a path it raised {kind}: {error}; {expected}",
+            public=f"the data source raised {kind[:64]}",
         ) from error
     match found:
         case (x, y):
@@ -146,19 +162,24 @@ def _called(function: Any, path: Path, spec: str) -> Dataset:
         case Mapping() as arrays:
             return from_arrays(arrays, spec)
         case other:
-            expected = "(x, y) or a dict with x and y is expected"
             raise DataError(
                 f"{spec}: returned {type(other).__name__}; {expected}",
                 public=f"the data source returned something else; {expected}",
             )
 
 
-def _first(arrays: Mapping[str, Any], names: tuple[str, ...], source: str) -> Array | None:
-    name = next((name for name in names if name in arrays), None)
-    if name is None:
-        return None
-    try:
-        return np.asarray(arrays[name])
-    except ValueError:
-        fault = f"the rows of {name} have different lengths"
-        raise DataError(f"{source}: {fault}", public=fault) from None
+def _first_of(arrays: Mapping[str, Any], names: tuple[str, ...], source: str) -> Array | None:
+    """The array under the first of these names that exists."""
+    for name in names:
+        if name not in arrays:
+            continue
+        try:
+            return np.asarray(arrays[name])
+        except ValueError:
+            fault = f"the rows of {name} have different lengths"
+            raise DataError(f"{source}: {fault}", public=fault) from None
+    return None
+
+
+def _texts(names: Array) -> list[str]:
+    return [str(name) for name in names.tolist()]

@@ -1,67 +1,115 @@
-"""Looking at local data before taking part: what is there, what hinders, what the coordinator would be told."""
+"""Examine local data before it takes part: what it holds, what keeps it out, and what would leave the device."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from covey.agent.data import Dataset, fit, load, with_test
+from covey.agent.data.dataset import Array
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
-FEW = 10  # training samples of a class below which its learning is a matter of luck
+FEW = 10  # training samples of a class; with fewer, its learning is a matter of luck
+LARGE = 100  # features after task.scale; larger ones make training diverge
+
+
+@dataclass(frozen=True)
+class ClassCount:
+    """A class that occurs in the data."""
+
+    name: str
+    train: int  # samples
+    test: int
+
+
+@dataclass(frozen=True)
+class Disclosure:
+    """All that leaves the device about its data."""
+
+    samples: int
+    test_samples: int
+    labels: tuple[str, ...]  # the task's names of the classes that occur in the training part
+    problem: str | None  # kind and place of what keeps the data out, without any of its values
+
+    def to_json(self) -> dict[str, Any]:
+        """The form in which an agent sends it."""
+        return {
+            "samples": self.samples,
+            "test_samples": self.test_samples,
+            "labels": list(self.labels),
+            "problem": self.problem,
+        }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What `agent check` shows. `told` is everything that leaves the device: counts, the task's class names, and of a problem its kind and place.
-
-    `problems` keep the data out; `notes` do not. `classes` gives (name, training samples, test samples) and is
-    empty for regression; `value_range` gives the smallest and largest feature, before `task.scale`.
-    """
+    """What `agent check` shows."""
 
     source: str
     samples: int
     test_samples: int
-    shape: tuple[int, ...]
-    dtype: str
-    classes: tuple[tuple[str, int, int], ...]
-    value_range: tuple[float, float]
-    problems: tuple[str, ...]
-    notes: tuple[str, ...]
-    told: Mapping[str, Any]
+    shape: tuple[int, ...]  # of one sample
+    dtype: str  # of the features
+    classes: tuple[ClassCount, ...]  # empty for a regression
+    value_range: tuple[float, float]  # the smallest and the largest feature, before `task.scale`
+    problems: tuple[str, ...]  # these keep the data out
+    notes: tuple[str, ...]  # these do not
+    disclosure: Disclosure
+
+    def to_json(self) -> dict[str, Any]:
+        """The form for other programs (`agent check --json`)."""
+        content = asdict(self)
+        del content["disclosure"]
+        content["classes"] = [(one.name, one.train, one.test) for one in self.classes]
+        content["told"] = self.disclosure.to_json()
+        return content
 
 
 def load_local(
-    path: str | Path, label: str | None = None, task: Task | None = None, seed: int = 0
+    path: str | Path,
+    label: str | None = None,
+    task: Task | None = None,
+    seed: int = 0,
 ) -> Dataset:
-    """The data of `agent start --data`: loaded, fitted to the task if one is given, with a test part.
+    """The data of `agent start --data`.
 
-    Data without a test part of its own has 20 % drawn on `seed`. Raises DataError.
+    Args:
+        path: a file, a folder, `module:function[:PATH]` or an installed data source.
+        label: the label column of a table.
+        task: the data is fitted to it, if it is given.
+        seed: draws the 20 % that test, for data without a test part of its own.
+
+    Raises:
+        DataError: the data cannot be read, or does not fit the task.
     """
-    data = load(path, label, AllowedCode.for_data(str(path)))  # its owner typed it
-    return with_test(data if task is None else fit(data, task), seed=seed)
+    typed_by_its_owner = AllowedCode.for_data(str(path))
+    data = load(path, label, typed_by_its_owner)
+    if task is not None:
+        data = fit(data, task)
+    return with_test(data, seed=seed)
 
 
 def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
-    """Describes the data, as the task sees it where it fits; a DataError becomes a problem in the finding."""
-    problems: tuple[str, ...] = ()
-    public: str | None = None
+    """Describe the data, as the task sees it if it fits. A DataError becomes a problem in the finding."""
     data = dataset
+    misfit: DataError | None = None
     if task is not None:
         try:
             data = fit(dataset, task)
         except DataError as error:
-            problems = (str(error),)
-            public = error.public
-    classes = _classes(data, task)
-    nothing = {"samples": 0, "test_samples": 0, "labels": [], "problem": public}
-    told = nothing if problems else _told(data, classes)
+            misfit = error
+    classes: tuple[ClassCount, ...] = ()
+    is_regression = data.regression or (task is not None and task.classes is None)
+    if not is_regression:
+        classes = _classes(data)
+    smallest = float(data.features.min())
+    largest = float(data.features.max())
     return Finding(
         source=data.source,
         samples=len(data.targets),
@@ -69,59 +117,69 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
         shape=data.shape,
         dtype=data.features.dtype.name,
         classes=classes,
-        value_range=(float(data.features.min()), float(data.features.max())),
-        problems=problems,
+        value_range=(smallest, largest),
+        problems=() if misfit is None else (str(misfit),),
         notes=_notes(data, classes, task),
-        told=told,
+        disclosure=_disclosure(data, classes, misfit),
     )
 
 
-def _told(data: Dataset, classes: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
-    labels = [name for name, count, _ in classes if count]
-    return {
-        "samples": len(data.targets),
-        "test_samples": len(data.test_targets),
-        "labels": labels,
-        "problem": None,
-    }
+def _disclosure(
+    data: Dataset,
+    classes: tuple[ClassCount, ...],
+    misfit: DataError | None,
+) -> Disclosure:
+    """Of data that does not fit, only the public part of the problem leaves the device."""
+    if misfit is not None:
+        return Disclosure(0, 0, (), misfit.public)
+    labels = tuple(one.name for one in classes if one.train)
+    return Disclosure(len(data.targets), len(data.test_targets), labels, None)
 
 
-def _classes(data: Dataset, task: Task | None) -> tuple[tuple[str, int, int], ...]:
-    """The classes that occur, with their counts."""
-    if data.regression or (task is not None and task.classes is None):
-        return ()
-    seen, counts = np.unique(data.targets, return_counts=True)
-    seen_test, counts_test = np.unique(data.test_targets, return_counts=True)
-    train, test = (
-        dict(zip(values.tolist(), numbers.tolist(), strict=True))
-        for values, numbers in ((seen, counts), (seen_test, counts_test))
-    )
-    return tuple((_name(data, i), train.get(i, 0), test.get(i, 0)) for i in sorted(train | test))
+def _classes(data: Dataset) -> tuple[ClassCount, ...]:
+    """The classes that occur, in the order of their indices."""
+    train = _counts(data.targets)
+    test = _counts(data.test_targets)
+    found: list[ClassCount] = []
+    for index in sorted({*train, *test}):
+        name = str(index)
+        if 0 <= index < len(data.labels):
+            name = data.labels[index]
+        found.append(ClassCount(name, train.get(index, 0), test.get(index, 0)))
+    return tuple(found)
 
 
-def _name(data: Dataset, index: int) -> str:
-    return data.labels[index] if 0 <= index < len(data.labels) else str(index)
+def _counts(targets: Array) -> Mapping[int, int]:
+    """Samples of each class index."""
+    indices, counts = np.unique(targets, return_counts=True)
+    return dict(zip(indices.tolist(), counts.tolist(), strict=True))
 
 
 def _notes(
-    data: Dataset, classes: tuple[tuple[str, int, int], ...], task: Task | None
+    data: Dataset,
+    classes: tuple[ClassCount, ...],
+    task: Task | None,
 ) -> tuple[str, ...]:
-    notes = [
-        f"class {name!r} has {train} training samples only"
-        for name, train, _ in classes
-        if train < FEW
-    ]
+    """What is unusual, and does not keep the data out."""
+    notes: list[str] = []
+    for one in classes:
+        if one.train < FEW:
+            notes.append(f"class {one.name!r} has only {one.train} training samples")
     if len(classes) == 1:
+        name = classes[0].name
         notes.append(
-            f"one class only ({classes[0][0]!r}): alone, this device cannot learn to tell classes apart"
+            f"one class only ({name!r}): alone, this device cannot learn to distinguish classes"
         )
     if not data.has_test:
         notes.append(
             "no test part: 20 % of the samples, drawn on the seed, will be held back for testing"
         )
-    largest = float(np.abs([data.features.min(), data.features.max()]).max())
-    if task is not None and task.standardise == "none" and largest * task.scale > 100:
-        notes.append(
-            f"features reach {largest * task.scale:g} after task.scale: standardise or scale them"
-        )
+    if task is not None and task.standardise == "none":
+        extremes = [float(data.features.min()), float(data.features.max())]
+        largest = max(abs(extreme) for extreme in extremes) * task.scale
+        if largest > LARGE:
+            notes.append(
+                f"features reach {largest:g} after task.scale: set task.standardise, or a smaller "
+                "task.scale"
+            )
     return tuple(notes)

@@ -1,8 +1,8 @@
-"""`agent check`: what lies in the data, told to a person as a table or to a program as JSON."""
+"""`agent check`: what the data holds, as a table for people or as JSON for programs."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.table import Table
@@ -17,43 +17,53 @@ from covey.shared.terminal import Terminal
 def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) -> bool:
     """Print what was found; False if something keeps the data out of a run.
 
-    Raises UserError for data that cannot be read; as JSON, that is a problem like others.
+    Raises:
+        UserError: the data cannot be read. As JSON, that is a problem like others.
     """
     task = load_without_files(scenario).task if scenario else None
     try:
-        finding = inspect(load_local(data, label), task)
+        local = load_local(data, label)
+        finding = inspect(local, task)
     except DataError as error:
         if not as_json:
             raise
         print(json_text.dumps({"source": data, "problems": [str(error)]}))
         return False
     if as_json:
-        print(json_text.dumps(asdict(finding)))
+        print(json_text.dumps(finding.to_json()))
     else:
-        _print(finding, f"the task of {scenario}" if scenario else "")
+        _print(finding, scenario)
     return not finding.problems
 
 
-def _print(finding: Finding, task: str) -> None:
-    out = Terminal(soft_wrap=True)
+def _print(finding: Finding, scenario: Path | None) -> None:
+    """A table, then notes and problems, one a line."""
     table = Table(title=finding.source, show_header=False, title_justify="left")
-    low, high = finding.value_range
-    rows = {
-        "training samples": str(finding.samples),
-        "test samples": str(finding.test_samples),
-        "one sample": f"{'x'.join(map(str, finding.shape))} {finding.dtype}, from {low:g} to {high:g}",
-        "classes": ", ".join(f"{name} ({train}+{test})" for name, train, test in finding.classes)
-        or "none: regression",
-        "told to the coordinator": ", ".join(
-            f"{key} {value}" for key, value in finding.told.items() if value
-        ),
-    }
-    for name, value in rows.items():
+    for name, value in _rows(finding).items():
         table.add_row(name, value)
+    out = Terminal(soft_wrap=True)
     out.print(table)
     for note in finding.notes:
         out.print(f"note: {note}")
     for problem in finding.problems:
         out.print(f"wrong: {problem}", style="red")
-    if task and not finding.problems:
-        out.print(f"fits {task}", style="green")
+    if scenario and not finding.problems:
+        out.print(f"fits the task of {scenario}", style="green")
+
+
+def _rows(finding: Finding) -> Mapping[str, str]:
+    """The rows of the table."""
+    smallest, largest = finding.value_range
+    shape = "x".join(str(length) for length in finding.shape)
+    classes = [f"{one.name} ({one.train}+{one.test})" for one in finding.classes]
+    sent: list[str] = []
+    for name, value in finding.disclosure.to_json().items():
+        if value:
+            sent.append(f"{name} {value}")
+    return {
+        "training samples": str(finding.samples),
+        "test samples": str(finding.test_samples),
+        "one sample": f"{shape} {finding.dtype}, from {smallest:g} to {largest:g}",
+        "classes": ", ".join(classes) or "none: regression",
+        "sent to the coordinator": ", ".join(sent),
+    }

@@ -271,7 +271,7 @@ def _image_path(user: User, name: Any, folder: Path) -> Path:
     if not _is_file_name(name):
         fault = "x holds something that is no name of an image"
         raise user.error(fault, fault)
-    path = folder / name
+    path = folder / str(name)
     if not path.resolve().is_relative_to(folder.resolve()):
         raise user.error(
             f"image {name!r} leads out of {folder}; only files below it are read",

@@ -1,4 +1,4 @@
-"""What lies at a path, and the loader for it."""
+"""Choosing the loader for a file, a folder or a data source."""
 
 from __future__ import annotations
 
@@ -25,9 +25,16 @@ ACCEPTED = (
 
 
 def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_CODE) -> Dataset:
-    """The data at a file, folder or, where `allowed` names it, `module:function[:PATH]`.
+    """The data at a path, or of a data source.
 
-    DataError says what is wrong and where.
+    Args:
+        path: a file, a folder, `module:function[:PATH]`, or the name of a source that an installed package adds.
+        label: the label column of a table.
+        allowed: code is imported only if this names it.
+
+    Raises:
+        DataError: the data cannot be read; it names the file and, in a table, the cell.
+        ConsentError: code that is not allowed.
     """
     place = Path(path)
     if place.is_dir():
@@ -39,7 +46,7 @@ def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_C
     if str(path) in plugins.installed(plugins.DATA):
         return load_installed(str(path), allowed)
     raise DataError(
-        f"{path}: no such file or folder; expected is {ACCEPTED}",
+        f"{path}: no such file or folder; expected {ACCEPTED}",
         public="no data is at the given path",
     )
 
@@ -58,7 +65,7 @@ def _file(path: Path, label: str | None) -> Dataset:
     if path.suffix == ".json":
         return load_leaf(path)
     raise DataError(
-        f"{path}: unknown kind of file {path.suffix!r}; expected is {ACCEPTED}",
+        f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
         public="the data is of no known kind",
     )
 
@@ -83,13 +90,13 @@ def _folder(folder: Path, label: str | None) -> Dataset:
     if len(files) > 1:
         names = ", ".join(path.name for path in files[:5])
         raise DataError(
-            f"{folder}: {len(files)} files ({names}); name one of them, or call two train and test",
-            public=f"the data folder holds {len(files)} files; one, or train and test, are expected",
+            f"{folder}: {len(files)} files ({names}); give the path of one, or call two train and test",
+            public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):
         return load_image_folder(folder)
     found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
     raise DataError(
-        f"{folder}: found {found}; expected is {ACCEPTED}",
+        f"{folder}: found {found}; expected {ACCEPTED}",
         public="the data folder holds data of no known kind",
     )

@@ -67,7 +67,7 @@ def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
 
 def found(data: Dataset, task: Task) -> dict[str, Any]:
     """What an agent tells about its data: counts, and the labels that occur in the training part."""
-    return dict(inspect(data, task).told)
+    return inspect(data, task).disclosure.to_json()
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from covey.agent.data import load
-from covey.agent.data.check import inspect, load_local
+from covey.agent.data.check import ClassCount, inspect, load_local
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
@@ -44,10 +44,10 @@ def test_local_data_that_does_not_fit_raises(table: Path) -> None:
 def test_a_finding_counts_classes_and_tells_no_samples(table: Path) -> None:
     finding = inspect(load(table), TASK)
     assert finding.problems == ()
-    assert finding.classes == (("dog", 10, 0), ("cat", 20, 0))
+    assert finding.classes == (ClassCount("dog", 10, 0), ClassCount("cat", 20, 0))
     assert (finding.samples, finding.test_samples, finding.shape) == (30, 0, (2,))
     assert finding.value_range == (0.0, 58.0)
-    assert finding.told == {
+    assert finding.disclosure.to_json() == {
         "samples": 30,
         "test_samples": 0,
         "labels": ["dog", "cat"],
@@ -61,20 +61,25 @@ def test_a_misfit_is_a_problem_in_the_finding_and_is_told(table: Path) -> None:
     assert len(finding.problems) == 1
     assert "class 'cat' is unknown" in finding.problems[0]
     public = "row 2: its class is unknown to the task; its classes are dog, bird"
-    assert finding.told == {"samples": 0, "test_samples": 0, "labels": [], "problem": public}
-    assert finding.classes == (("cat", 20, 0), ("dog", 10, 0))
+    assert finding.disclosure.to_json() == {
+        "samples": 0,
+        "test_samples": 0,
+        "labels": [],
+        "problem": public,
+    }
+    assert finding.classes == (ClassCount("cat", 20, 0), ClassCount("dog", 10, 0))
 
 
 def test_without_a_task_the_data_is_described_in_its_own_words(table: Path) -> None:
     assert inspect(load_local(table)).samples == 24
-    assert {name for name, _, _ in inspect(load_local(table)).classes} == {"cat", "dog"}
+    assert {one.name for one in inspect(load_local(table)).classes} == {"cat", "dog"}
 
 
 def test_notes_name_rare_classes_and_large_features(tmp_path: Path) -> None:
     path = tmp_path / "few.csv"
     path.write_text("a,label\n1,0\n4000,0\n2,0\n")
     notes = " ".join(inspect(load(path), Task(features=(1,), classes=2)).notes)
-    assert "class '0' has 3 training samples only" in notes
+    assert "class '0' has only 3 training samples" in notes
     assert "one class only ('0')" in notes
     assert "features reach 4000" in notes
 

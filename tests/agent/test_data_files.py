@@ -288,7 +288,7 @@ def test_a_folder_with_nothing_usable_says_what_was_found_and_what_is_wanted(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "readme.txt").touch()
-    with pytest.raises(DataError, match=r"readme\.txt; expected is a table"):
+    with pytest.raises(DataError, match=r"readme\.txt; expected a table"):
         load(tmp_path)
     with pytest.raises(DataError, match="no such file"):
         load(tmp_path / "absent")

@@ -186,6 +186,16 @@ def own_code_that_is_missing(folder: Path) -> Source:
 
 
 @case
+def installed_source_that_cannot_be_imported(folder: Path) -> Source:
+    package = folder / "broken-1.0.dist-info"
+    written(package / "METADATA", "Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    written(
+        package / "entry_points.txt", f"[covey.data]\n{SECRET}_source = no_such_{SECRET}:read\n"
+    )
+    return f"{SECRET}_source", None
+
+
+@case
 def own_code_that_is_no_function(folder: Path) -> Source:
     return own_module(folder, "return 1", "read_not")
 

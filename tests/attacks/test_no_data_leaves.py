@@ -163,7 +163,7 @@ def test_agent_check_shows_what_would_be_told_and_it_quotes_nothing(tmp_path: Pa
     finding = inspect(load(data, label), TASK)
     assert SECRET in finding.problems[0]
     assert (
-        finding.told["problem"]
+        finding.disclosure.problem
         == "row 1: its class is unknown to the task; its classes are healthy, ill"
     )
 
