@@ -1,12 +1,19 @@
-"""FeSEM(K): K-means over client models, interleaved with federated training ("stochastic EM").
+"""FeSEM(K): K-means over client models in every round, between rounds of training.
 
-Long et al. 2023, Multi-center federated learning: clients clustering for better personalization, algorithm 1, and
-its first version, Xie et al. 2020, which has no pull (mu = 0). Our choices: a warm-up
-of all clients gives K-means something to cluster; E and M use the latest model of every client, invited or not;
-the pull has a constant strength unless `prox` is "paper". E and M of the next round are done as soon as this
-round's models are there, so that evaluation sees the newest centres. We follow the paper, not its code, whose
-first points are noise, which skips clusters of one client, and which has no pull. Algorithm 1 repeats "while the stop condition
-is not satisfied"; `stop` reads it as K-means does: assignments that rest, or J that hardly changes. By default rounds are counted.
+Papers. Long et al. 2023, Multi-center federated learning: clients clustering for better
+personalization, algorithm 1 ("stochastic EM"), and its first version, Xie et al. 2020, which has no
+proximal term (mu = 0).
+
+Our deviations.
+- A warm-up of all clients comes first, so that K-means has something to cluster.
+- The E- and M-steps use the latest model of every client, invited in this round or not.
+- The strength mu of the proximal term is constant unless `prox` is "paper".
+- The E- and M-steps of the next round are done as soon as the models of this round are there, so
+  that evaluation uses the newest centres.
+- We follow the paper and not its code, whose first points are noise, which skips clusters of one
+  client, and which has no proximal term.
+- Algorithm 1 repeats "while the stop condition is not satisfied". `stop` reads it as K-means does:
+  assignments that do not change, or J that hardly changes. By default rounds are counted.
 """
 
 from __future__ import annotations
@@ -20,9 +27,21 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from covey.shared.numerics.averages import MEAN, Average
-from covey.shared.numerics.clustering import Distance, distances, kmeans, nearest, refill, sketch
+from covey.shared.numerics.clustering import (
+    Distance,
+    Labels,
+    Matrix,
+    distances,
+    kmeans,
+    nearest,
+    refill,
+    sketch,
+)
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.strategies.base import (
+    ENTRY,
+    MODEL,
+    WARMUP,
     ClientId,
     ClientState,
     GradientCorrection,
@@ -34,37 +53,44 @@ from covey.shared.strategies.base import (
     Reports,
     Routes,
     Setup,
+    trained_report,
 )
-from covey.shared.strategies.bases.hard import Clustered, HardClustered, feature_span, joined, sizes
+from covey.shared.strategies.bases.hard import (
+    START,
+    Clustered,
+    HardClustered,
+    feature_span,
+    joined,
+    sizes,
+)
+from covey.shared.strategies.bases.soft import merged
 
 SKETCH = 2048  # dimensions of the random projection
+MEAN_OF_CENTRES = "mean"  # key of the model that newcomers start from
 
 
 @dataclass(frozen=True)
 class FesemState(Clustered):
-    """Besides the clusters: `span` of the features in a model; the latest model W_i (d,) of each client, the
-    round from which it may be used, and its samples; sketches (2048,) of models and centres where features
-    are sketched; rounds folded; J, the mean distance to the own centre, after the last E and after the last M; empty
-    clusters seeded by the last E; successive E-steps up to now that met the stop condition."""
+    """The centres W~_k are `models`; r_i, the centre of client i, is `assign`."""
 
-    span: tuple[int, int] = (0, 0)
+    span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
     seed: int = 0
-    stored: dict[ClientId, Vector] = field(default_factory=dict)
-    since: dict[ClientId, int] = field(default_factory=dict)
-    samples: dict[ClientId, int] = field(default_factory=dict)
-    sketches: dict[ClientId, Vector] = field(default_factory=dict)
-    centre_sketches: tuple[Vector, ...] = ()
-    round: int = 0
-    spread: float = 0.0
-    reseeded: int = 0
-    spread_after: float = 0.0
-    settled: int = 0
+    stored: dict[ClientId, Vector] = field(default_factory=dict)  # W_i: the latest model (d,)
+    since: dict[ClientId, int] = field(default_factory=dict)  # the round of that model
+    samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
+    sketches: dict[ClientId, Vector] = field(default_factory=dict)  # (2048,), features: sketch
+    centre_sketches: tuple[Vector, ...] = ()  # of the centres
+    round: int = 0  # rounds that are complete
+    spread: float = 0.0  # J, the mean distance to the own centre, after the last E-step
+    reseeded: int = 0  # empty clusters that got a client in the last E-step
+    spread_after: float = 0.0  # J after the last M-step
+    settled: int = 0  # the last E-steps in a row that met the stop condition
 
 
 class Fesem(HardClustered[FesemState]):
     """Each client follows the centre of the models most like its own."""
 
-    signature_phases: ClassVar[tuple[str, ...]] = ("warmup", "entry")
+    signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
     keeps_models: ClassVar[bool] = True
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
@@ -72,54 +98,73 @@ class Fesem(HardClustered[FesemState]):
     source: ClassVar[str] = "Long et al. 2023"
 
     name: Literal["fesem"] = "fesem"
-    n_clusters: int = Field(2, ge=1, description="K, the number of centres")
+    n_clusters: int = Field(2, ge=1, description="K: the number of centres.")
     mu: float = Field(
-        0.1, ge=0, description="strength of the pull towards the centre; 0: the version of 2020"
+        0.1,
+        ge=0,
+        description="The strength of the proximal term, which pulls a client's model towards its "
+        "centre. 0 is the paper's first version.",
     )
     prox: Literal["constant", "paper"] = Field(
         "constant",
-        description="paper: mu * mean samples / own samples, as its equation 7 weighs the loss",
+        description="How strong the proximal term is. constant: mu. paper: mu * mean samples / own "
+        "samples, as equation 7 weights the loss.",
     )
-    distance: Distance = Field("l2sq", description="of a model's features to a centre's")
+    distance: Distance = Field(
+        "l2sq", description="The distance between the features of a model and of a centre."
+    )
     features: Literal["full", "last_kernel", "last_layer", "sketch"] = Field(
         "full",
-        description="what is compared: all parameters, a part, or a random projection to 2048 dimensions",
+        description="What is compared: all parameters, a part of them, or a random projection of "
+        "all to 2048 dimensions (sketch).",
     )
     restarts: int = Field(
-        20, ge=1, description="K-means runs after the warm-up; the tightest is taken"
+        20,
+        ge=1,
+        description="The number of K-means runs after the warm-up. The one with the smallest "
+        "distances is used.",
     )
     warmup_epochs: int | None = Field(
-        None, ge=1, description="epochs before clustering; null: as in a round"
+        None, ge=1, description="The epochs of the warm-up; null: as many as in a round."
     )
     warmup_quorum: float = Field(
-        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
     )
-    update_center_every: int = Field(1, ge=1, description="rounds between two E-steps")
+    update_center_every: int = Field(
+        1, ge=1, description="The number of rounds from one E-step to the next."
+    )
     weighted_centers: bool = Field(
-        False, description="centres weigh models by samples; the paper does not"
+        False, description="Weight models by samples in a centre. The paper does not."
     )
     m_step: Literal["all", "participants"] = Field(
         "all",
-        description="centres are means of all members' latest models, or of this round's reporters",
+        description="The models of which a centre is the mean: the latest of all its members, or "
+        "those reported in this round.",
     )
     max_age: int | None = Field(
-        None, ge=0, description="leave models older than so many rounds out of E and M"
+        None,
+        ge=0,
+        description="Leave models that are older than this many rounds out of E- and M-steps; "
+        "null: use all.",
     )
     newcomer_start: Literal["mean", "start"] = Field(
         "mean",
-        description="where a newcomer's first training starts: the mean of the centres, or the common start",
+        description="Where the first training of a newcomer starts: at the mean of the centres, or "
+        "at the common initial model.",
     )
     stop: Literal["never", "assignments", "objective"] = Field(
         "never",
-        description="end the run before rounds.count: once no agent changes its cluster, or once J hardly changes",
+        description="End the run before rounds.count: once no agent changes its cluster "
+        "(assignments), or once J hardly changes (objective).",
     )
     stop_after: int = Field(
-        3, ge=1, description="successive E-steps that must meet the stop condition"
+        3, ge=1, description="The number of E-steps in a row that must meet the stop condition."
     )
     stop_tolerance: float = Field(
         1e-3,
         ge=0,
-        description="stop: objective: largest change of J after the M-step that counts as none, as a share of J",
+        description="For stop: objective, the largest change of J after the M-step that counts as "
+        "none, as a share of J.",
     )
 
     @model_validator(mode="after")
@@ -131,42 +176,53 @@ class Fesem(HardClustered[FesemState]):
         return self
 
     def init(self, setup: Setup) -> FesemState:
-        span = feature_span("full" if self.features == "sketch" else self.features, setup.layout)
+        compared = "full" if self.features == "sketch" else self.features
+        span = feature_span(compared, setup.layout)
         return FesemState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed)
+
+    # -- orders ------------------------------------------------------------------------------------
 
     def clustering_phase(self, state: FesemState) -> Phase:
         return Phase(
-            "warmup", "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
+            WARMUP, "all", self.entry_sizes(state), ends_round=False, quorum=self.warmup_quorum
         )
 
     def entry_sizes(self, state: FesemState) -> Mapping[str, int]:
-        return {"model": state.start.size}
+        return {MODEL: state.start.size}
 
     def entry_order(self, state: FesemState) -> Order:
-        key = "mean" if state.models and self.newcomer_start == "mean" else "start"
-        return Order(
-            models=(key,), numbers={"epochs": self.warmup_epochs} if self.warmup_epochs else {}
-        )
+        key = START
+        if state.models and self.newcomer_start == "mean":
+            key = MEAN_OF_CENTRES
+        numbers = {"epochs": self.warmup_epochs} if self.warmup_epochs else {}
+        return Order(models=(key,), numbers=numbers)
 
     def member_order(self, state: FesemState, client: ClientId) -> Order:
-        k = state.assign[client]
-        return Order(models=(str(k),), numbers={"mu": self._mu(state, client)}, cluster=k)
+        cluster = state.assign[client]
+        numbers = {"mu": self._mu(state, client)}
+        return Order(models=(str(cluster),), numbers=numbers, cluster=cluster)
+
+    def _mu(self, state: FesemState, client: ClientId) -> float:
+        if self.prox == "constant":
+            return self.mu
+        average = sum(state.samples.values()) / len(state.samples)
+        return self.mu * average / max(state.samples[client], 1)
 
     def model(self, state: FesemState, key: str) -> Vector:
-        if key == "mean":
+        if key == MEAN_OF_CENTRES:
             return mean([(centre, 1.0) for centre in state.models])
         return super().model(state, key)
 
+    # -- the client --------------------------------------------------------------------------------
+
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        pull = (
-            GradientCorrection(job.models[0], job.numbers["mu"])
-            if job.numbers.get("mu")
-            else GradientCorrection()
-        )
-        done = local.train(job.models[0], pull, epochs=job.numbers.get("epochs"))
-        return Report(
-            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), client_state
+        centre = job.models[0]
+        mu = job.numbers.get("mu")
+        correction = GradientCorrection(centre, mu) if mu else GradientCorrection()
+        result = local.train(centre, correction, epochs=job.numbers.get("epochs"))
+        return trained_report(result, local), client_state
+
+    # -- the server --------------------------------------------------------------------------------
 
     def form_clusters(
         self, state: FesemState, reports: Reports, average: Average = MEAN
@@ -174,25 +230,29 @@ class Fesem(HardClustered[FesemState]):
         state = self._keep(state, reports)
         clients = tuple(state.stored)
         rows = [self._features(state, client) for client in clients]
-        few = min(self.n_clusters, len(rows))
-        best = kmeans(rows, few, n_init=self.restarts, seed=state.seed, distance=self.distance)
-        everybody = (mean([(model, 1.0) for model in state.stored.values()]),) * self.n_clusters
-        sketched = (
-            (mean([(one, 1.0) for one in state.sketches.values()]),) * self.n_clusters
-            if state.sketches
-            else ()
-        )
+        clusters = min(self.n_clusters, len(rows))
+        best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed, distance=self.distance)
+        # a centre that has no members yet is the mean of everybody
+        everybody = mean([(model, 1.0) for model in state.stored.values()])
+        sketches: tuple[Vector, ...] = ()
+        if state.sketches:
+            mean_sketch = mean([(vector, 1.0) for vector in state.sketches.values()])
+            sketches = (mean_sketch,) * self.n_clusters
         state = replace(
             state,
-            models=everybody,  # and there a centre stays that has no members yet
-            centre_sketches=sketched,
+            models=(everybody,) * self.n_clusters,
+            centre_sketches=sketches,
             assign=dict(zip(clients, best.labels.tolist(), strict=True)),
             spread=best.inertia / len(rows),
         )
-        return self._measured(self._maximise(state, clients, average))
+        state = self._m_step(state, clients, average)
+        return self._measured(state)
 
     def assign_newcomers(self, state: FesemState, reports: Reports) -> FesemState:
-        """A newcomer joins the centre nearest to its first model; the model counts in the next M-step."""
+        """A newcomer joins the centre nearest to its first model.
+
+        The model counts in the next M-step.
+        """
         if not reports:
             return state
         state = self._keep(state, reports)
@@ -202,21 +262,143 @@ class Fesem(HardClustered[FesemState]):
 
     def aggregate(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         before = state
-        state = self._keep(replace(state, round=state.round + 1), reports)
-        moved: tuple[ClientId, ...] = ()
+        state = replace(state, round=state.round + 1)
+        state = self._keep(state, reports)
         has_e_step = state.round % self.update_center_every == 0
+        moved: tuple[ClientId, ...] = ()
         if has_e_step:
-            state, moved = self._expect(state)
-        reporters = {
-            client for client, _ in reports
-        }  # who seeds an empty cluster counts with its latest model
-        counted = (
-            sorted(reporters.union(moved)) if self.m_step == "participants" else self._fresh(state)
-        )
-        state = self._measured(self._maximise(state, counted, average))
+            state, moved = self._e_step(state)
+        if self.m_step == "all":
+            counted = self._fresh(state)
+        else:
+            # a client that was moved to an empty cluster counts with its latest model
+            reporters = {client for client, _ in reports}
+            counted = sorted(reporters.union(moved))
+        state = self._m_step(state, counted, average)
+        state = self._measured(state)
         if not has_e_step:
             return state
-        return replace(state, settled=before.settled + 1 if self._rests(before, state) else 0)
+        settled = before.settled + 1 if self._is_settled(before, state) else 0
+        return replace(state, settled=settled)
+
+    def _e_step(self, state: FesemState) -> tuple[FesemState, tuple[ClientId, ...]]:
+        """E-step: r_i = argmin_k Dist(W_i, W~_k). An empty cluster gets the farthest client.
+
+        Returns:
+            The state, and the clients that were moved to empty clusters.
+        """
+        clients = tuple(state.stored)
+        fresh = self._fresh(state)
+        labels = np.array([state.assign[client] for client in clients])
+        apart = np.full(len(clients), -math.inf)  # a stale model stays where it is
+        spread = state.spread
+        if fresh:
+            is_fresh = set(fresh)
+            places = [i for i, client in enumerate(clients) if client in is_fresh]
+            labels[places], apart[places] = self._nearest(state, fresh)
+            spread = float(np.mean(apart[np.isfinite(apart)]))
+        filled = refill(labels, apart, self.n_clusters)
+        moved = tuple(clients[i] for i in np.flatnonzero(filled != labels))
+        assign = dict(zip(clients, filled.tolist(), strict=True))
+        state = replace(state, assign=assign, spread=spread, reseeded=len(moved))
+        return state, moved
+
+    def _m_step(
+        self, state: FesemState, clients: Collection[ClientId], average: Average
+    ) -> FesemState:
+        """M-step: W~_k is the average of its members among `clients`; without any it stays."""
+        models = list(state.models)
+        sketches = list(state.centre_sketches)
+        for k in range(self.n_clusters):
+            members = [client for client in clients if state.assign[client] == k]
+            weights = [self._weight(state, client) for client in members]
+            if not sum(weights):
+                continue
+            stored = [state.stored[client] for client in members]
+            models[k] = average.mean(list(zip(stored, weights, strict=True)))
+            if not sketches:
+                continue
+            if average.rule == "mean":
+                # a projection of the mean is the mean of the projections
+                projected = [state.sketches[client] for client in members]
+                sketches[k] = mean(list(zip(projected, weights, strict=True)))
+            else:
+                features = models[k][slice(*state.span)]
+                sketches[k] = sketch([features], SKETCH, state.seed)[0]
+        return replace(state, models=tuple(models), centre_sketches=tuple(sketches))
+
+    def _weight(self, state: FesemState, client: ClientId) -> float:
+        """The weight of a client in its centre."""
+        return float(state.samples[client]) if self.weighted_centers else 1.0
+
+    def _measured(self, state: FesemState) -> FesemState:
+        """The state with J after the M-step.
+
+        J is the mean distance to the own new centre, of those clients whose models count.
+        """
+        total = 0.0
+        count = 0
+        fresh = set(self._fresh(state))
+        for k, centre in enumerate(self._centres(state)):
+            members = [c for c in state.stored if c in fresh and state.assign[c] == k]
+            if members:
+                rows = [self._features(state, client) for client in members]
+                apart = distances(rows, [centre], self.distance)
+                total += float(apart.sum())
+                count += len(members)
+        return replace(state, spread_after=total / count) if count else state
+
+    def _keep(self, state: FesemState, reports: Reports) -> FesemState:
+        """The state with the reported models. They may be memory-mapped and are not copied."""
+        models = {client: report.vectors[MODEL] for client, report in reports}
+        rounds = {client: state.round for client, _ in reports}
+        samples = {client: report.examples for client, report in reports}
+        sketches: dict[ClientId, Vector] = {}
+        if self.features == "sketch" and reports:
+            rows = [model[slice(*state.span)] for model in models.values()]
+            projected = sketch(rows, SKETCH, state.seed)
+            for i, client in enumerate(models):
+                sketches[client] = projected[i].copy()
+        return replace(
+            state,
+            stored=merged(state.stored, models),
+            since=merged(state.since, rounds),
+            samples=merged(state.samples, samples),
+            sketches=merged(state.sketches, sketches),
+        )
+
+    def _nearest(self, state: FesemState, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:
+        """The nearest centre of each client and the distance to it."""
+        rows = [self._features(state, client) for client in clients]
+        return nearest(rows, self._centres(state), self.distance)
+
+    def _centres(self, state: FesemState) -> Sequence[Vector]:
+        """The features of the centres."""
+        if state.centre_sketches:
+            return state.centre_sketches
+        return [centre[slice(*state.span)] for centre in state.models]
+
+    def _features(self, state: FesemState, client: ClientId) -> Vector:
+        """The features of a client's latest model."""
+        if state.sketches:
+            return state.sketches[client]
+        return state.stored[client][slice(*state.span)]
+
+    def _fresh(self, state: FesemState) -> list[ClientId]:
+        """The clients whose latest model is not too old."""
+        if self.max_age is None:
+            return list(state.stored)
+        oldest = state.round - self.max_age
+        return [client for client in state.stored if state.since[client] >= oldest]
+
+    # -- the end of a run --------------------------------------------------------------------------
+
+    def _is_settled(self, before: FesemState, after: FesemState) -> bool:
+        """Did this E-step and the M-step after it meet the stop condition?"""
+        if self.stop == "objective":
+            change = abs(after.spread_after - before.spread_after)
+            return change <= self.stop_tolerance * before.spread_after
+        return all(after.assign[client] == cluster for client, cluster in before.assign.items())
 
     def stop_reason(self, state: FesemState) -> str:
         if self.stop == "never" or state.settled < self.stop_after:
@@ -226,8 +408,28 @@ class Fesem(HardClustered[FesemState]):
         share = f"{self.stop_tolerance:.3g}"
         return f"J changed by no more than {share} of itself in {state.settled} successive E-steps"
 
+    def notes(self, state: FesemState) -> dict[str, Any]:
+        if not state.models:
+            return {}
+        facts = super().notes(state)
+        facts["J"] = state.spread
+        facts["J_after_M"] = state.spread_after
+        facts["reseeded"] = state.reseeded
+        largest = max(sizes(state))
+        everybody = len(state.assign)
+        is_possible = 1 < self.n_clusters <= everybody / 2
+        if is_possible and everybody - largest < self.n_clusters:
+            facts["warning"] = (
+                f"{largest} of {everybody} agents share one of {self.n_clusters} clusters: "
+                "the clusters have collapsed. "
+                "Longer local training or a weaker pull (strategy.mu) tells the models apart"
+            )
+        return facts
+
+    # -- privacy -----------------------------------------------------------------------------------
+
     def private_routes(self) -> Routes:
-        wrong = {
+        leaks = {
             "m_step": self.m_step != "participants",
             "weighted_centers": self.weighted_centers,
             "prox": self.prox == "paper",
@@ -235,163 +437,37 @@ class Fesem(HardClustered[FesemState]):
             "max_age": self.max_age is not None,
             "stop": self.stop != "never",
         }
-        named = [name for name, found in wrong.items() if found]
+        named = [name for name, leaks_data in leaks.items() if leaks_data]
         if named:
             raise ValueError(
-                f"fesem's {' and '.join(named)} would use stored models or numbers of samples outside the account; set "
-                "m_step: participants, and leave weighted_centers, prox, features: sketch, max_age and stop at their defaults"
+                f"fesem's {' and '.join(named)} would use stored models or numbers of samples "
+                "outside the account; set m_step: participants, and leave weighted_centers, prox, "
+                "features: sketch, max_age and stop at their defaults"
             )
         return "chosen"
 
     def private_choices(self, state: FesemState, reports: Reports) -> Mapping[ClientId, int]:
-        """E for those who reported, each by its own model alone; an empty cluster is given nobody."""
+        """E-step of those who reported, each by its own model alone. Empty clusters stay empty."""
+        clients = [client for client, _ in reports]
         if (state.round + 1) % self.update_center_every:
-            return {client: state.assign[client] for client, _ in reports}
+            return {client: state.assign[client] for client in clients}
+        if not clients:
+            return {}
         span = slice(*state.span)
-        rows = [report.vectors["model"][span] for _, report in reports]
+        rows = [report.vectors[MODEL][span] for _, report in reports]
         centres = [centre[span] for centre in state.models]
-        labels, _ = nearest(rows, centres, self.distance) if rows else (np.empty(0, np.int64), None)
-        return dict(zip([client for client, _ in reports], labels.tolist(), strict=True))
+        labels, _ = nearest(rows, centres, self.distance)
+        return dict(zip(clients, labels.tolist(), strict=True))
 
     def private_fold(
         self, state: FesemState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
     ) -> FesemState:
-        """The stored models stay the noised ones of the warm-up, so that nothing else is ever used."""
-        return joined(replace(state, models=models, round=state.round + 1, asked=()), choices)
+        """Stored models stay those of the warm-up, with noise, so that nothing else is used."""
+        state = replace(state, models=models, round=state.round + 1, asked=())
+        return joined(state, choices)
 
     def check_local_privacy(self) -> None:
         """A report holds the trained model and nothing else."""
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
         return job.models[0]
-
-    def notes(self, state: FesemState) -> dict[str, Any]:
-        if not state.models:
-            return {}
-        facts = {
-            **super().notes(state),
-            "J": state.spread,
-            "J_after_M": state.spread_after,
-            "reseeded": state.reseeded,
-        }
-        largest, everybody = max(sizes(state)), len(state.assign)
-        if 1 < self.n_clusters <= everybody / 2 and everybody - largest < self.n_clusters:
-            facts["warning"] = (
-                f"{largest} of {everybody} agents share one of {self.n_clusters} clusters: the clusters have collapsed. "
-                "Longer local training or a weaker pull (strategy.mu) tells the models apart"
-            )
-        return facts
-
-    def _expect(self, state: FesemState) -> tuple[FesemState, tuple[ClientId, ...]]:
-        """E: every client goes to the nearest centre; an empty cluster gets the client that lies farthest out.
-
-        Returns those that were moved to empty clusters, too.
-        """
-        clients, fresh = tuple(state.stored), self._fresh(state)
-        labels = np.array([state.assign[client] for client in clients])
-        apart = np.full(len(clients), -math.inf)  # a stale model stays where it is
-        if fresh:
-            place = {client: i for i, client in enumerate(clients)}
-            at = [place[client] for client in fresh]
-            labels[at], apart[at] = self._nearest(state, fresh)
-        filled = refill(labels, apart, self.n_clusters)
-        moved = tuple(clients[i] for i in np.flatnonzero(filled != labels))
-        state = replace(
-            state,
-            assign=dict(zip(clients, filled.tolist(), strict=True)),
-            spread=float(np.mean(apart[np.isfinite(apart)])) if fresh else state.spread,
-            reseeded=len(moved),
-        )
-        return state, moved
-
-    def _maximise(
-        self, state: FesemState, clients: Collection[ClientId], average: Average
-    ) -> FesemState:
-        """M: each centre is the average of its members among `clients`; without any it stays."""
-        models, sketched = list(state.models), list(state.centre_sketches)
-        for k in range(self.n_clusters):
-            members = [client for client in clients if state.assign[client] == k]
-            if not members:
-                continue
-            weights = [
-                float(state.samples[client]) if self.weighted_centers else 1.0 for client in members
-            ]
-            if sum(weights) == 0:
-                continue
-            models[k] = average.mean(
-                [(state.stored[one], weight) for one, weight in zip(members, weights, strict=True)]
-            )
-            if sketched and average.rule != "mean":
-                sketched[k] = sketch([models[k][slice(*state.span)]], SKETCH, state.seed)[0]
-            elif sketched:  # a projection of the mean is the mean of the projections
-                sketched[k] = mean(
-                    [(state.sketches[one], w) for one, w in zip(members, weights, strict=True)]
-                )
-        return replace(state, models=tuple(models), centre_sketches=tuple(sketched))
-
-    def _measured(self, state: FesemState) -> FesemState:
-        """The state with J after the M-step: over the clients whose models the last E may use, to their own new centre."""
-        total, count = 0.0, 0
-        fresh = set(self._fresh(state))
-        for k, centre in enumerate(self._centres(state)):
-            members = [
-                client for client in state.stored if client in fresh and state.assign[client] == k
-            ]
-            if members:
-                rows = [self._features(state, client) for client in members]
-                total += float(distances(rows, [centre], self.distance).sum())
-                count += len(members)
-        return replace(state, spread_after=total / count) if count else state
-
-    def _rests(self, before: FesemState, after: FesemState) -> bool:
-        """Did this E-step, with the M-step behind it, change nothing that `stop` asks for?"""
-        if self.stop == "objective":
-            change = abs(after.spread_after - before.spread_after)
-            return change <= self.stop_tolerance * before.spread_after
-        return all(after.assign[client] == cluster for client, cluster in before.assign.items())
-
-    def _keep(self, state: FesemState, reports: Reports) -> FesemState:
-        """The reports' models as they are: these may be memory-mapped and are not copied."""
-        sketched: dict[ClientId, Vector] = {}
-        if self.features == "sketch" and reports:
-            rows = [report.vectors["model"][slice(*state.span)] for _, report in reports]
-            projected = sketch(rows, SKETCH, state.seed)
-            sketched = {client: projected[i].copy() for i, (client, _) in enumerate(reports)}
-        return replace(
-            state,
-            stored=_with(
-                state.stored, {client: report.vectors["model"] for client, report in reports}
-            ),
-            since=_with(state.since, {client: state.round for client, _ in reports}),
-            samples=_with(state.samples, {client: report.examples for client, report in reports}),
-            sketches=_with(state.sketches, sketched),
-        )
-
-    def _nearest(self, state: FesemState, clients: Sequence[ClientId]) -> tuple[Any, Any]:
-        rows = [self._features(state, client) for client in clients]
-        return nearest(rows, self._centres(state), self.distance)
-
-    def _centres(self, state: FesemState) -> Sequence[Vector]:
-        return state.centre_sketches or [centre[slice(*state.span)] for centre in state.models]
-
-    def _features(self, state: FesemState, client: ClientId) -> Vector:
-        return (
-            state.sketches[client] if state.sketches else state.stored[client][slice(*state.span)]
-        )
-
-    def _fresh(self, state: FesemState) -> list[ClientId]:
-        if self.max_age is None:
-            return list(state.stored)
-        return [
-            client for client in state.stored if state.round - state.since[client] <= self.max_age
-        ]
-
-    def _mu(self, state: FesemState, client: ClientId) -> float:
-        if self.prox == "constant":
-            return self.mu
-        average = sum(state.samples.values()) / len(state.samples)
-        return self.mu * average / max(state.samples[client], 1)
-
-
-def _with(before: Mapping[ClientId, Any], news: Mapping[ClientId, Any]) -> dict[ClientId, Any]:
-    return dict(sorted({**before, **news}.items()))
