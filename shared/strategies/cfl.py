@@ -1,16 +1,21 @@
-"""CFL, also FedCluster: FedAvg, until the members of a cluster pull in different directions; then split it in two.
+"""CFL, also FedCluster: FedAvg that splits a cluster in two once its members disagree.
 
-Sattler, Müller, Samek 2019, Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under
-Privacy Constraints, algorithms 1 to 3, with the exact bipartition; `linkage` complete is what its code does. The
-paper needs every member's update of the same round. With partial participation (our extension) the two norms are watched over those who report; where they call for a split, all members are asked to take
-part in the next round, and this round, judged by the same norms, is what splits. An update of an earlier
-round is never used. Who missed it walks down the tree as a newcomer does, from the split on.
+Paper. Sattler, Müller, Samek 2019, Clustered Federated Learning: Model-Agnostic Distributed
+Multi-Task Optimization under Privacy Constraints, algorithms 1 to 3, with the exact bipartition.
 
-The two thresholds grow with the model, the rate and the epochs, and no pair of them serves every fleet. So by default
-(`trigger: rotations`, ours) a cluster is split where the directions of its members' updates fall into clusters beyond chance
-(shared/numerics/choose_k.py), in three rounds in a row, along Ward's bipartition of these directions. `trigger: norms` is the paper's.
-
-`trigger: rounds` with gamma 0.13, linkage average and the last kernel is the variant of Long et al. 2023.
+Our deviations.
+- Participation. The paper needs the update of every member in the same round. With partial
+  participation the norms are computed over those who report. If they call for a split, all members
+  are asked to take part in the next round; that round, judged by the same norms, is what splits. An
+  update of an earlier round is never used. A member that misses the round walks down the tree as a
+  newcomer does, from the split on.
+- Trigger. The two thresholds grow with the model, the rate and the epochs, and no pair of them
+  serves every fleet. By default (`trigger: rotations`) a cluster is split if the directions of its
+  members' updates fall into clusters beyond chance (numerics/choose_k.py) in three rounds in a row,
+  along Ward's bipartition of these directions. `trigger: norms` is the paper's.
+- Linkage. `linkage: complete` is what the authors' code does.
+- `trigger: rounds` with gamma 0.13, linkage average and the last kernel is the variant of Long et
+  al. 2023.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ from covey.shared.numerics.clustering import (
 )
 from covey.shared.numerics.vectors import Vector, combine, cosine, mean
 from covey.shared.strategies.base import (
+    ENTRY,
+    MODEL,
     ClientId,
     ClientState,
     Job,
@@ -45,6 +52,7 @@ from covey.shared.strategies.base import (
     Reports,
     Setup,
     View,
+    trained_report,
 )
 from covey.shared.strategies.bases.hard import (
     Clustered,
@@ -58,34 +66,46 @@ from covey.shared.strategies.bases.hard import (
 )
 from covey.shared.strategies.bases.single import averaged
 
-IN_A_ROW = 3  # rounds: by chance 1 in 8000, where each is wrong once in 20
-SPLIT = "split"  # model key of the node that split s divided
+IN_A_ROW = 3  # rounds: 1 in 8000 by chance, where each is wrong once in 20
+SPLIT = "split"  # key of the model that was divided; the number of the split follows
+
+NEVER_SPLIT = {
+    "rotations": "the updates never fell into groups beyond chance",
+    "norms": "the norms never passed both eps_1 and eps_2 after the warm-up "
+    "(see norms in the record)",
+    "rounds": "no split was tried, or each was refused by gamma",
+}
 
 
 @dataclass(frozen=True)
 class CflState(Clustered):
-    """Besides the clusters: the splits in the order in which they were made. Split s divides cluster `divided[s]`, whose
-    model was `nodes[s]` (d,), into the part that keeps its number and moved along `stays[s]`, and cluster s + 1, which
-    moved along `goes[s]` (span,). `walks` is the split at which a client without a cluster stands (0, where not named).
-    `streak` counts the rounds in a row in which a cluster's updates fell into clusters beyond chance. `rounds` is how many the run has. `due` are the clusters whose members are all asked into the next round, `tried` the rounds folded up to a cluster's last
-    split or refused one, `peak` the largest mean norm so far, `norms` the last (mean, largest) of each cluster, `across` the cross similarity
-    of the halves of those that were tried in this round."""
+    """Besides the clusters, the tree of splits, in the order in which they were made.
 
-    span: tuple[int, int] = (0, 0)
-    parameters: int = 0
-    rounds: int = 0
-    everybody: bool = True
-    round: int = 0
-    divided: tuple[int, ...] = ()
-    nodes: tuple[Vector, ...] = ()
-    stays: tuple[Vector, ...] = ()
-    goes: tuple[Vector, ...] = ()
+    Split s divides cluster `divided[s]`. One part keeps the cluster's number, the other becomes
+    cluster s + 1.
+    """
+
+    span: tuple[int, int] = (0, 0)  # start and stop of the compared values in a model
+    parameters: int = 0  # P
+    rounds: int = 0  # rounds of the run
+    everybody: bool = True  # does every round invite all agents?
+    round: int = 0  # rounds that are complete
+
+    divided: tuple[int, ...] = ()  # of each split: the cluster
+    nodes: tuple[Vector, ...] = ()  # of each split: the model (d,) that was divided
+    stays: tuple[Vector, ...] = ()  # of each split: the direction (span,) of the part that stayed
+    goes: tuple[Vector, ...] = ()  # of each split: the direction (span,) of the other part
+    # the split at which a client without a cluster waits for its next step down; 0 if not named
     walks: dict[ClientId, int] = field(default_factory=dict)
-    due: tuple[int, ...] = ()
+
+    due: tuple[int, ...] = ()  # clusters whose members are all invited to the next round
+    # by cluster: rounds in a row in which the updates fell into clusters beyond chance
     streak: dict[str, int] = field(default_factory=dict)
-    tried: dict[str, int] = field(default_factory=dict)
-    peak: float = 0.0
+    tried: dict[str, int] = field(default_factory=dict)  # by cluster: round of the last attempt
+    peak: float = 0.0  # the largest norm of a mean update so far
+    # by cluster: norm of the mean update and of the largest single one, in the last round
     norms: dict[str, tuple[float, float]] = field(default_factory=dict)
+    # by cluster: similarity across the halves of those that were tried in the last round
     across: dict[str, float] = field(default_factory=dict)
 
 
@@ -100,73 +120,79 @@ class Cfl(ManyModels[CflState]):
     name: Literal["cfl"] = "cfl"
     trigger: Literal["rotations", "norms", "rounds"] = Field(
         "rotations",
-        description="when a split is tried: updates cluster beyond chance, three rounds in a row; small mean and large single "
-        "updates; or after so many rounds",
+        description="When a split is tried. rotations: the updates fall into clusters beyond "
+        "chance, three rounds in a row. norms: the mean update is small and a single one is large. "
+        "rounds: after `every` rounds.",
     )
     eps_mode: Literal["absolute", "relative"] = Field(
         "absolute",
-        description="relative: eps_1 and eps_2 are shares of the largest mean norm so far",
+        description="relative: eps_1 and eps_2 are shares of the largest mean norm so far.",
     )
     eps_1: float | None = Field(
-        None, ge=0, description="split below this norm of the mean update; null: 0.4, or 0.1"
+        None,
+        ge=0,
+        description="Split below this norm of the mean update; null: 0.4, or 0.1 if relative.",
     )
     eps_2: float | None = Field(
-        None, ge=0, description="split above this largest norm of one; null: 1.6, or 0.3"
+        None,
+        ge=0,
+        description="Split above this norm of the largest single update; null: 1.6, or 0.3 if "
+        "relative.",
     )
     every: int = Field(
-        30, ge=1, description="trigger rounds: rounds of FedAvg before a cluster is tried"
+        30, ge=1, description="The rounds of FedAvg before a cluster is tried (trigger: rounds)."
     )
     warmup: int = Field(
-        20, ge=0, description="rounds before the first split; 0 where rotations trigger it"
+        20, ge=0, description="The rounds before the first split; 0 with trigger: rotations."
     )
-    min_size: int = Field(
-        2, ge=1, description="only clusters with more members than this are split"
-    )
+    min_size: int = Field(2, ge=1, description="Only clusters with more members are split.")
     gamma: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="refuse a split unless sqrt((1 - cross similarity) / 2) is more",
+        description="Refuse a split unless sqrt((1 - cross similarity) / 2) is larger than this.",
     )
     linkage: Literal["ward", "single", "complete", "average"] = Field(
         "ward",
-        description="ward where rotations trigger the split, else single: the exact bipartition; complete is the authors' "
-        "code, average FeSEM's",
+        description="How a cluster is divided. ward is the default of trigger: rotations. single, "
+        "the exact bipartition of the paper, is that of the others. complete is the authors' code, "
+        "average is FeSEM's.",
     )
     features: Features = Field(
-        "full", description="the part of the updates whose directions are compared"
+        "full", description="The part of the updates whose directions are compared."
     )
     weights: Literal["samples", "uniform"] = Field(
-        "samples", description="of the clients in all means"
+        "samples", description="The weights of the clients in all means."
     )
     full_quorum: float = Field(
         0.5,
         ge=0,
         le=1,
-        description="share of a cluster's invited members that must report before it is split",
+        description="The share of a cluster's invited members that must report before it is split.",
     )
     retry: int = Field(
         10,
         ge=1,
-        description="partial participation: rounds between two attempts to split a cluster",
+        description="With partial participation, the rounds from one attempt to split a cluster to "
+        "the next.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _defaults_of_the_trigger(cls, data: Any) -> Any:
-        """The paper's thresholds are made for its warm-up and its bipartition; evidence needs no warm-up."""
+        """The paper's thresholds go with its warm-up and its bipartition.
+
+        Evidence beyond chance needs no warm-up.
+        """
         if not isinstance(data, Mapping):
             return data
-        paper = bool(
-            {"eps_mode", "eps_1", "eps_2"}
-            & {key for key, value in data.items() if value is not None}
-        )
-        trigger = data.get("trigger", "norms" if paper else "rotations")
-        usual = (
-            {"warmup": 0, "linkage": "ward"}
-            if trigger == "rotations"
-            else {"warmup": 20, "linkage": "single"}
-        )
+        thresholds = [data.get(key) for key in ("eps_mode", "eps_1", "eps_2")]
+        has_threshold = any(value is not None for value in thresholds)
+        trigger = data.get("trigger", "norms" if has_threshold else "rotations")
+        if trigger == "rotations":
+            usual: dict[str, Any] = {"warmup": 0, "linkage": "ward"}
+        else:
+            usual = {"warmup": 20, "linkage": "single"}
         return {**usual, **data, "trigger": trigger}
 
     def init(self, setup: Setup) -> CflState:
@@ -181,37 +207,37 @@ class Cfl(ManyModels[CflState]):
             everybody=setup.participation >= 1,
         )
 
-    # -- phases ----------------------------------------------------------------------------------------
+    # -- phases and orders -------------------------------------------------------------------------
 
     def plan(self, state: CflState, view: View) -> Phase:
-        carried = {"model": state.start.size}
+        vectors = {MODEL: state.start.size}
         newcomers = unassigned(state, view)
         if state.divided and newcomers:
-            return Phase("entry", newcomers, carried, ends_round=False, may_be_empty=True)
-        members = {client for client in view.present if state.assign.get(client) in state.due}
+            return Phase(ENTRY, newcomers, vectors, ends_round=False, may_be_empty=True)
+        invited_members = {c for c in view.present if state.assign.get(c) in state.due}
         if state.due and not state.divided:
-            members.update(newcomers)
-        return Phase(cohort=tuple(sorted(members)) if members else "sample", sizes=carried)
+            invited_members.update(newcomers)
+        if invited_members:
+            return Phase(cohort=tuple(sorted(invited_members)), sizes=vectors)
+        return Phase(sizes=vectors)
 
     def order(self, state: CflState, phase: Phase, client: ClientId) -> Order:
         if client in state.assign:
             return self.member_order(state, client)
         if not state.divided:
             return Order(models=("0",), cluster=0)
-        return Order(models=(f"{SPLIT}{state.walks.get(client, 0)}",))
+        split = state.walks.get(client, 0)
+        return Order(models=(f"{SPLIT}{split}",))
 
     def model(self, state: CflState, key: str) -> Vector:
-        return (
-            state.nodes[int(key.removeprefix(SPLIT))]
-            if key.startswith(SPLIT)
-            else super().model(state, key)
-        )
+        if key.startswith(SPLIT):
+            split = int(key.removeprefix(SPLIT))
+            return state.nodes[split]
+        return super().model(state, key)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        done = local.train(job.models[0])
-        return Report(
-            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), client_state
+        result = local.train(job.models[0])
+        return trained_report(result, local), client_state
 
     def fold(
         self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -220,59 +246,54 @@ class Cfl(ManyModels[CflState]):
             state = joined(state, {client: 0 for client, _ in reports})
         members = [(client, report) for client, report in reports if client in state.assign]
         walkers = [(client, report) for client, report in reports if client not in state.assign]
-        if phase.name == "entry":
-            in_vain = {*state.asked, *invited(phase)} - {client for client, _ in reports}
-            return replace(self._descend(state, walkers), asked=tuple(sorted(in_vain)))
-        state = self._round(self._descend(state, walkers), phase, members, average)
+        state = self._step_down(state, walkers)
+        if phase.name == ENTRY:
+            failed = set(state.asked)
+            failed.update(invited(phase))
+            failed.difference_update(client for client, _ in reports)
+            return replace(state, asked=tuple(sorted(failed)))
+        state = self._train_round(state, phase, members, average)
         return replace(state, asked=(), round=state.round + 1)
 
     def notes(self, state: CflState) -> dict[str, Any]:
-        norms = {
-            k: {"mean": mean_norm, "largest": largest}
-            for k, (mean_norm, largest) in state.norms.items()
-        }
-        return {
-            **super().notes(state),
-            "norms": norms,
-            **({"clustered_rounds": state.streak} if self.trigger == "rotations" else {}),
-            "cross_similarity": state.across,
-            "split": list(state.divided),
-            "full_round_next": list(state.due),
-            **self._never_split(state),
-        }
+        norms: dict[str, Any] = {}
+        for k, (of_mean, largest) in state.norms.items():
+            norms[k] = {"mean": of_mean, "largest": largest}
+        facts = super().notes(state)
+        facts["norms"] = norms
+        if self.trigger == "rotations":
+            facts["clustered_rounds"] = state.streak
+        facts["cross_similarity"] = state.across
+        facts["split"] = list(state.divided)
+        facts["full_round_next"] = list(state.due)
+        is_over = 0 < state.rounds <= state.round
+        if is_over and not state.divided and len(state.assign) >= 2:
+            why = NEVER_SPLIT[self.trigger]
+            facts["warning_clusters"] = f"no cluster was split, this run was FedAvg: {why}"
+        return facts
 
-    def _never_split(self, state: CflState) -> dict[str, str]:
-        """A warning after the last round, where there is one cluster still."""
-        if state.divided or len(state.assign) < 2 or not 0 < state.rounds <= state.round:
-            return {}
-        seen = {
-            "rotations": "the updates never fell into groups beyond chance",
-            "norms": "the norms never passed both eps_1 and eps_2 after the warm-up (see norms in the record)",
-            "rounds": "no split was tried, or each was refused by gamma",
-        }
-        return {
-            "warning_clusters": f"no cluster was split, this run was FedAvg: {seen[self.trigger]}"
-        }
+    # -- rounds ------------------------------------------------------------------------------------
 
-    # -- rounds and splits -----------------------------------------------------------------------------
-
-    def _round(self, state: CflState, phase: Phase, reports: Reports, average: Average) -> CflState:
-        before, asked_all = state, state.due
+    def _train_round(
+        self, state: CflState, phase: Phase, reports: Reports, average: Average
+    ) -> CflState:
+        """Each cluster after a round: averaged, or divided in two."""
+        before = state
         state = replace(state, due=(), norms={}, across={})
         for k in range(len(before.models)):
-            own = [
-                (client, report)
-                for client, report in reports
-                if before.assign[client] == k and report.examples > 0
-            ]
+            was_due = k in before.due
+            own: list[tuple[ClientId, Report]] = []
+            for client, report in reports:
+                if before.assign[client] == k and report.examples > 0:
+                    own.append((client, report))
             if own:
-                full = before.everybody or k in asked_all
-                state = self._cluster(state, k, own, phase, average, full=full)
-            elif k in asked_all:  # none of its members was there
+                full = before.everybody or was_due
+                state = self._train_cluster(state, k, own, phase, average, full=full)
+            elif was_due:  # none of its members was present: invite them again
                 state = replace(state, due=(*state.due, k))
         return state
 
-    def _cluster(
+    def _train_cluster(
         self,
         state: CflState,
         k: int,
@@ -282,149 +303,213 @@ class Cfl(ManyModels[CflState]):
         *,
         full: bool,
     ) -> CflState:
-        products = gram(
-            [report.vectors["model"][: state.parameters] for _, report in reports], state.models[k]
-        )
-        state = self._watched(state, k, reports, products)
+        """One cluster after a round.
+
+        Args:
+            state: the state so far.
+            k: the cluster.
+            reports: of its members; at least one.
+            phase: names those who were invited.
+            average: makes models of reports.
+            full: were all members of the cluster invited?
+        """
+        updates = [report.vectors[MODEL][: state.parameters] for _, report in reports]
+        products = gram(updates, state.models[k])  # <dW_i, dW_j>
+        state = self._with_norms(state, k, reports, products)
         if self.trigger == "rotations":
-            clustered = by_rotations(self._apart(state, k, reports, products)).clusters > 1
-            state = replace(
-                state,
-                streak={**state.streak, str(k): (state.streak.get(str(k), 0) + 1) * clustered},
-            )
-        wanted = self._wants_split(state, k, full=full)
-        nowhere = None if state.divided else 0  # before the first split everybody is in cluster 0
-        members = [client for client in invited(phase) if state.assign.get(client, nowhere) == k]
-        enough = full and len(reports) >= max(self.full_quorum * len(members), 2)
-        if wanted and enough:
-            labels, cross = self._halves(state, k, reports, products)
-            state = replace(state, across={**state.across, str(k): cross})
-            if math.sqrt(max((1 - cross) / 2, 0.0)) > self.gamma or self.gamma == 0:
+            state = self._with_evidence(state, k, reports, products)
+        is_called_for = self._calls_for_split(state, k, full=full)
+        if is_called_for and full and self._has_quorum(state, k, reports, phase):
+            labels, similarity = self._bipartition(state, k, reports, products)
+            state = replace(state, across={**state.across, str(k): similarity})
+            gap = math.sqrt(max((1 - similarity) / 2, 0.0))
+            if gap > self.gamma or self.gamma == 0:
                 return self._split(state, k, reports, labels, average)
-        uniform = self.weights == "uniform"
-        model = averaged(reports, otherwise=state.models[k], uniform=uniform, average=average)
+        model = self._average(reports, state.models[k], average)
         state = replace(state, models=_put(state.models, k, model))
-        if (
-            full and not state.everybody
-        ):  # refused: the next attempt costs another round of all members
+        if full and not state.everybody:
+            # refused: another attempt costs another round of all members
             return replace(state, tried={**state.tried, str(k): state.round + 1})
-        return replace(state, due=(*state.due, k)) if wanted and not full else state
+        if is_called_for and not full:
+            return replace(state, due=(*state.due, k))
+        return state
 
-    def _watched(self, state: CflState, k: int, reports: Reports, products: Matrix) -> CflState:
-        """The norms of the mean and of the largest update of a cluster."""
-        share = np.array(
-            [1.0 if self.weights == "uniform" else float(r.examples) for _, r in reports]
-        )
-        share = share / share.sum()
-        of_mean = math.sqrt(max(float(share @ products @ share), 0.0))
-        norms = (of_mean, math.sqrt(float(products.diagonal().max())))
-        return replace(state, norms={**state.norms, str(k): norms}, peak=max(state.peak, of_mean))
+    def _average(self, reports: Reports, otherwise: Vector, average: Average) -> Vector:
+        uniform = self.weights == "uniform"
+        return averaged(reports, otherwise=otherwise, uniform=uniform, average=average)
 
-    def _wants_split(self, state: CflState, k: int, *, full: bool) -> bool:
-        since = state.round + 1 - state.tried.get(str(k), 0)
+    def _with_norms(self, state: CflState, k: int, reports: Reports, products: Matrix) -> CflState:
+        """The state with ||mean of dW_i|| and max ||dW_i|| of a cluster."""
+        if self.weights == "uniform":
+            weights = np.ones(len(reports))
+        else:
+            weights = np.array([float(report.examples) for _, report in reports])
+        shares = weights / weights.sum()
+        of_mean = math.sqrt(max(float(shares @ products @ shares), 0.0))
+        largest = math.sqrt(float(products.diagonal().max()))
+        norms = {**state.norms, str(k): (of_mean, largest)}
+        return replace(state, norms=norms, peak=max(state.peak, of_mean))
+
+    def _with_evidence(
+        self, state: CflState, k: int, reports: Reports, products: Matrix
+    ) -> CflState:
+        """The state with the rounds in a row in which the updates fell into clusters."""
+        apart = self._distances(state, k, reports, products)
+        is_clustered = by_rotations(apart).clusters > 1
+        streak = 0
+        if is_clustered:
+            streak = state.streak.get(str(k), 0) + 1
+        return replace(state, streak={**state.streak, str(k): streak})
+
+    # -- splits ------------------------------------------------------------------------------------
+
+    def _calls_for_split(self, state: CflState, k: int, *, full: bool) -> bool:
+        """Does the trigger call for a split of cluster k?"""
         if state.round < self.warmup or sizes(state)[k] <= self.min_size:
             return False
-        if self.trigger == "rotations":
-            return state.streak[str(k)] >= IN_A_ROW
-        if self.trigger == "rounds":
-            return since > self.every - (not full)  # the round of all members comes on top
-        relative = self.eps_mode == "relative"
-        unit = state.peak if relative else 1.0
-        eps_1 = (0.1 if relative else 0.4) if self.eps_1 is None else self.eps_1
-        eps_2 = (0.3 if relative else 1.6) if self.eps_2 is None else self.eps_2
-        of_mean, largest = state.norms[str(k)]
-        rested = full or str(k) not in state.tried or since > self.retry
-        return rested and of_mean < eps_1 * unit and largest > eps_2 * unit
+        since_attempt = state.round + 1 - state.tried.get(str(k), 0)
+        match self.trigger:
+            case "rotations":
+                return state.streak[str(k)] >= IN_A_ROW
+            case "rounds":
+                # with partial participation the round of all members follows
+                due_after = self.every if full else self.every - 1
+                return since_attempt > due_after
+            case "norms":
+                may_try = full or str(k) not in state.tried or since_attempt > self.retry
+                return may_try and self._passes_thresholds(state, k)
 
-    def _halves(
+    def _passes_thresholds(self, state: CflState, k: int) -> bool:
+        """||mean of dW_i|| < eps_1 and max ||dW_i|| > eps_2."""
+        if self.eps_mode == "relative":
+            unit = state.peak
+            eps_1 = 0.1
+            eps_2 = 0.3
+        else:
+            unit = 1.0
+            eps_1 = 0.4
+            eps_2 = 1.6
+        if self.eps_1 is not None:
+            eps_1 = self.eps_1
+        if self.eps_2 is not None:
+            eps_2 = self.eps_2
+        of_mean, largest = state.norms[str(k)]
+        return of_mean < eps_1 * unit and largest > eps_2 * unit
+
+    def _has_quorum(self, state: CflState, k: int, reports: Reports, phase: Phase) -> bool:
+        """Did enough of the cluster's invited members report? At least two must."""
+        unknown = None if state.divided else 0  # before the first split everybody is in cluster 0
+        members = [client for client in invited(phase) if state.assign.get(client, unknown) == k]
+        return len(reports) >= max(self.full_quorum * len(members), 2)
+
+    def _bipartition(
         self, state: CflState, k: int, reports: Reports, products: Matrix
     ) -> tuple[Labels, float]:
-        """Labels 0 and 1 of the reporters, and the largest similarity across."""
+        """Labels 0 and 1 of the reporters (n,), and the largest similarity across."""
         similarity = self._similarity(state, k, reports, products)
         if self.linkage == "single":
             return bipartition_min_cross(similarity)
-        labels = agglomerative(
-            self._apart(state, k, reports, products), self.linkage, n_clusters=2
-        ).labels
+        apart = self._distances(state, k, reports, products)
+        labels = agglomerative(apart, self.linkage, n_clusters=2).labels
         return labels, across(similarity, labels)
 
     def _similarity(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
-        """Cosines (n, n) of the reporters' updates."""
+        """alpha_ij (n, n): the cosines of the reporters' updates."""
         if self.features != "full":
             span = slice(*state.span)
-            products = gram(
-                [report.vectors["model"][span] for _, report in reports], state.models[k][span]
-            )
+            updates = [report.vectors[MODEL][span] for _, report in reports]
+            products = gram(updates, state.models[k][span])
         norms = np.sqrt(products.diagonal())
         similarity: Matrix = products / (np.outer(norms, norms) + 1e-12)
         return similarity
 
-    def _apart(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
-        """Distances (n, n) of the updates' directions: 1 - cosine, or, for Ward, between their ends on the unit sphere."""
+    def _distances(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
+        """Distances (n, n) between the directions of the updates.
+
+        1 - cosine; for Ward the distance of two points on the unit sphere, which is Euclidean.
+        """
         similarity = self._similarity(state, k, reports, products)
-        apart = np.maximum(1 - (similarity + similarity.T) / 2, 0.0)
+        symmetric = (similarity + similarity.T) / 2
+        apart = np.maximum(1 - symmetric, 0.0)
         np.fill_diagonal(apart, 0.0)
-        return np.sqrt(2 * apart) if self.linkage == "ward" else apart
+        if self.linkage == "ward":
+            return np.sqrt(2 * apart)
+        return apart
 
     def _split(
         self, state: CflState, k: int, reports: Reports, labels: Labels, average: Average
     ) -> CflState:
-        """The children part ways in this very round; members who did not report have to walk from here."""
-        new, node, number = len(state.models), state.models[k], len(state.divided)
-        halves = [
-            [pair for pair, label in zip(reports, labels, strict=True) if label == half]
-            for half in (0, 1)
-        ]
-        uniform = self.weights == "uniform"
-        kept, gone = (
-            averaged(half, otherwise=node, uniform=uniform, average=average) for half in halves
-        )
-        stays, goes = (self._direction(state, node, half) for half in halves)
-        placed = {
-            client: cluster
-            for half, cluster in zip(halves, (k, new), strict=True)
-            for client, _ in half
-        }
-        away = {
-            client: number
-            for client, cluster in state.assign.items()
-            if cluster == k and client not in placed
-        }
-        rest = {client: cluster for client, cluster in state.assign.items() if client not in away}
+        """Divide cluster k: each half's average is a model of its own from this round on.
+
+        A member that did not report is in no half: it walks down from this split later.
+        """
+        divided_model = state.models[k]
+        new = len(state.models)
+        split = len(state.divided)
+        staying = [pair for pair, label in zip(reports, labels, strict=True) if label == 0]
+        going = [pair for pair, label in zip(reports, labels, strict=True) if label == 1]
+
+        cluster_of = {client: k for client, _ in staying}
+        cluster_of.update((client, new) for client, _ in going)
+        assign: dict[ClientId, int] = {}
+        walks = dict(state.walks)
+        for client, cluster in state.assign.items():
+            if client in cluster_of:
+                assign[client] = cluster_of[client]
+            elif cluster == k:
+                walks[client] = split
+            else:
+                assign[client] = cluster
+
+        staying_model = self._average(staying, divided_model, average)
+        going_model = self._average(going, divided_model, average)
+        direction_of_staying = self._direction(state, divided_model, staying)
+        direction_of_going = self._direction(state, divided_model, going)
+        tried = {**state.tried, str(k): state.round + 1, str(new): state.round + 1}
         return replace(
-            joined(replace(state, assign=rest), placed),
-            models=(*_put(state.models, k, kept), gone),
+            state,
+            assign=dict(sorted(assign.items())),
+            models=(*_put(state.models, k, staying_model), going_model),
             divided=(*state.divided, k),
-            nodes=(*state.nodes, node),
-            stays=(*state.stays, stays),
-            goes=(*state.goes, goes),
-            walks=dict(sorted({**state.walks, **away}.items())),
+            nodes=(*state.nodes, divided_model),
+            stays=(*state.stays, direction_of_staying),
+            goes=(*state.goes, direction_of_going),
+            walks=dict(sorted(walks.items())),
             streak={**state.streak, str(k): 0},
-            tried={**state.tried, str(k): state.round + 1, str(new): state.round + 1},
+            tried=tried,
         )
 
     def _direction(self, state: CflState, node: Vector, reports: Reports) -> Vector:
+        """The mean update (span,) of some reports, without weights."""
         span = slice(*state.span)
-        middle = mean([(report.vectors["model"][span], 1.0) for _, report in reports])
-        return combine([(middle, 1.0), (node[span], -1.0)])
+        models = [(report.vectors[MODEL][span], 1.0) for _, report in reports]
+        return combine([(mean(models), 1.0), (node[span], -1.0)])
 
-    # -- newcomers -------------------------------------------------------------------------------------
+    # -- newcomers ---------------------------------------------------------------------------------
 
-    def _descend(self, state: CflState, reports: Reports) -> CflState:
-        """One step down the tree for each: towards the child that moved more like it, ties to the older."""
-        walks, arrived = dict(state.walks), {}
+    def _step_down(self, state: CflState, reports: Reports) -> CflState:
+        """One step down the tree for each walker: to the part that moved more like it.
+
+        Ties go to the part that kept the number.
+        """
+        walks = dict(state.walks)
+        arrived: dict[ClientId, int] = {}
         for client, report in reports:
-            at = walks.pop(client, 0)
-            moved = self._direction(state, state.nodes[at], [(client, report)])
-            older = cosine(moved, state.stays[at]) >= cosine(moved, state.goes[at])
-            cluster = state.divided[at] if older else at + 1
-            below = [s for s in range(at + 1, len(state.divided)) if state.divided[s] == cluster]
+            split = walks.pop(client, 0)
+            moved = self._direction(state, state.nodes[split], [(client, report)])
+            like_staying = cosine(moved, state.stays[split])
+            like_going = cosine(moved, state.goes[split])
+            cluster = state.divided[split] if like_staying >= like_going else split + 1
+            later_splits = range(split + 1, len(state.divided))
+            below = [later for later in later_splits if state.divided[later] == cluster]
             if below:
                 walks[client] = below[0]
             else:
                 arrived[client] = cluster
-        return joined(replace(state, walks=dict(sorted(walks.items()))), arrived)
+        state = replace(state, walks=dict(sorted(walks.items())))
+        return joined(state, arrived)
 
 
 def _put(models: tuple[Vector, ...], k: int, model: Vector) -> tuple[Vector, ...]:
+    """The models with another one in place k."""
     return (*models[:k], model, *models[k + 1 :])
