@@ -387,6 +387,24 @@ def audit(
 
 
 @app.command()
+def story(
+    agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="a run's folder")],
+    as_json: Json = False,
+) -> None:
+    """Print what happened to one agent in a run, in order: invitations, reports, refusals, quarantine."""
+    from covey.coordinator.commands.story import story_of
+    from covey.coordinator.report import display
+
+    found = story_of(agent, folder)
+    if as_json:
+        display.json_line(found.to_json())
+        return
+    for sentence in found.sentences:
+        _print(f"{sentence.time}  {sentence.text}")
+
+
+@app.command()
 @with_connection(LOCAL_BROKER)
 def release(
     agent: Annotated[str, typer.Argument(help="the agent's id, as `coordinator status` shows it")],

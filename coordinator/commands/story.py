@@ -1,0 +1,153 @@
+"""What `coordinator story` reads: what happened to one agent, from the audit log in a run's folder.
+
+The log has what the coordinator did and decided: invitations, reports, refusals, folds. It does not have who was online
+when; `coordinator status` shows who is online now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.run.audit_trail import FILE
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.strategies.base import ClientId
+
+SHOWN_AGENTS = 5  # named in the message about an agent that the log does not mention
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One thing that happened to the agent."""
+
+    time: str  # ISO 8601, UTC, as the audit log has it
+    text: str
+
+
+@dataclass(frozen=True)
+class AgentStory:
+    """What happened to one agent in one run, in order."""
+
+    agent: ClientId
+    run: str
+    sentences: tuple[Sentence, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The story as `coordinator story --json` prints it."""
+        lines = [vars(sentence) for sentence in self.sentences]
+        return {"agent": self.agent, "run": self.run, "story": lines}
+
+
+def story_of(agent: ClientId, folder: Path) -> AgentStory:
+    """The story of an agent.
+
+    Raises UserError where the folder has no audit log, where a line of it cannot be read, and for an agent that it does
+    not mention.
+    """
+    run = ""
+    invited: dict[int, set[ClientId]] = {}  # by step
+    mentioned: set[ClientId] = set()
+    sentences: list[Sentence] = []
+    for record in _records(folder / FILE):
+        event = record["event"]
+        fields: Fields = record["fields"]
+        if event == "begin":
+            run = str(fields.get("owner", ""))
+        if event == "order":
+            invited.setdefault(fields["step"], set()).update(fields["cohort"])
+            mentioned.update(fields["cohort"])
+        elif "agent" in fields:
+            mentioned.add(fields["agent"])
+        cohort = invited.get(fields.get("step", 0), set())
+        text = _sentence(agent, event, fields, invited=agent in cohort)
+        if text:
+            sentences.append(Sentence(record["time"], text))
+    if agent not in mentioned:
+        raise UserError(f"{folder}: the audit log does not mention {agent}; {_others(mentioned)}")
+    return AgentStory(agent, run, tuple(sentences))
+
+
+def _sentence(agent: ClientId, event: str, fields: Fields, *, invited: bool) -> str:
+    """What a line of the log means for the agent; empty where it is about others."""
+    if event.startswith("more_"):
+        count = fields["agents"].get(agent, 0)
+        kind = event.removeprefix("more_")
+        return f"{count} more of these were only counted: {kind}." if count else ""
+    match event:
+        case "order" if agent in fields["cohort"]:
+            # people count rounds from one
+            number = fields["round"] + 1
+            return f"Invited to round {number}: step {fields['step']}, {fields['phase']}."
+        case "fold" if agent in fields["reporters"]:
+            return f"Step {fields['step']} was folded with its report."
+        case "fold" if agent in fields["missing"]:
+            return f"Step {fields['step']} was folded without its report."
+        case "void" if invited:
+            return f"Step {fields['step']} came to nothing: {fields['why']}"
+        case "start":
+            return "The run started."
+        case "resume":
+            return f"The coordinator was restarted in step {fields['step']}."
+        case "stop":
+            return "The operator stopped the coordinator."
+        case "finish" if fields["why"]:
+            return f"The run was given up: {fields['why']}"
+        case "finish":
+            return "The run was finished."
+    if fields.get("agent") == agent:
+        return _about(event, fields)
+    return ""
+
+
+def _about(event: str, fields: Fields) -> str:
+    """A line that names the agent."""
+    match event:
+        case "accept":
+            return f"Its report of step {fields['step']} was accepted."
+        case "failed":
+            return f"It could not do its work: {fields['why']}"
+        case "ignored":
+            return f"A report was ignored: {fields['why']}"
+        case "refuse":
+            return f"A message was refused: {fields['why']}"
+        case "set_aside":
+            return f"Its report was set aside at the fold: {fields['why']}"
+        case "quarantine":
+            steps = fields["refused"]
+            return f"Quarantined after refused reports in {steps} steps: {fields['why']}"
+        case "release":
+            return "Released from quarantine."
+    return ""
+
+
+def _records(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no audit log is here; is this a run's folder?") from None
+    for number, line in enumerate(lines, 1):
+        if not line.endswith(b"\n"):
+            return  # a power cut left half a line
+        try:
+            record = json_text.loads(line)
+            yield {name: record[name] for name in ("event", "fields", "time")}
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{path}, line {number}: cannot be read ({error}); check the log with "
+                f"`coordinator audit {path.parent}`"
+            ) from None
+
+
+def _others(mentioned: set[ClientId]) -> str:
+    """Which agents the log does mention."""
+    if not mentioned:
+        return "nobody has been invited yet"
+    names = sorted(mentioned)
+    shown = ", ".join(names[:SHOWN_AGENTS])
+    more = len(names) - SHOWN_AGENTS
+    return f"it mentions {shown} and {more} more" if more > 0 else f"it mentions {shown}"
