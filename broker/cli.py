@@ -1,4 +1,4 @@
-"""The `broker` command: run a broker here, examine one anywhere."""
+"""The `broker` command: runs a broker on this machine, manages its users, examines any broker."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import ipaddress
-import signal
 import sys
 import tempfile
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -23,10 +22,10 @@ from covey.broker.access.acl import ANY
 from covey.broker.access.members import Entry
 from covey.broker.doctor import Doctor, Finding
 from covey.broker.folder import AUTHORITY_DAYS, DEFAULT_FEDERATION, SERVER_DAYS, BrokerFolder
-from covey.broker.limits import DEFAULT_AGENTS, Limits
-from covey.broker.programs.embedded import EmbeddedBroker, until_closed
-from covey.broker.programs.mosquitto import Mosquitto
+from covey.broker.limits import DEFAULT_AGENTS, MIB, Limits
+from covey.broker.programs.embedded import EmbeddedBroker
 from covey.broker.programs.options import Options
+from covey.broker.programs.run import run
 from covey.broker.programs.start import available_broker
 from covey.shared import json_text
 from covey.shared.cli import Connection, Json, program, with_connection
@@ -39,12 +38,11 @@ from covey.shared.terminal import Terminal
 from covey.shared.wire.messages import EXPELLED, ROTATED
 from covey.shared.wire.topics import is_name
 
-app = program("broker", "The broker in the middle of a Covey federation.")
+app = program("broker", "Run and secure the MQTT broker of a Covey federation.")
 HOME = Path("broker-home")
 HomeFolder = Annotated[Path, typer.Option("--home", help="the broker's folder")]
-Names = Annotated[list[str], typer.Argument(help="the users' names; an agent's id")]
+Names = Annotated[list[str], typer.Argument(help="names of the users; for an agent, its id")]
 EnrolledRole = Literal["agent", "coordinator", "observer"]
-RELOAD_S = 1.0
 COLOURS = {"ok": "green", "missing": "red", "note": "yellow"}
 
 
@@ -62,75 +60,79 @@ def up(
         typer.Option(
             min=0,
             max=65535,
-            help="0: any free port  [default: 1883, or the home's]",
+            help="0: any free port  [default: 1883; with --home its own]",
             show_default=False,
         ),
     ] = None,
     home: Annotated[
         Path | None,
-        typer.Option(help="a folder of `broker init`: certificate, users, retained messages"),
+        typer.Option(help="folder made by `broker init`: certificate, users, retained messages"),
     ] = None,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="the pure Python broker, even beside mosquitto")
+        bool,
+        typer.Option(
+            "--embedded", help="use the pure Python broker even if mosquitto is installed"
+        ),
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="folder that keeps retained messages over restarts")
+        Path | None, typer.Option(help="keep retained messages over restarts in this folder")
     ] = None,
     log: Annotated[Path | None, typer.Option(help="log file")] = None,
     user: Annotated[
-        str | None, typer.Option(help="with --password: the one user who may connect")
+        str | None, typer.Option(help="the only user who may connect; requires --password")
     ] = None,
     password: Annotated[
-        str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="with --user")
+        str | None, typer.Option(envvar="COVEY_BROKER_PASSWORD", help="password of --user")
     ] = None,
     fleet_password: Annotated[
         str | None,
         typer.Option(
             envvar="COVEY_FLEET_PASSWORD",
-            help="with --user: of a second user, fleet, who may do what agents may",
+            help="with --user: password of a second user, fleet, who has the rights of agents",
         ),
     ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(
-            help="users as mosquitto_passwd writes them: coordinator, and one per agent id"
+            help="password file of mosquitto_passwd; users are coordinator and the agents' ids"
         ),
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="PEM certificate of this broker: listen with TLS")
+        Path | None, typer.Option(help="listen with TLS; PEM certificate of the broker")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="its private key")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="private key of --tls-cert")] = None,
     tls_ca: Annotated[
         Path | None,
         typer.Option(
-            help="clients must show a certificate of this authority; the name in it (CN) is the user"
+            help="require client certificates of this authority; the name in them (CN) is the user"
         ),
     ] = None,
     agents: Annotated[
-        int, typer.Option(help="how many agents to expect: connections and queues follow")
+        int,
+        typer.Option(help="number of agents to expect; sets the limits of connections and queues"),
     ] = DEFAULT_AGENTS,
     max_packet: Annotated[
         int | None,
         typer.Option(
-            help="bytes of the longest packet; at least wire.part_bytes of the scenario and 4096  [default: 540672]",
+            help="longest packet in bytes; at least wire.part_bytes of the scenario plus 4096  [default: 540672]",
             show_default=False,
         ),
     ] = None,
     memory: Annotated[
         int | None,
         typer.Option(
-            help="MiB that the broker may take  [default: half of the machine's]",
+            help="memory of the broker in MiB  [default: half of the machine's]",
             show_default=False,
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="say where it listens as one line of JSON")
+        bool, typer.Option("--json", help="print the address as one line of JSON")
     ] = False,
     until_stdin_closes: Annotated[
-        bool, typer.Option(help="also stop when standard input ends")
+        bool, typer.Option(help="stop at the end of standard input, too")
     ] = False,
 ) -> None:
-    """Run a broker until Ctrl-C: Mosquitto where it is installed, else the embedded one."""
+    """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""
     with _single_user(user, password, password_file, fleet_password) as (users, members):
         kind = EmbeddedBroker if embedded else available_broker(_say)
         options = Options(
@@ -143,114 +145,51 @@ def up(
             tls_cert=tls_cert,
             tls_key=tls_key,
             tls_ca=tls_ca,
-            limits=Limits(agents, max_packet, None if memory is None else memory << 20),
+            limits=Limits(agents, max_packet, None if memory is None else memory * MIB),
         )
         if home is not None:
             if users or tls_cert or tls_ca:
                 raise UserError(
-                    "--home has users and certificates of its own: leave the others out"
+                    "--home contains users and certificates; omit the options for users and TLS"
                 )
-            options = BrokerFolder(home).options(
+            folder = BrokerFolder(home)
+            options = folder.options(
                 options, host=host, port=port, keeps_retained=kind.keeps_retained
             )
-            for warning in BrokerFolder(home).warnings():
+            for warning in folder.warnings():
                 _say(warning)
         if data and not kind.keeps_retained:
             raise UserError(
-                "the embedded broker keeps nothing on disk: leave --data out, or install mosquitto"
+                "the embedded broker keeps nothing on disk: omit --data, or install mosquitto"
             )
         for warning in warnings(options):
             _say(warning)
-        died = asyncio.run(
-            _run(kind(options), as_json=as_json, until_stdin_closes=until_stdin_closes)
-        )
-        if died is not None:
-            _say(died)
+        running = run(kind(options), _say, as_json=as_json, until_stdin_closes=until_stdin_closes)
+        problem = asyncio.run(running)
+        if problem:
+            _say(problem)
             raise typer.Exit(1)
-
-
-async def _run(
-    broker: Mosquitto | EmbeddedBroker, *, as_json: bool, until_stdin_closes: bool
-) -> str | None:
-    """Run until told to stop (None), or until the broker ends by itself (how, in words)."""
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    files = [
-        path
-        for path in (broker.options.passwords, broker.options.members, broker.options.tls_cert)
-        if path
-    ]
-    known = _changed(files)  # before it reads them
-    async with broker:
-        if as_json:
-            print(
-                json_text.dumps({"url": str(broker.url), "broker": broker.name, "pid": broker.pid}),
-                flush=True,
-            )
-        else:
-            print(f"{broker.name} listens at {broker.url} (Ctrl-C stops it)", flush=True)
-        ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
-        if until_stdin_closes:
-            ends.append(until_closed(sys.stdin))
-        if files:
-            ends.append(_reloads(broker, files, known))
-        died = asyncio.create_task(broker.wait())
-        tasks = [died, *(asyncio.create_task(end) for end in ends)]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        if not died.done() or died.cancelled():
-            return None
-        return "\n".join(
-            filter(
-                None,
-                [
-                    f"{broker.name} ended by itself with exit code {died.result()}",
-                    broker.log_tail(),
-                ],
-            )
-        )
-
-
-async def _reloads(
-    broker: Mosquitto | EmbeddedBroker, files: Sequence[Path], known: list[int]
-) -> None:
-    """Until cancelled: have the broker read users, roles and certificate again when one of the files has changed."""
-    while True:
-        await asyncio.sleep(RELOAD_S)
-        if (now := _changed(files)) != known:
-            known = now
-            try:
-                broker.reload()
-            except UserError as error:
-                _say(f"users stay as they were: {error}")
-
-
-def _changed(files: Sequence[Path]) -> list[int]:
-    """When each file was last written, in nanoseconds."""
-    return [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
 
 
 @app.command()
 def init(
     host: Annotated[
         list[str],
-        typer.Option(help="how devices reach this machine, a name or an address; repeatable"),
+        typer.Option(help="name or address of this machine as devices use it; repeatable"),
     ],
     home: HomeFolder = HOME,
     port: Annotated[int, typer.Option(min=1, max=65535)] = PORTS["mqtts"],
     days: Annotated[
-        int, typer.Option(min=1, help="how long the broker's certificate is good for")
+        int, typer.Option(min=1, help="days for which the broker's certificate is valid")
     ] = SERVER_DAYS,
     ca_days: Annotated[
-        int, typer.Option(min=1, help="how long the authority is good for")
+        int, typer.Option(min=1, help="days for which the certificate authority is valid")
     ] = AUTHORITY_DAYS,
 ) -> None:
-    """Make a folder for a broker with TLS, passwords and access rules: certificates, and the coordinator's credentials."""
+    """Create the folder of a broker with TLS, passwords and access rules, and the coordinator's credentials."""
     made = BrokerFolder.create(home, host, port, days, ca_days)
     print(
-        f"{home}: `broker up --home {home}` runs it, `broker enroll NAME --home {home}` lets an agent in"
+        f"created {home}; run `broker up --home {home}`, add an agent with `broker enroll NAME --home {home}`"
     )
     print(f"the coordinator's credentials: {made.file(COORDINATOR)}")
 
@@ -261,52 +200,53 @@ def enroll(
     home: HomeFolder = HOME,
     role: Annotated[
         EnrolledRole,
-        typer.Option(help="observer: may read statuses, roster and metrics, and write nothing"),
+        typer.Option(help="observer: read statuses, roster and metrics, write nothing"),
     ] = "agent",
     federation: Annotated[
-        str, typer.Option(help=f"the federation that they may take part in, or {ANY} for any")
+        str, typer.Option(help=f"the federation of the users; {ANY} for any")
     ] = DEFAULT_FEDERATION,
 ) -> None:
-    """Let users in: one file each, with all that `--credentials` needs. A broker that runs takes them in."""
+    """Add users and write a file for the --credentials of each. A running broker accepts them at once."""
     for file in BrokerFolder(home).enroll_all(names, role, federation):
         print(file)
 
 
 @app.command()
 def expel(names: Names, home: HomeFolder = HOME) -> None:
-    """Revoke credentials. A broker that runs ends their connections, and the coordinator hears that they are gone."""
+    """Revoke agents' credentials. A running broker ends their connections and informs the coordinator."""
     own = BrokerFolder(home)
     gone = own.expel_all(names)
-    _say_gone(own, gone, EXPELLED)
+    _publish_offline(own, gone, EXPELLED)
 
 
 @app.command()
 def rotate(names: Names, home: HomeFolder = HOME) -> None:
-    """Replace credentials, also the coordinator's: a new password in a new file; the old file is void at once."""
+    """Replace credentials, also the coordinator's: a new password in a new file. The old file stops working at once."""
     own = BrokerFolder(home)
     known = own.entries()
     for name in names:
         print(own.rotate(name))
-    _say_gone(own, {name: known[name] for name in names}, ROTATED)
+    _publish_offline(own, {name: known[name] for name in names}, ROTATED)
 
 
 @app.command()
 def renew(
     home: HomeFolder = HOME,
     days: Annotated[
-        int, typer.Option(min=1, help="how long the new certificate is good for")
+        int, typer.Option(min=1, help="days for which the new certificate is valid")
     ] = SERVER_DAYS,
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="names and addresses in it; repeatable  [default: as before]", show_default=False
+            help="name or address in the certificate; repeatable  [default: as before]",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """A new certificate for the broker from the same authority: every device's credentials stay good."""
+    """Replace the broker's certificate by the same authority. The devices' credentials stay valid."""
     until = BrokerFolder(home).renew(days, host or [])
     print(
-        f"{home / 'server.pem'} is good until {until:%Y-%m-%d}; a broker that runs shows it to new connections"
+        f"{home / 'server.pem'} is valid until {until:%Y-%m-%d}; a running broker uses it for new connections"
     )
 
 
@@ -315,7 +255,7 @@ def list_users(
     home: HomeFolder = HOME,
     as_json: Json = False,
 ) -> None:
-    """List the users with role, federation and the age of their credentials, and when the certificates expire."""
+    """List users with role, federation and age of their credentials, and the certificates' expiry dates."""
     own = BrokerFolder(home)
     entries, certificates = own.entries(), own.certificates()
     if as_json:
@@ -332,17 +272,20 @@ def list_users(
         )
     Terminal().print(table)
     for name, until in certificates.items():
-        print(f"{name} is good until {until}")
+        print(f"{name} is valid until {until}")
 
 
-def _say_gone(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:
-    """Publish that agents are offline; a line where that could not be done."""
-    agents = {name: entry.federation for name, entry in users.items() if entry.role == "agent"}
+def _publish_offline(home: BrokerFolder, users: Mapping[str, Entry], why: str) -> None:
+    """Publish that these agents are offline. If that fails, print a note."""
+    agents = {}
+    for name, entry in users.items():
+        if entry.role == "agent":
+            agents[name] = entry.federation
     if not agents:
         return
-    missed = asyncio.run(expulsion.publish(home, agents, why))
-    if missed:
-        _say(f"note: {missed}")
+    problem = asyncio.run(expulsion.publish(home, agents, why))
+    if problem:
+        _say(f"note: {problem}")
 
 
 @app.command()
@@ -351,13 +294,13 @@ def doctor(
     *,
     connection: Connection,
     patience_s: Annotated[
-        float, typer.Option(min=0.1, help="how long to wait for each answer")
+        float, typer.Option(min=0.1, help="seconds to wait for each answer")
     ] = 5.0,
     as_json: Json = False,
 ) -> None:
-    """Check that a broker does what Covey relies on. Exit code 1 where something is missing."""
+    """Check that a broker provides what Covey needs. Exit code 1 if something is missing."""
     if connection.broker is None:
-        raise UserError(f"which broker? Give its address, {ADDRESS}, or --credentials")
+        raise UserError(f"expected the address of a broker, {ADDRESS}, or --credentials")
     address = connection.url()
     role = ""
     federation = ""
@@ -368,7 +311,8 @@ def doctor(
     doctor = Doctor(address, patience_s=patience_s, role=role, federation=federation)
     findings = asyncio.run(doctor.examine())
     if as_json:
-        print(json_text.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        rows = [dataclasses.asdict(finding) for finding in findings]
+        print(json_text.dumps(rows, indent=2))
     else:
         _show(address, findings)
     if any(finding.state == "missing" for finding in findings):
@@ -388,9 +332,13 @@ def _show(address: BrokerUrl, findings: list[Finding]) -> None:
 def _single_user(
     user: str | None, password: str | None, file: Path | None, fleet: str | None = None
 ) -> Iterator[tuple[Path | None, Path | None]]:
-    """The password file given (roles go by name), or files that hold the one user, who may use every topic of Covey's.
+    """The paths of a password file and of a file with roles, for `broker up` without a folder.
 
-    `fleet`: the password of another one, who hosts the agents of a simulation and may do what they may.
+    Args:
+        user: the only user, with the rights of a coordinator; its files are temporary.
+        password: of the user.
+        file: a password file of the operator's own; roles then follow from names.
+        fleet: password of a second user, who hosts the agents of a simulation and has their rights.
     """
     if (user is None) != (password is None):
         raise UserError("--user and --password belong together: give both or neither")
@@ -402,18 +350,20 @@ def _single_user(
     if not is_name(user):
         raise UserError(f"--user {user!r}: expected letters, digits, '.', '_' and '-', at most 64")
     with tempfile.TemporaryDirectory(prefix="covey-broker-") as folder:
-        users, roles = Path(folder) / "passwords", Path(folder) / "members.json"
-        known, entries = {user: password}, {user: members.Entry(role="coordinator")}
+        password_file = Path(folder) / "passwords"
+        members_file = Path(folder) / "members.json"
+        known = {user: password}
+        entries = {user: members.Entry(role="coordinator")}
         if fleet is not None:
             known[FLEET] = fleet
             entries[FLEET] = members.Entry(role="fleet")
-        passwords.write(users, known)
-        members.save(roles, entries)
-        yield users, roles
+        passwords.write(password_file, known)
+        members.save(members_file, entries)
+        yield password_file, members_file
 
 
 def warnings(options: Options) -> list[str]:
-    """What the operator should know before the broker listens."""
+    """Warnings for the operator, before the broker listens."""
     found = []
     if not options.rules and not _is_loopback(options.host):
         found.append(
@@ -429,7 +379,7 @@ def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False  # a name may lead anywhere
+        return False  # a name can resolve to any address
 
 
 def _say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Look at a broker through its own door: which of the things that Covey relies on does it do, and how fast?"""
+"""Examines a broker as a client: which of the functions that Covey needs does it provide, and how fast?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.wire.topics import Topics
 
 SIZES = tuple(1 << power for power in range(16, 24))  # parts of 64 KiB to 8 MiB
-HEADROOM = 1024  # a part travels with its digest and numbers
+HEADROOM = 1024  # a part travels with its digest and its numbers
 TRIPS = 50
 BULK = (250_000, 40)  # bytes of a message, how many
 USELESS = "Covey cannot work with this broker as it is configured"
@@ -28,17 +28,17 @@ TOO_LARGE = "raise the broker's limits (`broker up --max-packet`; Mosquitto: max
 
 @dataclass(frozen=True)
 class Finding:
-    """`state`: "missing" is something that Covey cannot do without, "note" is good to know."""
+    """The result of one check."""
 
     check: str
-    state: Literal["ok", "missing", "note"]
-    seen: str
-    means: str = ""
-    value: float | None = None
+    state: Literal["ok", "missing", "note"]  # "missing": Covey cannot work without it
+    seen: str  # what the broker did
+    means: str = ""  # the consequence, and what to do
+    value: float | None = None  # the figure behind `seen`, if the check measured one
 
 
 class CheckFailed(Exception):  # noqa: N818  not an error of ours: a finding
-    """The broker did not do what was waited for. `means`: what that comes to, and what to do."""
+    """The broker did not do what the check expects. `means`: the consequence, and what to do."""
 
     def __init__(self, seen: str, means: str = USELESS) -> None:
         super().__init__(seen)
@@ -46,35 +46,42 @@ class CheckFailed(Exception):  # noqa: N818  not an error of ours: a finding
 
 
 class Doctor:
-    """One examination. It uses topics below `covey/doctor-...` and leaves nothing behind.
+    """One examination of a broker. It leaves nothing behind.
 
-    `role` and `federation` are those of the user, as its credentials name them; empty: whatever the rules let through. For
-    a coordinator of one federation the topics are below `covey/{federation}/doctor-...`.
+    Its topics begin with `covey/doctor-...`, for a coordinator of one federation with `covey/{federation}/doctor-...`.
+
+    Args:
+        url: of the broker, with the user and its password.
+        patience_s: how long to wait for each answer.
+        role: of the user, from its credentials; empty: unknown.
+        federation: of the user, from its credentials; empty: any, or unknown.
     """
 
     def __init__(
         self, url: BrokerUrl, *, patience_s: float = 5.0, role: str = "", federation: str = ""
     ) -> None:
         self.url = url
-        self.role, self.federation = role, federation
+        self.role = role
+        self.federation = federation
         self.patience_s = patience_s
-        self._name = f"doctor-{uuid.uuid4().hex[:8]}"
-        self._links = 0
+        self._name = f"doctor-{uuid.uuid4().hex[:8]}"  # so that two examinations do not meet
+        self._links = 0  # opened so far; numbers their client ids
+
+    def __repr__(self) -> str:
+        return f"<Doctor {self._name} of {self.url}>"
 
     async def examine(self) -> list[Finding]:
-        """Every finding, in the order of the checks; the first ones where no more can be known.
+        """All findings, in the order of the checks.
 
-        That is without a connection, and as a user whom access rules keep to its own topics: to it every check looks
-        like a broker's fault.
+        Without a connection, only the first. For a user whom the access rules restrict to its own topics, only the
+        first two: all other checks would blame the broker for what the rules forbid.
         """
         first = await self._connect()
         if first.state != "ok":
             return [first]
         if self.url.user and await self._is_kept_out(self.url.user):
-            seen = (
-                f"the access rules keep {self.url.user} to an {self.role or 'agent'}'s own topics"
-            )
-            means = "this user may not examine the broker: do it with the coordinator's credentials"
+            seen = f"the access rules restrict {self.url.user} to an {self.role or 'agent'}'s own topics"
+            means = "this user cannot examine the broker; use the coordinator's credentials"
             return [first, Finding("publish and subscribe", "missing", seen, means)]
         checks: list[tuple[str, Callable[[], Awaitable[Finding]]]] = [
             ("publish and subscribe", self._publish),
@@ -88,7 +95,10 @@ class Doctor:
             ("round trip", self._round_trip),
             ("throughput", self._throughput),
         ]
-        return [first, *[await self._check(name, check) for name, check in checks]]
+        findings = [first]
+        for name, check in checks:
+            findings.append(await self._check(name, check))
+        return findings
 
     async def _check(self, name: str, check: Callable[[], Awaitable[Finding]]) -> Finding:
         try:
@@ -103,12 +113,13 @@ class Doctor:
         return f"nothing within {self.patience_s:g} s"
 
     async def _is_kept_out(self, user: str) -> bool:
-        """Does what this user sends itself arrive on an agent's own topic, and on the doctor's not?"""
+        """Does a message to itself reach this user on an agent's topic, but not on the doctor's topic?"""
         if self.role:
             return self.role != "coordinator"
-        return not await self._comes_back(self._topic("plain")) and await self._comes_back(
-            Topics(self._name).status(user)
-        )
+        if await self._comes_back(self._topic("plain")):
+            return False
+        own_topic = Topics(self._name).status(user)
+        return await self._comes_back(own_topic)
 
     async def _comes_back(self, topic: str) -> bool:
         try:
@@ -182,7 +193,7 @@ class Doctor:
             async with self._link(will=Will(topic, b"gone")) as victim:
                 await victim.abort()
             if (await self._hear(link)).payload != b"gone":
-                raise CheckFailed("another message came in its place")
+                raise CheckFailed("another message arrived instead")
             await self._send(link, topic, b"", retain=True)
         return Finding("last will", "ok", "published when a connection breaks")
 
@@ -206,7 +217,9 @@ class Doctor:
         try:
             async with self._link(client_id=name, clean_session=False) as sleeper:
                 await self._hear(sleeper)
-            return Finding("persistent session", "ok", "messages wait for a client that is away")
+            return Finding(
+                "persistent session", "ok", "the broker keeps messages for a client that is offline"
+            )
         except (CheckFailed, TimeoutError):
             return Finding(
                 "persistent session", "note", "none", "no harm: Covey uses clean sessions only"
@@ -233,7 +246,7 @@ class Doctor:
             largest = size
         seen = f"{largest // 1024} KiB{' or more' if largest == SIZES[-1] else ''}"
         if largest < SIZES[0]:
-            raise CheckFailed(f"not even {SIZES[0] // 1024} KiB came through", TOO_LARGE)
+            raise CheckFailed(f"not even {SIZES[0] // 1024} KiB arrived", TOO_LARGE)
         if largest < DEFAULT_PART:
             advice = f"set wire.part_bytes to at most {largest} in the scenario"
             return Finding("largest payload", "note", seen, advice, largest)
@@ -271,7 +284,7 @@ class Doctor:
                 failed = str(errors.exceptions[0]) or self._silence
             rate = size * count / (time.perf_counter() - began) / 1e6
         if failed:
-            raise CheckFailed(f"{bulk} did not come through: {failed}", TOO_LARGE)
+            raise CheckFailed(f"{bulk} did not arrive: {failed}", TOO_LARGE)
         return Finding("throughput", "ok", f"{rate:.0f} MB/s ({bulk})", value=rate)
 
     async def _drain(self, reader: MqttLink, count: int) -> None:
@@ -284,7 +297,7 @@ class Doctor:
 
     @asynccontextmanager
     async def _link(self, *, client_id: str = "", **options: Any) -> AsyncIterator[MqttLink]:
-        """A link that is up."""
+        """A link that is connected."""
         self._links += 1
         async with MqttLink(
             self.url, client_id=client_id or f"{self._name}-{self._links}", **options

@@ -1,8 +1,8 @@
-"""Says in an agent's name that it is offline, once its credentials are revoked: no last will does.
+"""Publishes the offline status of agents whose credentials were revoked.
 
-Mosquitto drops the last will of a user whom a reload removes, and so does the embedded broker: an expelled agent has no last
-word. So the coordinator's user publishes it. An agent that is still connected answers at once that it lives; then the broker
-has not read the new users yet, and the same is said again.
+Neither Mosquitto nor the embedded broker publishes the last will of a removed user. Therefore the coordinator's user
+publishes the status instead. If an agent answers that it is online, the broker has not read the new users yet, and the
+status is published again.
 """
 
 from __future__ import annotations
@@ -24,55 +24,64 @@ from covey.shared.wire.topics import Topics
 if TYPE_CHECKING:
     from covey.broker.folder import BrokerFolder
 
-CONNECT_S = 20.0  # a refusal comes at once; a busy machine may take a while for TLS
-QUIET_S = (
-    2.5  # a broker reads changed users within RELOAD_S, which is 1 s; so long nobody must answer
-)
+CONNECT_S = 20.0  # a refusal comes at once, but TLS may take long on a busy machine
+# No agent may answer for this long. A broker reads changed users within 1 s (`RELOAD_S`).
+QUIET_S = 2.5
 WITHIN_S = 30.0
 ANY_FEDERATION = "+"
-UNKNOWN = "unknown"  # session of an agent that has no status
+UNKNOWN = "unknown"  # session of an agent without a status
 
 
-async def publish(home: BrokerFolder, agents: Mapping[str, str], why: str) -> str:
-    """Publish the offline status of these agents (name to federation) with `why` as its problem.
+async def publish(folder: BrokerFolder, agents: Mapping[str, str], why: str) -> str:
+    """Publish the offline status of expelled agents.
 
-    Returns "" or, in words, why it could not be done; the credentials are void in any case.
+    Args:
+        folder: of the broker, with the coordinator's credentials.
+        agents: federation by name of the agent.
+        why: the problem that the status gives.
+
+    Returns:
+        Why the coordinator could not be informed, or "". The credentials are revoked in any case.
     """
-    named = {
-        name: federation for name, federation in agents.items() if federation != ANY_FEDERATION
-    }
+    named = {}
+    for name, federation in agents.items():
+        if federation != ANY_FEDERATION:
+            named[name] = federation
     if not named:
-        return "the federation of these agents is not known, so the coordinator was not informed"
+        return "the federation of these agents is unknown, so the coordinator was not informed"
     try:
-        coordinator = credentials.read(home.file(COORDINATOR))
+        coordinator = credentials.read(folder.file(COORDINATOR))
         url = BrokerUrl.parse(coordinator.broker, Tls(ca=Path(coordinator.ca)))
     except (OSError, UserError) as error:
         return f"the coordinator was not informed: {error}"
     try:
         return await _publish(url, named, why)
     except TimeoutError:
-        return "an agent still answers after its credentials were revoked: is `broker up --home` of this folder running?"
+        return "an agent still answers although its credentials are revoked; check that `broker up --home` serves this folder"
 
 
 async def _publish(url: BrokerUrl, agents: Mapping[str, str], why: str) -> str:
-    topics = {Topics(federation).status(name): name for name, federation in agents.items()}
-    known = dict.fromkeys(topics, UNKNOWN)
-    async with MqttLink(url, client_id=f"covey-farewell-{id(topics):x}") as link:
-        if trouble := await _connected(link):
-            return f"the broker at {url} was not reached ({trouble}), so the coordinator was not informed"
+    topics = {}
+    for name, federation in agents.items():
+        topics[Topics(federation).status(name)] = name
+    sessions = dict.fromkeys(topics, UNKNOWN)
+    async with MqttLink(url, client_id=f"covey-expulsion-{id(topics):x}") as link:
+        problem = await _connect(link)
+        if problem:
+            return f"the broker at {url} cannot be reached ({problem}), so the coordinator was not informed"
         async with asyncio.timeout(WITHIN_S):
             await link.subscribe(list(topics))
             due = dict(topics)
             while True:
                 for topic, name in due.items():
-                    await link.publish(topic, _offline(name, known[topic], why), retain=True)
-                due = await _answers(link, topics, known, why)
+                    await link.publish(topic, _offline(name, sessions[topic], why), retain=True)
+                due = await _answers(link, topics, sessions, why)
                 if not due:
                     return ""
 
 
-async def _connected(link: MqttLink) -> str:
-    """Wait for the connection; why there is none, or ""."""
+async def _connect(link: MqttLink) -> str:
+    """Wait for the connection. Returns why it failed, or ""."""
     try:
         async with asyncio.timeout(CONNECT_S):
             async for item in link.incoming():
@@ -86,9 +95,16 @@ async def _connected(link: MqttLink) -> str:
 
 
 async def _answers(
-    link: MqttLink, topics: Mapping[str, str], known: dict[str, str], why: str
+    link: MqttLink, topics: Mapping[str, str], sessions: dict[str, str], why: str
 ) -> dict[str, str]:
-    """The topics whose agents are online or were never heard as we said it; empty after `QUIET_S` of silence."""
+    """The topics whose status must be published again, with the agents' names; empty after `QUIET_S` of silence.
+
+    Args:
+        link: subscribed to the topics.
+        topics: the agents' names.
+        sessions: the session of each status heard last; updated here.
+        why: the problem that our own status gives.
+    """
     due: dict[str, str] = {}
     try:
         async with asyncio.timeout(QUIET_S):
@@ -96,24 +112,23 @@ async def _answers(
                 if not isinstance(item, Message) or item.topic not in topics:
                     continue
                 status = _read(item.payload)
-                if (
-                    status is not None
-                    and status.session != known[item.topic]
-                    and status.problem != why
-                ):
-                    known[item.topic] = (
-                        status.session
-                    )  # a last will counts only for the session that it names
-                    due[item.topic] = topics[item.topic]
-                elif status is None or status.online:
-                    due[item.topic] = topics[item.topic]
+                name = topics[item.topic]
+                if status is None or status.online:
+                    due[item.topic] = name
+                if status is None or status.problem == why:
+                    continue
+                if status.session != sessions[item.topic]:
+                    # an offline status counts only for the session that it names
+                    sessions[item.topic] = status.session
+                    due[item.topic] = name
     except TimeoutError:
         pass
     return due
 
 
 def _offline(name: str, session: str, why: str) -> bytes:
-    return AgentStatus(agent=name, session=session, online=False, problem=why).to_bytes()
+    status = AgentStatus(agent=name, session=session, online=False, problem=why)
+    return status.to_bytes()
 
 
 def _read(payload: bytes) -> AgentStatus | None:

@@ -1,13 +1,14 @@
-"""A broker's folder: its certificate, its users, and for each of them the file that they connect with.
+"""The folder of a broker: its certificates, its users, and a credentials file for each of them.
 
-ca.pem  ca.key  server.pem  server.key     the authority, and what the broker shows
-passwords                                  who may connect, as mosquitto_passwd writes it
+address                                    where users find the broker
+ca.pem  ca.key  server.pem  server.key     certificates and keys of the authority and of the broker
+passwords                                  who may connect, in the format of mosquitto_passwd
 members.json                               each user's role and federation
-users/coordinator.pem  users/pi-7.pem      credentials: `--credentials` of every program that connects
-retained/                                  what Mosquitto keeps over restarts
-audit.jsonl                                who was enrolled, expelled, given a new password, and when
+users/coordinator.pem  users/pi-7.pem      credentials, for `--credentials` of every program that connects
+retained/                                  the messages that Mosquitto keeps over restarts
+audit.jsonl                                every change, with its time
 
-Every change reads and writes under one lock, so that commands that run at once lose nothing of one another.
+Every change reads and writes under one lock, so that commands that run at the same time do not undo one another.
 """
 
 from __future__ import annotations
@@ -41,23 +42,28 @@ if TYPE_CHECKING:
 PASSWORD_BYTES = 24
 SERVER_DAYS = 90
 AUTHORITY_DAYS = 3650
-WARN_DAYS = 14  # before a certificate ends
+WARN_DAYS = 14  # before a certificate expires
 DEFAULT_FEDERATION = "default"
 LOCK_WITHIN_S = 60.0
+LOCK_POLL_S = 0.02
 AUDIT_OWNER = "broker folder"
 MISSING_LIBRARY = "certificates need cryptography: pip install 'covey[broker]'"
 
 
 @dataclass(frozen=True)
 class BrokerFolder:
-    """Raises UserError where `folder` is not what `create` made."""
+    """An existing folder of a broker.
+
+    Raises:
+        UserError: `folder` was not made by `create`.
+    """
 
     folder: Path
 
     def __post_init__(self) -> None:
         if not self._address.is_file():
             raise UserError(
-                f"{self.folder}: no broker's folder; `broker init --home {self.folder} --host NAME` makes one"
+                f"{self.folder}: not a broker's folder; create one with `broker init --home {self.folder} --host NAME`"
             )
 
     @classmethod
@@ -69,25 +75,33 @@ class BrokerFolder:
         days: int = SERVER_DAYS,
         authority_days: int = AUTHORITY_DAYS,
     ) -> BrokerFolder:
-        """A new authority, the broker's certificate for these hosts, and the coordinator as first user.
+        """Create a folder with a new authority, the broker's certificate, and the coordinator as the first user.
 
-        The first host is where users will look for the broker. The broker's certificate is good for `days`.
+        Args:
+            folder: a new or empty folder.
+            hosts: names and addresses of the broker; credentials contain the first one.
+            port: of the broker, for TLS.
+            days: how long the broker's certificate is valid.
+            authority_days: how long the authority is valid.
+
+        Raises:
+            UserError: the folder is not empty, or a host is not valid.
         """
         if folder.exists() and any(folder.iterdir()):
             raise UserError(f"{folder} is not empty; expected a new folder, nothing was changed")
-        where = BrokerUrl(hosts[0], port, tls=SYSTEM_TLS)
-        BrokerUrl.parse(str(where))  # a host that no address could name
+        address = BrokerUrl(hosts[0], port, tls=SYSTEM_TLS)
+        BrokerUrl.parse(str(address))  # raises UserError for a host that no URL can contain
         authority = _new_authority(authority_days)
         server = _server_certificate(authority, hosts, days)
         private_folder(folder)
-        folder.chmod(0o700)  # also where it was there, empty and open to others
+        folder.chmod(0o700)  # an empty folder that existed may be open to others
         write_private(folder / "ca.key", authority.own.key)
         write_private(folder / "server.key", server.key)
         write_private(folder / "ca.pem", authority.own.certificate)
         write_private(folder / "server.pem", server.certificate)
         passwords.save(folder / "passwords", {})
         members.save(folder / "members.json", {})
-        (folder / "address").write_text(f"{where}\n")
+        (folder / "address").write_text(f"{address}\n")
         home = cls(folder)
         with home._changing() as log:
             home._add([COORDINATOR], "coordinator", ANY)
@@ -108,49 +122,71 @@ class BrokerFolder:
 
     @property
     def url(self) -> BrokerUrl:
-        """Where users look for the broker."""
+        """The address in the users' credentials."""
         return BrokerUrl.parse(self._address.read_text().strip())
 
     def options(
         self, given: Options, *, host: str | None, port: int | None, keeps_retained: bool
     ) -> Options:
-        """A broker of this folder; `keeps_retained`: it is one that can keep retained messages over restarts."""
+        """The options of a broker that serves this folder.
+
+        Args:
+            given: the options from the command line.
+            host: address to listen on; None: all, because a password is required.
+            port: None: that of the credentials.
+            keeps_retained: can the broker keep retained messages over restarts?
+        """
+        if not host:
+            host = "0.0.0.0"  # noqa: S104  devices are elsewhere, and everyone needs a password
+        if port is None:
+            port = self.url.port
+        data = given.data
+        if data is None and keeps_retained:
+            data = self.folder / "retained"
+        has_members = self.members.exists()  # the folder of an older version has none
         return replace(
             given,
-            host=host or "0.0.0.0",  # noqa: S104  for devices elsewhere: nobody gets in without a password
-            port=self.url.port if port is None else port,
-            data=given.data or (self.folder / "retained" if keeps_retained else None),
+            host=host,
+            port=port,
+            data=data,
             passwords=self.passwords,
-            members=self.members
-            if self.members.exists()
-            else None,  # a folder of an older version has none
+            members=self.members if has_members else None,
             tls_cert=self.folder / "server.pem",
             tls_key=self.folder / "server.key",
         )
 
     def file(self, user: str) -> Path:
-        """The user's credentials."""
+        """The credentials file of a user."""
         return self.folder / "users" / f"{user}.pem"
 
     def entries(self) -> dict[str, Entry]:
-        """Every user with role and federation; by name where the folder comes from an older version."""
+        """Every user with role and federation. In the folder of an older version, roles follow from names."""
         if self.members.exists():
             return members.load(self.members)
-        users = passwords.read(self.passwords)
-        return {
-            user: Entry(role="coordinator" if user == COORDINATOR else "agent") for user in users
-        }
+        entries = {}
+        for user in passwords.read(self.passwords):
+            role: Role = "coordinator" if user == COORDINATOR else "agent"
+            entries[user] = Entry(role=role)
+        return entries
 
     # -- changes -----------------------------------------------------------------------------------
 
     def enroll(self, user: str, role: Role = "agent", federation: str = DEFAULT_FEDERATION) -> Path:
-        """One user more; returns its credentials. A broker that runs takes it in (`broker up`)."""
-        return self.enroll_all([user], role, federation)[0]
+        """Add one user and return its credentials file. See `enroll_all`."""
+        files = self.enroll_all([user], role, federation)
+        return files[0]
 
     def enroll_all(
         self, users: Sequence[str], role: Role = "agent", federation: str = DEFAULT_FEDERATION
     ) -> list[Path]:
-        """Let users in, all of them or, where one cannot be, none. Returns their credentials."""
+        """Add users: all of them or, if one is refused, none. A running broker accepts them at once.
+
+        Returns:
+            Their credentials files, in the order of the users.
+
+        Raises:
+            UserError: an invalid name, an invalid federation, or a user who is enrolled already.
+        """
         for user in users:
             if not is_name(user) or user == COORDINATOR:
                 raise UserError(
@@ -165,8 +201,8 @@ class BrokerFolder:
             for user in users:
                 if user in known:
                     raise UserError(
-                        f"{user} is enrolled: its credentials are {self.file(user)}; `broker rotate {user}` replaces "
-                        f"them, `broker expel {user}` revokes them"
+                        f"{user} is enrolled already, with the credentials {self.file(user)}; replace them with "
+                        f"`broker rotate {user}` or revoke them with `broker expel {user}`"
                     )
             files = self._add(users, role, federation)
             for user in users:
@@ -174,42 +210,54 @@ class BrokerFolder:
         return files
 
     def rotate(self, user: str) -> Path:
-        """A new password, in a new credentials file; the old ones are void, and their connections end."""
+        """Replace a user's password and credentials file. The old ones stop working, and their connections end."""
         with self._changing() as log:
             entry = self._known(user)
-            file = self._add([user], entry.role, entry.federation)[0]
+            files = self._add([user], entry.role, entry.federation)
             log.append("rotate", user=user)
-        return file
+        return files[0]
 
     def expel(self, agent: str) -> None:
-        """One user less: the broker lets it in no more, and ends its connection."""
+        """Remove one user. See `expel_all`."""
         self.expel_all([agent])
 
     def expel_all(self, users: Sequence[str]) -> dict[str, Entry]:
-        """Revoke the credentials of these users, or of none where one is unknown. Returns what they were."""
+        """Revoke the credentials of these users: of all or, if one is unknown, of none. Their connections end.
+
+        Returns:
+            Role and federation that each of them had.
+
+        Raises:
+            UserError: an unknown user, or the coordinator.
+        """
         with self._changing() as log:
             gone = {user: self._known(user) for user in users}
             if COORDINATOR in gone:
                 raise UserError(
-                    f"{COORDINATOR}: no such agent; `broker rotate {COORDINATOR}` replaces its credentials"
+                    f"{COORDINATOR}: no such agent; replace the coordinator's credentials with `broker rotate {COORDINATOR}`"
                 )
-            hashes, entries = passwords.read(self.passwords), self.entries()
-            # the password first: whoever is in one file only has no way in
-            passwords.save(
-                self.passwords, {user: made for user, made in hashes.items() if user not in gone}
-            )
-            members.save(
-                self.members, {user: entry for user, entry in entries.items() if user not in gone}
-            )
+            hashes = passwords.read(self.passwords)
+            entries = self.entries()
+            for user in gone:
+                hashes.pop(user)
+                entries.pop(user)
+            # the password first: a user who is in one file only cannot connect
+            passwords.save(self.passwords, hashes)
+            members.save(self.members, entries)
             for user in gone:
                 self.file(user).unlink(missing_ok=True)
                 log.append("expel", user=user)
         return gone
 
     def renew(self, days: int = SERVER_DAYS, hosts: Sequence[str] = ()) -> datetime.datetime:
-        """A new certificate and key for the broker, of the same authority; returns when it ends.
+        """Replace the broker's certificate and key, by the same authority. Users' credentials stay valid.
 
-        `hosts` empty: for the hosts of the present one. Every user's credentials stay good.
+        Args:
+            days: how long the certificate is valid.
+            hosts: names and addresses in it; empty: those of the present certificate.
+
+        Returns:
+            When the new certificate expires, in UTC.
         """
         from covey.broker.access.authority import expiry, hosts_of
 
@@ -218,7 +266,7 @@ class BrokerFolder:
             present = (self.folder / "server.pem").read_bytes()
             names = list(hosts) or hosts_of(present)
             server = _server_certificate(authority, names, days)
-            # a broker that starts between the two sees a pair that does not fit and says so; a running one reads both
+            # a broker that starts between the two writes refuses the pair; a running one reads both later
             write_private(self.folder / "server.key", server.key)
             write_private(self.folder / "server.pem", server.certificate)
             until = expiry(server.certificate)
@@ -226,8 +274,11 @@ class BrokerFolder:
         return until
 
     def certificates(self) -> dict[str, str]:
-        """When the certificates expire, as dates by file; empty where cryptography is missing."""
-        return {name: f"{until:%Y-%m-%d}" for name, until in self._expiries().items()}
+        """When the certificates expire, as dates by file; empty if cryptography is not installed."""
+        dates = {}
+        for name, until in self._expiries().items():
+            dates[name] = f"{until:%Y-%m-%d}"
+        return dates
 
     def _expiries(self) -> dict[str, datetime.datetime]:
         try:
@@ -239,18 +290,20 @@ class BrokerFolder:
         }
 
     def warnings(self) -> list[str]:
-        """Certificates that end soon or have ended, each with what to do."""
-        found, expiries = [], self._expiries()
+        """A line for each certificate that has expired or expires soon, with what to do."""
+        found = []
+        now = datetime.datetime.now(datetime.UTC)
+        expiries = self._expiries()
         for name, cure in (
             ("server.pem", f"run `broker renew --home {self.folder}`"),
-            ("ca.pem", "make a new folder with `broker init` and enrol every user again"),
+            ("ca.pem", "create a new folder with `broker init` and enroll every user again"),
         ):
             if name not in expiries:
                 continue
-            left = expiries[name] - datetime.datetime.now(datetime.UTC)
+            left = expiries[name] - now
             if left <= datetime.timedelta():
                 found.append(
-                    f"warning: the certificate {self.folder / name} has expired, no client connects; {cure}"
+                    f"warning: the certificate {self.folder / name} has expired, clients refuse the connection; {cure}"
                 )
             elif left < datetime.timedelta(days=WARN_DAYS):
                 found.append(
@@ -259,47 +312,55 @@ class BrokerFolder:
         return found
 
     def _known(self, user: str) -> Entry:
+        """The user's entry. Raises UserError for an unknown user."""
         entries = self.entries()
         if user not in entries or user not in passwords.read(self.passwords):
-            there = ", ".join(sorted(set(entries) - {COORDINATOR})) or "none"
-            raise UserError(f"{user}: no such agent; enrolled are {there}")
+            agents = sorted(entries.keys() - {COORDINATOR})
+            enrolled = ", ".join(agents) or "none"
+            raise UserError(f"{user}: no such agent; enrolled are {enrolled}")
         return entries[user]
 
     def _add(self, users: Sequence[str], role: Role, federation: str) -> list[Path]:
-        """Give each user a new password. The caller holds the lock."""
+        """Give each user a new password and a new credentials file. The caller holds the lock."""
         authority = (self.folder / "ca.pem").read_text()
         private_folder(self.folder / "users")
-        hashes, entries = passwords.read(self.passwords), self.entries()
+        hashes = passwords.read(self.passwords)
+        entries = self.entries()
+        files = []
         for user in users:
             password = secrets.token_urlsafe(PASSWORD_BYTES)
-            own = replace(self.url, user=user, password=password)
             text = credentials.render(
-                user, own, authority, role=role, federation="" if federation == ANY else federation
+                user,
+                replace(self.url, user=user, password=password),
+                authority,
+                role=role,
+                federation="" if federation == ANY else federation,
             )
-            write_private(self.file(user), text.encode())
+            file = self.file(user)
+            write_private(file, text.encode())
+            files.append(file)
             hashes[user] = passwords.hash_password(password)
             entries[user] = Entry(role=role, federation=federation, since=members.now())
-        members.save(
-            self.members, entries
-        )  # before the password: a user without a role has no rights
+        # the role before the password: a user without a role has no rights
+        members.save(self.members, entries)
         passwords.save(self.passwords, hashes)
-        return [self.file(user) for user in users]
+        return files
 
     def _authority(self) -> Authority:
         from covey.broker.access.authority import Authority
 
+        certificate = (self.folder / "ca.pem").read_bytes()
+        key = (self.folder / "ca.key").read_bytes()
         try:
-            return Authority.load(
-                (self.folder / "ca.pem").read_bytes(), (self.folder / "ca.key").read_bytes()
-            )
+            return Authority.load(certificate, key)
         except (ValueError, TypeError) as error:
             raise UserError(
-                f"{self.folder}: ca.pem and ca.key: {error}; expected those that `broker init` wrote"
+                f"{self.folder}: ca.pem and ca.key: {error}; expected the files that `broker init` wrote"
             ) from None
 
     @contextmanager
     def _changing(self) -> Iterator[AuditLog]:
-        """Hold the folder against other commands; gives its audit log. Waits for a command that is at work."""
+        """Lock the folder against other commands and yield its audit log. Waits for a running command."""
         descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             _wait_for_lock(descriptor, self.folder)
@@ -319,9 +380,9 @@ def _wait_for_lock(descriptor: int, folder: Path) -> None:
             return
         if time.monotonic() > end:
             raise UserError(
-                f"{folder}: another command has held the folder for {LOCK_WITHIN_S:g} s; end it and try again"
+                f"{folder}: another command has locked the folder for {LOCK_WITHIN_S:g} s; end that command and try again"
             )
-        time.sleep(0.02)
+        time.sleep(LOCK_POLL_S)
 
 
 def _new_authority(days: int) -> Authority:

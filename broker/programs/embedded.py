@@ -1,7 +1,7 @@
-"""The broker for machines without Mosquitto: pure Python, in a process of its own, nothing kept on disk.
+"""The broker for machines without Mosquitto: pure Python, in a process of its own, without storage on disk.
 
-`python -m covey.broker.programs.embedded` is that process. It says on its standard output where it listens and ends when
-its standard input does, so it never outlives whoever started it.
+`python -m covey.broker.programs.embedded` is that process. It prints its port to standard output as JSON. It ends with
+its standard input, so it never outlives the program that started it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ FILES = ("passwords", "members", "tls_cert", "tls_key", "tls_ca")
 
 
 class EmbeddedBroker(BrokerProcess):
-    """`async with EmbeddedBroker(...) as broker`: runs from entry to exit, reachable at `broker.url`.
+    """Runs the embedded broker: `async with EmbeddedBroker(...) as broker`, at `broker.url` from entry to exit.
 
-    Raises UserError where the port is taken or the process does not come up.
+    Raises:
+        UserError: amqtt is not installed, the port is taken, or the process does not start.
     """
 
     keeps_retained = False
@@ -48,7 +49,7 @@ class EmbeddedBroker(BrokerProcess):
     def __init__(self, options: Options | None = None) -> None:
         self.options = options or Options()
         self.name = f"embedded (amqtt {_amqtt_version()} codec)"
-        self.url: BrokerUrl
+        self.url: BrokerUrl  # set once it is ready
 
     async def __aenter__(self) -> Self:
         port = free_port(self.options)
@@ -104,7 +105,7 @@ def _arguments(options: Options, port: int) -> list[str]:
 
 
 async def serve(options: Options) -> None:
-    """Be the broker until standard input ends."""
+    """Run the broker until standard input ends."""
     # here, because only the broker's own process imports amqtt
     from covey.broker.embedded.connection import Connection
     from covey.broker.embedded.hub import Hub
@@ -121,13 +122,14 @@ async def serve(options: Options) -> None:
         ssl_handshake_timeout=HANDSHAKE_S if context else None,
         backlog=4096,
     )
-    print(json_text.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
+    port = server.sockets[0].getsockname()[1]
+    print(json_text.dumps({"port": port}), flush=True)
     async with server:
         await until_closed(sys.stdin)
 
 
 def _users(options: Options) -> Users | None:
-    """Who may connect, as the files have it now; None for an open broker."""
+    """The users as the files hold them now; None for an open broker."""
     from covey.broker.embedded.hub import Users
 
     if not options.rules:
@@ -137,7 +139,7 @@ def _users(options: Options) -> Users | None:
 
 
 def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
-    """Take in users, roles and a renewed certificate; what cannot be read stays as it was."""
+    """Read users, roles and certificate again. What cannot be read stays as it was."""
     try:
         users = _users(options)
         if users is not None:
@@ -145,18 +147,18 @@ def _reload(hub: Hub, options: Options, context: ssl.SSLContext | None) -> None:
         if context is not None and options.tls_cert is not None:
             context.load_cert_chain(options.tls_cert, options.tls_key, password="")
     except (UserError, OSError, ssl.SSLError) as error:
-        logging.getLogger(__name__).warning("users and certificate stay as they were: %s", error)
+        logging.getLogger(__name__).warning("users and certificate are unchanged: %s", error)
 
 
 async def until_closed(stream: IO[str]) -> None:
-    """Until the stream ends; a thread reads it, because event loops cannot watch every kind of file."""
+    """Wait until the stream ends. A thread reads it, because event loops cannot watch every kind of file."""
     closed = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def read() -> None:
         while os.read(stream.fileno(), 4096):
             pass
-        with contextlib.suppress(RuntimeError):  # the loop may be over before the stream is
+        with contextlib.suppress(RuntimeError):  # the loop may end before the stream
             loop.call_soon_threadsafe(closed.set)
 
     threading.Thread(target=read, daemon=True).start()

@@ -24,13 +24,15 @@ from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 
 READY_S = 15.0
-HELLO = bytes.fromhex(
-    "100c00044d5154540402000a0000"
-)  # CONNECT: MQTT 3.1.1, clean session, no name, 10 s
+POLL_S = 0.02
+LOG_LINES = 8  # shown if it does not start
+# CONNECT: MQTT 3.1.1, clean session, no client id, keep-alive of 10 s
+CONNECT_PACKET = bytes.fromhex("100c00044d5154540402000a0000")
+CONNACK_TYPE = 0x20
 
 
 def find() -> str | None:
-    """The program, also where a user's PATH leaves out the system's own folders."""
+    """The path of the program, also in system folders that are missing from the user's PATH; None without it."""
     return shutil.which("mosquitto") or shutil.which(
         "mosquitto", path="/usr/sbin:/usr/local/sbin:/opt/homebrew/sbin"
     )
@@ -38,20 +40,25 @@ def find() -> str | None:
 
 def version(program: str) -> str:
     """For example "2.0.11"."""
-    said = subprocess.run([program, "-h"], capture_output=True, text=True, timeout=10).stdout.split(
-        "\n"
-    )[0]
-    return said.removeprefix("mosquitto version ").strip() or "unknown"
+    done = subprocess.run([program, "-h"], capture_output=True, text=True, timeout=10)
+    first_line, _, _ = done.stdout.partition("\n")
+    return first_line.removeprefix("mosquitto version ").strip() or "unknown"
 
 
 def render(options: Options, port: int, *, rules: Path | None = None) -> str:
-    """A configuration with finite, ample limits. `rules`: the ACL file, for a broker that has users."""
+    """The configuration file, with finite but ample limits.
+
+    Args:
+        options: of the broker.
+        port: to listen on.
+        rules: the ACL file of a broker with users; None for an open one.
+    """
     if options.rules != (rules is not None):
-        raise ValueError("a broker with users needs an ACL file, and an open one has none")
+        raise ValueError("a broker with users needs an ACL file, an open broker has none")
     lines = [
         f"listener {port} {options.host}",
         f"max_connections {options.limits.connections}",
-        f"user {getpass.getuser()}",  # as root it would become another user and lose sight of our files
+        f"user {getpass.getuser()}",  # started as root, it would become another user and could not read our files
         *_limits(options.limits),
         "set_tcp_nodelay true",
         "connection_messages false",
@@ -81,7 +88,7 @@ def render(options: Options, port: int, *, rules: Path | None = None) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    """Mosquitto has one number for all clients, so the coordinator's needs decide: all agents may report at once."""
+    """Mosquitto has the same limits for all clients, so the coordinator's decide: all agents may report at once."""
     return [
         f"max_packet_size {limits.packet_bytes}",
         f"memory_limit {limits.memory_bytes}",
@@ -94,10 +101,14 @@ def _limits(limits: Limits) -> list[str]:
 
 
 class Mosquitto(BrokerProcess):
-    """`async with Mosquitto(...) as broker`: runs from entry to exit, reachable at `broker.url`.
+    """Runs Mosquitto: `async with Mosquitto(...) as broker`, at `broker.url` from entry to exit.
 
-    `config` replaces our configuration, as text with `{port}` in it. Raises UserError where mosquitto is
-    missing, the port is taken, or it does not come up; with the last lines that it logged.
+    Args:
+        options: of the broker.
+        config: replaces our configuration; a text with `{port}` in it.
+
+    Raises:
+        UserError: mosquitto is not installed, the port is taken, or it does not start (with the end of its log).
     """
 
     keeps_retained = True
@@ -112,7 +123,8 @@ class Mosquitto(BrokerProcess):
         self._program = program
         self._config = config
         self.name = f"mosquitto {version(program)}"
-        self.url: BrokerUrl
+        self.url: BrokerUrl  # set once it is ready
+        # configuration and rules, for as long as it runs
         self._folder: tempfile.TemporaryDirectory[str]
 
     async def __aenter__(self) -> Self:
@@ -145,7 +157,7 @@ class Mosquitto(BrokerProcess):
                 private_folder(self.options.data)
             except OSError as error:
                 raise UserError(
-                    f"--data {self.options.data}: {error.strerror}; a folder is wanted"
+                    f"--data {self.options.data}: {error.strerror}; expected a folder"
                 ) from None
         config = folder / "mosquitto.conf"
         config.write_text(
@@ -156,7 +168,7 @@ class Mosquitto(BrokerProcess):
         return config
 
     def _write_rules(self) -> Path | None:
-        """The ACL file as the users' roles are now; None for an open broker."""
+        """Write the ACL file for the present roles of the users. Returns None for an open broker."""
         if not self.options.rules:
             return None
         rules = Path(self._folder.name) / "rules.acl"
@@ -164,40 +176,38 @@ class Mosquitto(BrokerProcess):
         return rules
 
     def reload(self) -> None:
-        """Have it read users and rules again; who is no longer among them loses its connection, without a last will."""
+        """Have it read users and rules again. Removed users lose their connections; their last wills are not published."""
         self._write_rules()
         super().reload()
 
     async def _ready(self, port: int) -> None:
         host = self.options.url(port).host
-        for _ in range(int(READY_S / 0.02)):
+        for _ in range(int(READY_S / POLL_S)):
             if self._process.returncode is not None:
                 break
             if await answers(host, port, tls=self.options.tls_cert is not None):
                 return
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(POLL_S)
         raise UserError(
-            f"mosquitto did not start on {self.options.host}:{port}; it said:\n{self.log_tail()}"
+            f"mosquitto did not start on {self.options.host}:{port}; its last messages:\n{self.log_tail()}"
         )
 
     def log_tail(self) -> str:
         files = [Path(self._folder.name) / "output.txt", self.options.log]
-        lines = [
-            line
-            for file in files
-            if file and file.exists()
-            for line in file.read_text().splitlines()
-        ]
-        return "\n".join(f"  {line}" for line in lines[-8:])
+        lines: list[str] = []
+        for file in files:
+            if file is not None and file.exists():
+                lines += file.read_text().splitlines()
+        return "\n".join(f"  {line}" for line in lines[-LOG_LINES:])
 
     async def stop(self) -> None:
-        """Ask the process to end, see to it, and remove its configuration."""
+        """Ask the process to end, kill it if it does not, and remove its configuration."""
         await super().stop()
         self._folder.cleanup()
 
 
 async def answers(host: str, port: int, *, tls: bool = False) -> bool:
-    """Does an MQTT broker answer there? Behind TLS a handshake is enough: it may want a certificate of us."""
+    """Does an MQTT broker answer there? With TLS a handshake is enough, because the broker may require a certificate."""
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=_trusting() if tls else None)
     except OSError:
@@ -205,8 +215,9 @@ async def answers(host: str, port: int, *, tls: bool = False) -> bool:
     try:
         if tls:
             return True
-        writer.write(HELLO)
-        return (await asyncio.wait_for(reader.readexactly(2), 2.0))[0] == 0x20
+        writer.write(CONNECT_PACKET)
+        head = await asyncio.wait_for(reader.readexactly(2), 2.0)
+        return head[0] == CONNACK_TYPE
     except (OSError, TimeoutError, asyncio.IncompleteReadError):
         return False
     finally:
@@ -214,18 +225,18 @@ async def answers(host: str, port: int, *, tls: bool = False) -> bool:
 
 
 def _trusting() -> ssl.SSLContext:
-    """For our own broker, whoever its certificate says that it is."""
+    """A context that accepts any certificate, because the broker is our own."""
     return Tls(insecure=True).context()
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Linux can end a child together with its parent, however that one dies."""
+    """On Linux, a function that has the kernel end the child when its parent dies, however it dies."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
     set_death_signal = 1  # PR_SET_PDEATHSIG
 
-    def ask() -> None:
+    def ask_kernel() -> None:
         libc.prctl(set_death_signal, signal.SIGTERM)
 
-    return ask
+    return ask_kernel

@@ -1,8 +1,8 @@
-"""A pretend broker inside the process, with MQTT's bad habits on a seed.
+"""A broker inside the process for tests, with MQTT's faults on a seed.
 
-Its links behave like `shared.mqtt_link.MqttLink`: clean sessions, retained messages, wildcards, last will,
+Its links behave like `shared.mqtt.mqtt_link.MqttLink`: clean sessions, retained messages, wildcards, last will,
 take-over of a client id, reconnection with `Down` and `Up`. Under a deterministic event loop the same seed
-gives the same history. It lives on asyncio alone: no sockets, no threads.
+gives the same history. It needs asyncio only: no sockets, no threads.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
 
-HELD_S = 0.05
-"""A reordered or duplicated message arrives up to so much later than it should."""
+HELD_S = 0.05  # the longest delay of a reordered or duplicated message
 
 
 class MemoryBroker:
-    """The broker. Each habit is a probability in [0, 1].
+    """The broker. Each fault is a probability in [0, 1].
 
-    `duplicate`: a delivery happens twice. `reorder`: a delivery is held back, so that others overtake it, on
-    the same topic too. `drop_session`: a publish or a delivery costs its client the connection; the last will
-    is published, what was under way to the client is forgotten, and the client comes back by itself.
+    Args:
+        seed: of the faults.
+        duplicate: a message is delivered twice.
+        reorder: a delivery is delayed, so that others overtake it, also on the same topic.
+        drop_session: a publication or a delivery ends the client's connection. The last will is published, messages
+            on their way to the client are lost, and the client reconnects by itself.
     """
 
     def __init__(
@@ -44,12 +46,15 @@ class MemoryBroker:
         self.random = random.Random(f"memory broker {seed}")  # noqa: S311  bad luck, no secrets
         self.retained = Retained()
         self.denied: set[str] = set()  # topic filters that nobody may subscribe to
-        self._connected: dict[str, MemoryLink] = {}
-        self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()
-        self._back_at = 0.0
+        self._connected: dict[str, MemoryLink] = {}  # by client id
+        self._subscriptions: Subscriptions[MemoryLink] = Subscriptions()  # of connected links
+        self._back_at = 0.0  # loop time; connections are refused before
+
+    def __repr__(self) -> str:
+        return f"<MemoryBroker: {len(self._connected)} clients, {self.retained!r}>"
 
     def link(self, client_id: str, will: Will | None = None) -> MemoryLink:
-        """A link for `async with`, connected at once unless the broker is away."""
+        """A link for `async with`. It connects at once unless the broker is away."""
         return MemoryLink(self, client_id, will)
 
     @property
@@ -58,9 +63,11 @@ class MemoryBroker:
         return sorted(self._connected)
 
     def restart(self, keep_retained: bool = True, *, away_s: float = 0.0) -> None:
-        """Crash and come back after `away_s`: every connection is lost, no last will is published.
+        """Crash and start again after `away_s`. All connections are lost, no last will is published.
 
-        `keep_retained` False: a broker that stores nothing on disk.
+        Args:
+            keep_retained: False for a broker that stores nothing on disk.
+            away_s: seconds during which connections are refused.
         """
         self._back_at = asyncio.get_running_loop().time() + away_s
         for link in list(self._connected.values()):
@@ -69,7 +76,7 @@ class MemoryBroker:
             self.retained.clear()
 
     def disconnect(self, client_id: str) -> None:
-        """Break one client's connection; it comes back by itself. KeyError for a client that is not connected."""
+        """Break one client's connection; it reconnects by itself. Raises KeyError if it is not connected."""
         self._connected[client_id]._lose("the connection broke")
 
     def _admit(self, link: MemoryLink) -> bool:
@@ -86,7 +93,7 @@ class MemoryBroker:
         for pattern in link._patterns:
             self._subscriptions.remove(pattern, link)
         if will and link.will:
-            # not at once: a chain of lost sessions and wills must not pile up on the stack
+            # later: a chain of lost sessions and last wills must not fill the stack
             loop = asyncio.get_running_loop()
             loop.call_soon(self._route, link.will.topic, link.will.payload, True)
 
@@ -114,7 +121,7 @@ class MemoryBroker:
 
 
 class MemoryLink:
-    """A `shared.link.Link` to a `MemoryBroker`."""
+    """A `shared.mqtt.link.Link` to a `MemoryBroker`."""
 
     def __init__(self, broker: MemoryBroker, client_id: str, will: Will | None) -> None:
         self.client_id = client_id
@@ -123,12 +130,16 @@ class MemoryLink:
         self._broker = broker
         self._backoff = Backoff(uniform=broker.random.uniform)
         self._inbox = Inbox()
-        self._patterns: set[str] = set()
-        self._held: set[asyncio.TimerHandle] = set()
-        self._comeback: asyncio.TimerHandle | None = None
-        self._since = 0.0
-        self._told_down = False
-        self._closed = False
+        self._patterns: set[str] = set()  # topic filters of this session
+        self._held: set[asyncio.TimerHandle] = set()  # delayed deliveries
+        self._comeback: asyncio.TimerHandle | None = None  # the next attempt to connect
+        self._since = 0.0  # loop time of the latest connection: identifies the session
+        self._reported_down = False  # `Down` is in the inbox, without an `Up` after it
+        self._closed = False  # set once; nothing happens afterwards
+
+    def __repr__(self) -> str:
+        state = "up" if self.up else "down"
+        return f"<MemoryLink {self.client_id!r}: {state}>"
 
     async def __aenter__(self) -> Self:
         self._connect()
@@ -143,7 +154,7 @@ class MemoryLink:
         self._close(will=False)
 
     async def abort(self) -> None:
-        """Vanish: the broker publishes the last will, and this link is closed for good."""
+        """Break the connection: the broker publishes the last will, and this link stays closed."""
         self._close(will=True)
 
     def incoming(self) -> AsyncIterator[Incoming]:
@@ -154,17 +165,17 @@ class MemoryLink:
 
     async def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
         if not is_topic(topic):
-            raise ValueError(f"{topic!r} is no topic to publish to")
+            raise ValueError(f"{topic!r} is not a topic to publish to")
         if not await self._travel():
             return False
         self._broker._route(topic, bytes(payload), retain)
-        return (
-            await self._travel()
-        )  # lost here, the message has arrived and its acknowledgement has not
+        # a session lost here: the message has arrived, its acknowledgement has not
+        return await self._travel()
 
     async def subscribe(self, topics: Sequence[str]) -> bool:
-        if wrong := [topic for topic in topics if not is_filter(topic)]:
-            raise ValueError(f"{wrong} are no topic filters")
+        wrong = [topic for topic in topics if not is_filter(topic)]
+        if wrong:
+            raise ValueError(f"{wrong} are not topic filters")
         if not await self._travel():
             return False
         granted = [topic for topic in topics if topic not in self._broker.denied]
@@ -185,7 +196,7 @@ class MemoryLink:
         return True
 
     async def _travel(self) -> bool:
-        """A packet's way to the broker or back, on which the session may get lost."""
+        """Send a packet to the broker or back. Returns False if the session is lost on the way."""
         if not self.up:
             return False
         session = self._since
@@ -198,7 +209,8 @@ class MemoryLink:
         if not self._broker._admit(self):
             self._down("connection refused")
             return
-        self.up, self._told_down = True, False
+        self.up = True
+        self._reported_down = False
         self._since = asyncio.get_running_loop().time()
         self._inbox.put(Up())
 
@@ -208,9 +220,9 @@ class MemoryLink:
             self._down(why, asyncio.get_running_loop().time() - self._since)
 
     def _down(self, why: str, lasted_s: float = 0.0) -> None:
-        if not self._told_down:
+        if not self._reported_down:
             self._inbox.put(Down(why))
-            self._told_down = True
+            self._reported_down = True
         self._comeback = asyncio.get_running_loop().call_later(
             self._backoff.delay(lasted_s), self._connect
         )

@@ -62,7 +62,7 @@ def test_the_doctor_says_what_a_broker_lets_not_through() -> None:
     assert {check for check, finding in found.items() if finding["state"] == "missing"} == {
         "throughput"
     }
-    assert "40 messages of 250 kB did not come through" in found["throughput"]["seen"]
+    assert "40 messages of 250 kB did not arrive" in found["throughput"]["seen"]
     assert "message_size_limit" in found["throughput"]["means"]
     assert "wire.part_bytes" in found["largest payload"]["means"]
 

@@ -118,7 +118,7 @@ def test_the_doctor_examines_it_as_one_of_its_users(home: BrokerFolder) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(
+def test_the_doctor_reports_that_the_rules_restrict_an_agent_to_its_own_topics(
     way: list[str], home: BrokerFolder
 ) -> None:
     file = home.enroll("pi-7")
@@ -127,7 +127,7 @@ def test_the_doctor_tells_an_agent_that_the_rules_keep_it_to_its_own_topics(
     assert done.exit_code == 1
     *_, last = json.loads(done.stdout)
     assert (last["check"], last["state"]) == ("publish and subscribe", "missing")
-    assert "the access rules keep pi-7 to" in last["seen"]
+    assert "the access rules restrict pi-7 to" in last["seen"]
     assert "coordinator's credentials" in last["means"]
 
 
@@ -199,7 +199,7 @@ def test_a_password_stands_in_its_owners_file_alone(home: BrokerFolder) -> None:
         ("expel pi-8", "pi-8: no such agent; enrolled are pi-7"),
         ("expel coordinator", "no such agent"),
         ("init --host again", "is not empty"),
-        ("up --user ann --password x", "--home has users and certificates of its own"),
+        ("up --user ann --password x", "--home contains users and certificates"),
     ],
 )
 def test_a_mistake_changes_nothing(line: str, words: str, home: BrokerFolder) -> None:
@@ -212,12 +212,12 @@ def test_a_mistake_changes_nothing(line: str, words: str, home: BrokerFolder) ->
 
 
 @pytest.mark.parametrize("command", ["up", "enroll pi-7", "expel pi-7"])
-def test_a_folder_that_is_no_brokers_is_named_with_what_makes_one(
+def test_an_error_names_a_folder_that_is_not_a_brokers_and_the_command_that_creates_one(
     command: str, tmp_path: Path
 ) -> None:
     done = typed(*command.split(), "--home", tmp_path)
     assert done.exit_code == 2
-    assert f"`broker init --home {tmp_path} --host NAME` makes one" in done.stderr
+    assert f"create one with `broker init --home {tmp_path} --host NAME`" in done.stderr
 
 
 def test_credentials_may_be_taken_away(home: BrokerFolder) -> None:

@@ -1,0 +1,98 @@
+"""Runs a broker until the user stops it, and has it read its files again when one of them changes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from covey.broker.programs.embedded import EmbeddedBroker, until_closed
+from covey.broker.programs.mosquitto import Mosquitto
+from covey.shared import json_text
+from covey.shared.errors import UserError
+
+RELOAD_S = 1.0
+
+Broker = Mosquitto | EmbeddedBroker
+Say = Callable[[str], None]  # shows a line to the user
+
+
+async def run(broker: Broker, say: Say, *, as_json: bool, until_stdin_closes: bool) -> str:
+    """Run a broker until SIGINT or SIGTERM.
+
+    Args:
+        broker: not started yet.
+        say: shows a warning.
+        as_json: print the address as a line of JSON.
+        until_stdin_closes: stop at the end of standard input, too.
+
+    Returns:
+        "", or how the broker ended by itself.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    files = _files(broker)
+    times = _modification_times(files)  # before the broker reads them
+    async with broker:
+        _show_address(broker, as_json=as_json)
+        ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
+        if until_stdin_closes:
+            ends.append(until_closed(sys.stdin))
+        if files:
+            ends.append(_reload_on_change(broker, say, files, times))
+        ended = asyncio.create_task(broker.wait())
+        tasks = [ended]
+        for end in ends:
+            tasks.append(asyncio.create_task(end))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        if not ended.done() or ended.cancelled():
+            return ""
+        problem = f"{broker.name} ended by itself with exit code {ended.result()}"
+        log_tail = broker.log_tail()
+        return f"{problem}\n{log_tail}" if log_tail else problem
+
+
+def _show_address(broker: Broker, *, as_json: bool) -> None:
+    if as_json:
+        address = {"url": str(broker.url), "broker": broker.name, "pid": broker.pid}
+        print(json_text.dumps(address), flush=True)
+    else:
+        print(f"{broker.name} listens at {broker.url} (Ctrl-C stops it)", flush=True)
+
+
+def _files(broker: Broker) -> list[Path]:
+    """The files that may change while the broker runs."""
+    options = broker.options
+    files = (options.passwords, options.members, options.tls_cert)
+    return [path for path in files if path is not None]
+
+
+async def _reload_on_change(
+    broker: Broker, say: Say, files: Sequence[Path], times: list[int]
+) -> None:
+    """Have the broker read users, roles and certificate again when a file has changed. Runs until cancelled."""
+    while True:
+        await asyncio.sleep(RELOAD_S)
+        now = _modification_times(files)
+        if now == times:
+            continue
+        times = now
+        try:
+            broker.reload()
+        except UserError as error:
+            say(f"users are unchanged: {error}")
+
+
+def _modification_times(files: Sequence[Path]) -> list[int]:
+    """In nanoseconds; 0 for a file that does not exist."""
+    times = []
+    for file in files:
+        times.append(file.stat().st_mtime_ns if file.exists() else 0)
+    return times
