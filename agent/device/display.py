@@ -5,12 +5,29 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from covey.agent.device import notices as n
+from covey.agent.device.notices import (
+    Connected,
+    DataFits,
+    DeviceNotice,
+    Disconnected,
+    FleetConnected,
+    FleetDisconnected,
+    FleetNotice,
+    FleetStarted,
+    OfAgent,
+    Problem,
+    ReportAccepted,
+    Started,
+    StoryLine,
+    StorySoFar,
+    WorkFailed,
+    WorkStarted,
+)
 from covey.shared import json_text
 from covey.shared.printable import printable
 
 
-def print_json(notice: n.DeviceNotice | n.FleetNotice) -> None:
+def print_json(notice: DeviceNotice | FleetNotice) -> None:
     """One JSON object per line."""
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.write(json_text.dumps(notice.to_json()) + "\n")
@@ -24,44 +41,48 @@ class DeviceDisplay:
         self._broker = ""  # its address, without password
         self._shown_error = ""  # the latest reason for no connection, until the next connection
 
-    def __call__(self, notice: n.DeviceNotice) -> None:
+    def __call__(self, notice: DeviceNotice) -> None:
         match notice:
-            case n.Started(agent, federation, broker):
+            case Started(agent, federation, broker):
                 self._broker = broker
                 _print(f"agent {agent} of federation {federation}, broker {broker}")
-            case n.Connected():
+            case Connected():
                 _print(f"connected to {self._broker}")
                 self._shown_error = ""
-            case n.Disconnected(why) if why != self._shown_error:
+            case Disconnected(why) if why != self._shown_error:
                 self._shown_error = why
                 _print_error(f"no connection to {why}; trying again until it works")
-            case n.DataFits(samples, test_samples):
+            case DataFits(samples, test_samples):
                 _print(f"data fits the task: {samples} training, {test_samples} test samples")
-            case n.Problem(why):
+            case Problem(why):
                 _print_error(f"staying out of this run: {why}")
-            case n.WorkStarted(step, phase):
+            case WorkStarted(step, phase):
                 _print(f"step {step}: {phase}")
-            case n.WorkFailed(step, why):
+            case WorkFailed(step, why):
                 _print_error(f"step {step} failed: {why}")
-            case n.ReportAccepted(step):
+            case ReportAccepted(step):
                 _print(f"step {step}: report accepted")
-            case n.StorySoFar(lines):
-                _print("what happened so far:")
-                for line in lines:
-                    _print(f"  {line.at}  {line.text}")
+            case StorySoFar(lines):
+                _print_story(lines)
 
 
-def show_fleet(notice: n.FleetNotice) -> None:
+def show_fleet(notice: FleetNotice) -> None:
     """The notices of a simulated fleet as text: only what concerns the whole fleet, and errors."""
     match notice:
-        case n.FleetStarted(agents, workers, broker):
+        case FleetStarted(agents, workers, broker):
             _print(f"{agents} agents, {workers} workers, at {broker}")
-        case n.FleetDisconnected(why):
+        case FleetDisconnected(why):
             _print_error(f"no connection to {why}; trying again until it works")
-        case n.FleetConnected():
+        case FleetConnected():
             _print("connected")
-        case n.OfAgent(agent, n.Problem(why)) | n.OfAgent(agent, n.WorkFailed(_, why)):
+        case OfAgent(agent, Problem(why)) | OfAgent(agent, WorkFailed(_, why)):
             _print_error(f"{agent}: {why}")
+
+
+def _print_story(lines: tuple[StoryLine, ...]) -> None:
+    _print("what happened so far:")
+    for line in lines:
+        _print(f"  {line.at}  {line.text}")
 
 
 def _print(text: str) -> None:

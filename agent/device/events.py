@@ -1,4 +1,4 @@
-"""What happens to an agent's session, and what the session wants done. Frozen, compared with ==."""
+"""The events that an agent's session handles, and the actions that it returns. Frozen, compared with ==."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMess
 
 @dataclass(frozen=True)
 class CoordinatorSeen:
-    """What a coordinator says of itself. `retained`: it was there before we asked, and may be of another time."""
+    """A coordinator published its status. `retained`: the broker had kept it, so it may be out of date."""
 
     status: CoordinatorStatus
     retained: bool = False
@@ -19,9 +19,9 @@ class CoordinatorSeen:
 
 @dataclass(frozen=True)
 class OwnStatusSeen:
-    """What the broker tells others about this agent: perhaps the last will of a connection that was replaced.
+    """A status under this agent's id: an echo, the last will of an earlier connection, or another program's.
 
-    `retained`: it was there before we asked, and may be long out of date.
+    `retained`: the broker had kept it, so it may be out of date.
     """
 
     status: AgentStatus
@@ -30,17 +30,19 @@ class OwnStatusSeen:
 
 @dataclass(frozen=True)
 class OrderSeen:
+    """The coordinator published this agent's desired state."""
+
     order: OrderMessage
 
 
 @dataclass(frozen=True)
 class PartSeen:
-    """A part of a model that is not complete yet arrived."""
+    """A part of a model arrived. The model is not complete yet."""
 
 
 @dataclass(frozen=True)
 class ModelReady:
-    """The newest content seen under a model's key lies whole on disk."""
+    """A model is complete on disk: the newest content seen under its key."""
 
     key: str
     digest: bytes
@@ -48,36 +50,33 @@ class ModelReady:
 
 @dataclass(frozen=True)
 class Inspected:
-    """What the data is like, seen with the eyes of the task `task`.
+    """The data was compared with a task."""
 
-    `problem` goes into the status, for everybody; `detail` may quote the data, and is for the device's own terminal.
-    """
-
-    task: str
-    samples: int = 0
+    task: str  # digest of the task
+    samples: int = 0  # for training
     test_samples: int = 0
-    labels: tuple[str, ...] = ()
-    problem: str | None = None
-    detail: str = ""
+    labels: tuple[str, ...] = ()  # classes that occur; empty if the device's owner hides them
+    problem: str | None = None  # why the data does not fit, for everybody; None if it fits
+    detail: str = ""  # the same for the device's own terminal; may quote the data
 
 
 @dataclass(frozen=True)
 class SubscriptionsRefused:
-    """The broker refuses these subscriptions; none: it refuses no more."""
+    """The broker refuses the subscriptions to these topics. No topics: it accepts all of them again."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class WorkDone:
-    """The report of `step` lies in the outbox."""
+    """The work of `step` is done, or has failed; its report lies in the outbox."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class WorkFailed:
-    """The worker was lost; there is no report."""
+    """The work of `step` ended without a report: the worker died or took too long."""
 
     step: int
     why: str
@@ -85,7 +84,7 @@ class WorkFailed:
 
 @dataclass(frozen=True)
 class Sent:
-    """Every part of the report of `step` was acknowledged by the broker (`whole`), or the link broke."""
+    """A sending ended: the broker acknowledged every part of the report (`whole`), or the link broke."""
 
     step: int
     whole: bool = True
@@ -93,21 +92,21 @@ class Sent:
 
 @dataclass(frozen=True)
 class ReportDamaged:
-    """The file of the report of `step` does not hold any more what the worker wrote."""
+    """The file of the report of `step` no longer holds what the worker wrote."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class ModelDamaged:
-    """The file of a model does not hold what its name says; it was removed."""
+    """The file of a model did not have the content that its name promises. It was removed."""
 
     digest: bytes
 
 
 @dataclass(frozen=True)
 class Tick:
-    pass
+    """The time that the session asked for (`wake_at`) has come."""
 
 
 Event = (
@@ -131,16 +130,22 @@ Event = (
 
 @dataclass(frozen=True)
 class Subscribe:
+    """Subscribe to topics. The broker sends what it retains there, also for topics subscribed before."""
+
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Unsubscribe:
+    """End the subscriptions to topics."""
+
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class PublishStatus:
+    """Publish this agent's status, retained."""
+
     status: AgentStatus
 
 
@@ -161,12 +166,12 @@ class StartWork:
 
 @dataclass(frozen=True)
 class CancelWork:
-    """Whatever the worker does for this agent is not wanted any more."""
+    """Nobody needs the work that is under way: give the job up."""
 
 
 @dataclass(frozen=True)
 class ReportFailure:
-    """Put a report that says `why` into the outbox; answer with `WorkDone`."""
+    """Put a report into the outbox that names why there is no result; answer with `WorkDone`."""
 
     order: OrderMessage
     why: str
@@ -174,7 +179,7 @@ class ReportFailure:
 
 @dataclass(frozen=True)
 class OrderRefused:
-    """The order of `step` breaks a rule of this device; what follows is a report that says so."""
+    """The order of `step` breaks a rule of this device. A `ReportFailure` with the reason follows."""
 
     step: int
     why: str
@@ -189,37 +194,37 @@ class SendReport:
 
 @dataclass(frozen=True)
 class StopSending:
-    pass
+    """Stop the sending that is under way. No `Sent` follows."""
 
 
 @dataclass(frozen=True)
 class CommitMemory:
-    """The report was accepted: its memory becomes the memory. The report stays until the step is closed.
+    """The report was accepted: what the agent remembers from this work becomes its memory.
 
-    `confirmed`: `again` of the order that said so.
+    The report stays in the outbox until `DropReport`.
     """
 
     step: int
-    confirmed: int = 0
+    confirmed: int = 0  # `again` of the order that reported it
 
 
 @dataclass(frozen=True)
 class DropReport:
-    """The report is not needed any more: it goes, and so does the memory that came with it unless it was accepted."""
+    """Remove the report, together with the memory that came with it unless the report was accepted."""
 
     step: int
 
 
 @dataclass(frozen=True)
 class GoBack:
-    """The coordinator has lost what it accepted after the step `accepted`: a report that was kept waits again."""
+    """The coordinator lost what it accepted after the step `accepted`. A kept report waits to be sent again."""
 
     accepted: int
 
 
 @dataclass(frozen=True)
 class LoseMemory:
-    """The coordinator has accepted a step of ours that our disk knows nothing of: the memory is older, or gone."""
+    """The coordinator accepted a step that our disk does not know: our memory is older, or lost."""
 
     accepted: int
     confirmed: int
@@ -227,28 +232,28 @@ class LoseMemory:
 
 @dataclass(frozen=True)
 class SwitchRun:
-    """From now on the outbox is that of `run`. What belongs to the run before stays aside, until a third one comes."""
+    """Use the outbox of another run. That of the run before is kept aside until a third run comes."""
 
     run: str
 
 
 @dataclass(frozen=True)
 class KeepModels:
-    """All other whole models on disk may go."""
+    """Remove all other complete models from the disk."""
 
     digests: frozenset[bytes]
 
 
 @dataclass(frozen=True)
 class Notify:
-    """Something for a person to read."""
+    """A text for a person at the device."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class YieldId:
-    """Another agent uses our id, and did so before us: end with an error."""
+    """Another agent uses our id, and started earlier: end with an error."""
 
 
 Action = (
@@ -276,13 +281,11 @@ Actions = list[Action]
 
 @dataclass(frozen=True)
 class Outboxed:
-    """What an agent finds on its disk when it starts."""
+    """What the outbox holds when an agent starts."""
 
-    run: str = ""
+    run: str = ""  # the run that the steps belong to; "" before the first order
     accepted: int = 0  # newest step of the run that is known to be accepted
-    step: int = 0  # step of the report that waits, 0: none
-    kept: int = (
-        0  # step of the report that was accepted and is kept until its step is closed, 0: none
-    )
-    confirmed: int = 0  # `again` of the order that said `accepted`
-    aside: Outboxed | None = None  # of the run before
+    step: int = 0  # step of a report that is neither accepted nor closed; 0 for none
+    kept: int = 0  # step of an accepted report that is kept until its step is closed; 0 for none
+    confirmed: int = 0  # `again` of the order that reported `accepted`
+    aside: Outboxed | None = None  # the run before this one

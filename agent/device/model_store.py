@@ -1,4 +1,4 @@
-"""The models that an agent holds: one file per content, named by its digest; parts on their way lie beside them."""
+"""The models on an agent's disk: one file per content, named by its digest, and the parts of incomplete ones."""
 
 from __future__ import annotations
 
@@ -11,17 +11,23 @@ from covey.shared.files import atomic_replace, make_folder
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 from covey.shared.wire.parts import Assembler, FileSink
 
-MAX_MODEL_BYTES = 8 << 30  # bytes
-BROKER = "broker"  # all models come from one sender
-MAX_PENDING = 64  # contents on their way
-MAX_AGE_S = 3600.0
+MAX_MODEL_BYTES = 8 << 30
+BROKER = "broker"  # to the assembler, all parts come from one sender
+MAX_PENDING = 64  # incomplete models
+MAX_AGE_S = 3600.0  # of an incomplete model
 
 
 class ModelStore:
-    """Models under `folder`. What was half there when the last process ended is gone; whole files are kept.
+    """The models in a folder. Parts that an earlier process left are removed, complete models are kept.
 
-    A file that does not hold what its name says is removed when the store is opened, and named in `damaged`: the model
-    is fetched again. What is `durable` survives a power cut.
+    Args:
+        folder: created if it does not exist.
+        largest_bytes: larger models are refused.
+        durable: whether complete models survive a power cut.
+
+    Attributes:
+        damaged: models whose file did not have the content that its name promises, in sentences for a person. Their
+            files were removed when the store was opened; the session fetches them again if it needs them.
     """
 
     def __init__(
@@ -34,7 +40,7 @@ class ModelStore:
         for path in folder.glob("*.part"):
             path.unlink()
         for path in sorted(folder.glob("*.model")):
-            if not _holds_what_its_name_says(path):
+            if not _matches_its_name(path):
                 path.unlink()
                 self.damaged.append(
                     f"{path}: the model is damaged; it is fetched again if it is still needed"
@@ -48,17 +54,27 @@ class ModelStore:
             max_age_s=MAX_AGE_S,
         )
 
+    def __repr__(self) -> str:
+        return f"<ModelStore {self._folder}: {len(self.digests)} models>"
+
     @property
     def digests(self) -> list[bytes]:
-        """All that is held whole."""
+        """The digests of all complete models."""
         return [bytes.fromhex(path.stem) for path in sorted(self._folder.glob("*.model"))]
 
     def path(self, digest: bytes) -> Path:
         return self._folder / f"{digest.hex()}.model"
 
     def feed(self, part: Part, now: float) -> bool | None:
-        """Take one part: True when its model is whole now, False while it is not, None where it was held
-        already. Raises DecodeError for a part that cannot be right."""
+        """Take one part of a model.
+
+        Returns:
+            True if the model is complete now, False if not, None if it was complete before.
+
+        Raises:
+            DecodeError: the part cannot be right.
+            OSError: the disk is full, for instance.
+        """
         if self.path(part.digest).exists():
             return None
         sink = self._parts.feed(BROKER, part, now)
@@ -74,13 +90,13 @@ class ModelStore:
         return True
 
     def remove(self, digest: bytes) -> str:
-        """Remove a model whose file is damaged; returns what happened, for a person."""
+        """Remove a model whose file is damaged. Returns a sentence about it."""
         self.path(digest).unlink(missing_ok=True)
         self._parts.forget(BROKER, digest)
         return f"{self.path(digest)}: the model is damaged; it is fetched again"
 
     def keep(self, digests: Collection[bytes], now: float) -> None:
-        """Remove all other whole models, and parts that nobody completes."""
+        """Remove all other complete models, and incomplete ones that are too old."""
         for digest in self.digests:
             if digest not in digests:
                 self.path(digest).unlink(missing_ok=True)
@@ -91,7 +107,7 @@ class ModelStore:
         return FileSink(self._folder / f"{next(self._numbers)}.part", part.size)
 
 
-def _holds_what_its_name_says(path: Path) -> bool:
+def _matches_its_name(path: Path) -> bool:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES))
     return digest.hexdigest() == path.stem

@@ -1,15 +1,15 @@
-"""What an agent must not lose: the report that waits for its fate, and the memory of accepted work.
+"""What an agent must not lose: the report that waits for an answer, and the memory of accepted work.
 
-A folder with one small `state.json` and the files that it names. The file is replaced atomically and is the only
-truth: report and memory are written first, then named, and what it does not name is swept away. So a process that
-is killed at any instant finds either the old state or the new one. Contents are only handed around by path: the
-worker writes and reads them, this process never holds them.
+The outbox is a folder with a small `state.json` and the files that it names. Report and memory are written first. Then
+`state.json` is replaced atomically and names them. Files that it does not name are removed. So a process that is killed
+at any instant finds either the old state or the new one. Contents are only handed around by path: the worker writes and
+reads them, this process never holds them.
 
-- A report stays after it was accepted, and so does the memory from before it, until its step is closed: a coordinator
-  that lost the report (a power cut, a restored backup) can ask for it again.
-- The state of one other run is kept aside: an agent that comes back to that run finds its memory there.
-- Every report carries a digest, which is compared when a new process finds it. What is damaged is named and set aside.
-- A full disk delays the naming, and nothing else: until it succeeds the old files stay, so that a kill costs work only.
+- An accepted report stays until its step is closed, and so does the memory from before it: a coordinator that lost the
+  report (a power cut, a restored backup) can ask for it again.
+- The state of one other run is kept aside: an agent that returns to that run finds its memory there.
+- Every report has a digest, which a new process compares. A damaged file is reported and set aside.
+- A full disk only delays the replacement of `state.json`. The old files stay until it succeeds, so a kill costs only work.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from covey.shared.files import folder_lock, is_full, private_folder, sync_folder
 from covey.shared.wire.messages import DIGEST_BYTES
 
 LOST = "lost"  # the memory of accepted work is gone
-AHEAD = "ahead"  # the memory is that of work that the coordinator has forgotten
+AHEAD = "ahead"  # the memory belongs to work that the coordinator has forgotten
 
 
 @dataclass(frozen=True)
 class State:
     """What `state.json` holds of one run. `memory`, `before`, `report` and `report_memory` are file names, "" for none.
 
-    Where `step` equals `accepted`, the report is kept for a coordinator that asks again: `memory` is what came with
-    it, and `before` is the memory that its work began with. Otherwise the report waits for its fate.
+    Where `step` equals `accepted`, the report was accepted and is kept in case the coordinator asks for it again:
+    `memory` came with it, and `before` is the memory that its work began with. Otherwise the report waits for an answer.
     """
 
     run: str = ""
-    accepted: int = 0
-    memory: str = ""
-    step: int = 0
+    accepted: int = 0  # newest accepted step of the run
+    memory: str = ""  # after the newest accepted work
+    step: int = 0  # step of the report in hand; 0 for none
     report: str = ""
-    report_memory: str = ""
+    report_memory: str = ""  # becomes `memory` if the report is accepted
     digest: str = ""  # hex, of the report
     size: int = 0  # bytes of the report
-    part_bytes: int = 0  # how it is to be cut
-    memory_digest: str = ""  # hex, of the file `memory`; "" where it is not known
-    report_memory_digest: str = ""
-    before: str = ""
-    before_digest: str = ""
-    confirmed: int = 0  # `again` of the order that said `accepted`
-    lost: str = ""  # LOST or AHEAD until the next report says so
+    part_bytes: int = 0  # size of the parts that the report is sent in
+    memory_digest: str = ""  # hex, of the file `memory`; "" if unknown
+    report_memory_digest: str = ""  # hex, of the file `report_memory`
+    before: str = ""  # the memory before the accepted report; only while the report is kept
+    before_digest: str = ""  # hex, of the file `before`
+    confirmed: int = 0  # `again` of the order that reported `accepted`
+    lost: str = ""  # LOST or AHEAD until the next report mentions it; "" for a memory in order
 
     @property
     def kept(self) -> bool:
-        """Is the report in hand one that was accepted?"""
+        """Was the report in hand accepted?"""
         return self.step > 0 and self.step == self.accepted
 
     @property
     def without_report(self) -> State:
-        """The same with nothing in hand but the memory."""
+        """The same state with the memory alone."""
         return State(
             self.run,
             self.accepted,
@@ -78,7 +78,7 @@ class State:
 
     @property
     def outboxed(self) -> Outboxed:
-        """What the session has to know of it."""
+        """The part of the state that the session has to know."""
         has_report = bool(self.report)
         return Outboxed(
             self.run,
@@ -90,15 +90,26 @@ class State:
 
 
 class Outbox:
-    """The outbox in `folder`, for one process at a time. `durable` also survives a power cut, at the price of fsync.
+    """The outbox in a folder, for one process at a time.
 
-    `damaged` names what was found damaged, for a person. Raises UserError where another process has the folder.
+    Args:
+        folder: created if it does not exist; other users cannot read it.
+        durable: whether the state survives a power cut too, which costs an fsync for each write.
+
+    Attributes:
+        state: of the current run; always what `state.json` holds, or will hold once `unwritten` is False.
+        damaged: files that were found damaged at the start, in sentences for a person.
+        unwritten: the disk was full. Call `flush` until it succeeds.
+
+    Raises:
+        UserError: another process uses the folder.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self._folder = folder
         self._durable = durable
         self.damaged: list[str] = []
+        self.unwritten = False
         private_folder(folder)
         if durable:
             sync_folder(folder.parent)
@@ -111,12 +122,15 @@ class Outbox:
             )
         )
         self.state, self._aside = self._read()
-        self.unwritten = (
-            False  # the disk was full; `flush` writes the state as soon as there is room
-        )
         self._sweep()
 
+    def __repr__(self) -> str:
+        state = self.state
+        report = f"report of step {state.step}" if state.step else "no report"
+        return f"<Outbox {self._folder}: run {state.run!r}, accepted {state.accepted}, {report}>"
+
     def close(self) -> None:
+        """Let another process use the folder."""
         self._lock.close()
 
     def __enter__(self) -> Self:
@@ -127,22 +141,22 @@ class Outbox:
 
     @property
     def outboxed(self) -> Outboxed:
-        """What a session that starts has to know, the run that is kept aside included."""
+        """What a session has to know at its start, including the run that is kept aside."""
         aside = self._aside.outboxed if self._aside is not None else None
         return replace(self.state.outboxed, aside=aside)
 
     @property
     def memory(self) -> Path | None:
-        """The memory after the newest accepted work; None before there was any."""
+        """The file of the memory after the newest accepted work; None before the first."""
         return self._folder / self.state.memory if self.state.memory else None
 
     @property
     def report(self) -> Path | None:
-        """The report that waits, or that is kept until its step is closed."""
+        """The file of the report in hand; None for none."""
         return self._folder / self.state.report if self.state.report else None
 
     def places(self, step: int) -> tuple[Path, Path]:
-        """Where the worker writes the report and the memory of a step, before `put` names them."""
+        """The files to which the worker writes the report and the memory of a step, before `put` names them."""
         name = f"{self.state.run}-{step}"
         return self._folder / f"report-{name}", self._folder / f"memory-{name}"
 
@@ -156,7 +170,16 @@ class Outbox:
         with_memory: bool,
         memory_digest: bytes = b"",
     ) -> None:
-        """The report of `step` is written, and its memory too, if it comes with one."""
+        """Take the report of `step`, which the worker has written, and the memory if it has written one.
+
+        Args:
+            step: whose report it is.
+            digest: of the report's file.
+            size: bytes of the report.
+            part_bytes: size of the parts to send it in.
+            with_memory: whether the worker has written a new memory.
+            memory_digest: of that memory's file.
+        """
         report, memory = self.places(step)
         self._become(
             replace(
@@ -172,7 +195,7 @@ class Outbox:
         )
 
     def commit(self, step: int, confirmed: int = 0) -> None:
-        """The report was accepted: its memory is the memory now. It stays until `drop`, and so does the memory before."""
+        """The report was accepted: its memory becomes the memory. The report and the memory before stay until `drop`."""
         state = self.state
         if step != state.step:
             return
@@ -193,15 +216,15 @@ class Outbox:
         )
 
     def drop(self, step: int) -> None:
-        """The report is not needed any more: the memory stays what it is."""
+        """Remove the report. The memory stays as it is."""
         if step == self.state.step:
             self._become(self.state.without_report)
 
     def go_back(self, accepted: int) -> None:
-        """The coordinator has lost what came after the step `accepted`.
+        """The coordinator lost what it accepted after the step `accepted`.
 
-        A report that was kept waits again, with the memory from before it. Where more than that was lost, the memory
-        is that of later work, and the next report says so.
+        A kept report waits again, with the memory from before it. If the coordinator lost more than that, the memory
+        belongs to later work, and the next report mentions it.
         """
         state = self.state
         if not state.kept:
@@ -228,19 +251,19 @@ class Outbox:
         self._become(rewound)
 
     def lose(self, accepted: int, confirmed: int) -> None:
-        """The coordinator knows of accepted work that this folder does not: the memory is older, or gone."""
+        """The coordinator accepted work that this folder does not know: the memory is older, or lost."""
         self._become(
             replace(self.state.without_report, accepted=accepted, confirmed=confirmed, lost=LOST)
         )
 
     def switch(self, run: str) -> None:
-        """Belong to another run: to the one aside, or to a new one, with nothing in hand. This one is kept aside."""
+        """Switch to another run: the one aside, or a new one with an empty state. Keep this one aside."""
         before, aside = self.state, self._aside
         self._aside = before if before.run else aside
         self._become(aside if aside is not None and aside.run == run else State(run))
 
     def set_memory_aside(self) -> str:
-        """The memory is damaged: keep the file for a person, start with an empty one. Returns what happened."""
+        """The memory is damaged: keep the file for a person, and continue with an empty one. Returns a sentence about it."""
         name = self.state.memory
         said = self._put_away(
             name, "the memory of this agent's earlier work is damaged; it starts with an empty one"
@@ -249,7 +272,7 @@ class Outbox:
         return said
 
     def set_report_aside(self) -> str:
-        """The report is damaged: keep the file for a person, forget it. Returns what happened."""
+        """The report is damaged: keep the file for a person, and forget the report. Returns a sentence about it."""
         said = self._put_away(
             self.state.report,
             "the report that waited to be sent is damaged; the work is done again",
@@ -260,12 +283,12 @@ class Outbox:
         return said
 
     def report_is_whole(self) -> bool:
-        """Has the report the content that was put? Reads it once."""
+        """Does the report still have the content that was put? Reads the whole file."""
         report = self.report
         return report is not None and _has_digest(report, self.state.digest)
 
     def flush(self) -> bool:
-        """Write the state if a full disk has prevented it. True where nothing is unwritten any more."""
+        """Write the state if a full disk has prevented it. True if everything is written now."""
         if self.unwritten:
             self._become(self.state)
         return not self.unwritten
@@ -308,7 +331,7 @@ class Outbox:
         return self._found(states[0]), None if states[1] is None else self._found(states[1])
 
     def _found(self, state: State) -> State:
-        """The state as far as its files are there and whole."""
+        """The state without files that are missing or damaged."""
         gone = [name for name in sorted(state.files) if not (self._folder / name).exists()]
         self.damaged += [f"{self._folder / name}: the file is gone" for name in gone]
         report = self._folder / state.report
@@ -344,7 +367,7 @@ class Outbox:
 
 
 def _state(tree: dict[str, Any]) -> State:
-    """Raises TypeError for unknown keys and for values of another type."""
+    """Check the keys and the types of a state. Raises TypeError if one is wrong."""
     state = State(**tree)
     for field in fields(State):
         value, default = getattr(state, field.name), field.default

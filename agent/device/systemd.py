@@ -1,4 +1,4 @@
-"""An agent as a systemd service: the unit file, as text."""
+"""The systemd unit file of an agent, as text."""
 
 from __future__ import annotations
 
@@ -29,20 +29,34 @@ WantedBy=multi-user.target
 
 
 def render(name: str, command: Sequence[str], user: str) -> str:
-    """Run `command` (the program's path first) as `user` whenever the machine is up."""
-    return UNIT.format(name=_plain(name), command=" ".join(map(quoted, command)), user=_plain(user))
+    """A unit file that runs a command whenever the machine is up.
+
+    Args:
+        name: the agent's id, for the description.
+        command: the program's path and its arguments.
+        user: who the command runs as.
+
+    Raises:
+        UserError: a word contains a line break or a control character.
+    """
+    words = [quoted(word) for word in command]
+    return UNIT.format(name=_plain(name), command=" ".join(words), user=_plain(user))
 
 
 def quoted(word: str) -> str:
-    """One argument of ExecStart (systemd.service, "Command lines"): in quotes, nothing in it is expanded."""
-    escaped = _plain(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-    return f'"{escaped}"' if escaped != word or not word or set(word) & set(" \t;'") else word
+    """One argument of ExecStart (systemd.service, "Command lines"). Quotes keep systemd from expanding it."""
+    escaped = _plain(word)
+    for special, replacement in (("\\", "\\\\"), ('"', '\\"'), ("$", "$$")):
+        escaped = escaped.replace(special, replacement)
+    has_separator = any(letter in " \t;'" for letter in word)
+    needs_quotes = escaped != word or word == "" or has_separator
+    return f'"{escaped}"' if needs_quotes else word
 
 
 def _plain(text: str) -> str:
-    """The text where systemd expands nothing in it. Raises UserError for one that would end its line."""
-    if any(not letter.isprintable() for letter in text):
+    """The text with its specifiers escaped. Raises UserError if it would end its line."""
+    if not text.isprintable():
         raise UserError(
-            f"{text!r}: a unit file cannot hold line breaks or control characters; choose another name or path"
+            f"{text!r}: a unit file cannot contain line breaks or control characters; choose another name or path"
         )
     return text.replace("%", "%%")

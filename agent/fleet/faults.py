@@ -57,8 +57,10 @@ class FaultPlan:
         """Is this agent part of the fleet in this round? All lines that name it must agree."""
         if index in self._late and round_ < self._faults.late_round:
             return False
-        lines = self._timelines[index]
-        return all(_includes(line, round_) for line in lines)
+        for line in self._timelines[index]:
+            if not _includes(line, round_):
+                return False
+        return True
 
     def _draw_agents(self, fault: str, share: float) -> frozenset[int]:
         """A share of the fleet, drawn from a stream of its own."""
