@@ -18,75 +18,14 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
 from covey.agent.device.events import Outboxed
+from covey.agent.device.outbox_state import State
 from covey.shared.files import folder_lock, is_full, private_folder, sync_folder, write_atomically
 from covey.shared.wire.messages import DIGEST_BYTES
-
-LOST = "lost"  # the memory of accepted work is gone
-AHEAD = "ahead"  # the memory belongs to work that the coordinator has forgotten
-
-
-@dataclass(frozen=True)
-class State:
-    """What `state.json` holds of one run. `memory`, `before`, `report` and `report_memory` are file names, "" for none.
-
-    Where `step` equals `accepted`, the report was accepted and is kept in case the coordinator asks for it again:
-    `memory` came with it, and `before` is the memory that its work began with. Otherwise the report waits for an answer.
-    """
-
-    run: str = ""
-    accepted: int = 0  # newest accepted step of the run
-    memory: str = ""  # after the newest accepted work
-    step: int = 0  # step of the report in hand; 0 for none
-    report: str = ""
-    report_memory: str = ""  # becomes `memory` if the report is accepted
-    digest: str = ""  # hex, of the report
-    size: int = 0  # bytes of the report
-    part_bytes: int = 0  # size of the parts that the report is sent in
-    memory_digest: str = ""  # hex, of the file `memory`; "" if unknown
-    report_memory_digest: str = ""  # hex, of the file `report_memory`
-    before: str = ""  # the memory before the accepted report; only while the report is kept
-    before_digest: str = ""  # hex, of the file `before`
-    confirmed: int = 0  # `again` of the order that reported `accepted`
-    lost: str = ""  # LOST or AHEAD until the next report mentions it; "" for a memory in order
-
-    @property
-    def kept(self) -> bool:
-        """Was the report in hand accepted?"""
-        return self.step > 0 and self.step == self.accepted
-
-    @property
-    def without_report(self) -> State:
-        """The same state with the memory alone."""
-        return State(
-            self.run,
-            self.accepted,
-            self.memory,
-            memory_digest=self.memory_digest,
-            confirmed=self.confirmed,
-            lost=self.lost,
-        )
-
-    @property
-    def files(self) -> set[str]:
-        """The names of all files that belong to this state."""
-        return {self.memory, self.before, self.report, self.report_memory} - {""}
-
-    @property
-    def outboxed(self) -> Outboxed:
-        """The part of the state that the session has to know."""
-        has_report = bool(self.report)
-        return Outboxed(
-            self.run,
-            self.accepted,
-            step=self.step if has_report and not self.kept else 0,
-            kept=self.step if has_report and self.kept else 0,
-            confirmed=self.confirmed,
-        )
 
 
 class Outbox:
@@ -196,24 +135,8 @@ class Outbox:
 
     def commit(self, step: int, confirmed: int = 0) -> None:
         """The report was accepted: its memory becomes the memory. The report and the memory before stay until `drop`."""
-        state = self.state
-        if step != state.step:
-            return
-        brings_memory = bool(state.report_memory)
-        self._become(
-            replace(
-                state,
-                accepted=step,
-                confirmed=confirmed,
-                memory=state.report_memory if brings_memory else state.memory,
-                memory_digest=state.report_memory_digest if brings_memory else state.memory_digest,
-                before=state.memory,
-                before_digest=state.memory_digest,
-                report_memory="",
-                report_memory_digest="",
-                lost="",
-            )
-        )
+        if step == self.state.step:
+            self._become(self.state.committed(confirmed))
 
     def drop(self, step: int) -> None:
         """Remove the report. The memory stays as it is."""
@@ -221,66 +144,37 @@ class Outbox:
             self._become(self.state.without_report)
 
     def go_back(self, accepted: int) -> None:
-        """The coordinator lost what it accepted after the step `accepted`.
-
-        A kept report waits again, with the memory from before it. If the coordinator lost more than that, the memory
-        belongs to later work, and the next report mentions it.
-        """
-        state = self.state
-        if not state.kept:
-            self._become(
-                replace(
-                    self.state.without_report,
-                    accepted=accepted,
-                    lost=AHEAD if state.memory else state.lost,
-                )
-            )
-            return
-        rewound = replace(
-            state,
-            accepted=accepted,
-            memory=state.before,
-            memory_digest=state.before_digest,
-            report_memory=state.memory if state.memory != state.before else "",
-            report_memory_digest=state.memory_digest if state.memory != state.before else "",
-            before="",
-            before_digest="",
-        )
-        if not state.report:  # it was damaged: the work is done again
-            rewound = replace(rewound, step=0, report_memory="", report_memory_digest="")
-        self._become(rewound)
+        """The coordinator lost what it accepted after the step `accepted`: see `State.went_back`."""
+        self._become(self.state.went_back(accepted))
 
     def lose(self, accepted: int, confirmed: int) -> None:
         """The coordinator accepted work that this folder does not know: the memory is older, or lost."""
-        self._become(
-            replace(self.state.without_report, accepted=accepted, confirmed=confirmed, lost=LOST)
-        )
+        self._become(self.state.overtaken(accepted, confirmed))
 
     def switch(self, run: str) -> None:
         """Switch to another run: the one aside, or a new one with an empty state. Keep this one aside."""
-        before, aside = self.state, self._aside
-        self._aside = before if before.run else aside
-        self._become(aside if aside is not None and aside.run == run else State(run))
+        aside = self._aside
+        if self.state.run:
+            self._aside = self.state
+        if aside is not None and aside.run == run:
+            self._become(aside)
+        else:
+            self._become(State(run))
 
     def set_memory_aside(self) -> str:
-        """The memory is damaged: keep the file for a person, and continue with an empty one. Returns a sentence about it."""
-        name = self.state.memory
-        said = self._put_away(
-            name, "the memory of this agent's earlier work is damaged; it starts with an empty one"
-        )
-        self._become(replace(self.state, memory="", memory_digest="", lost=LOST))
-        return said
+        """The memory is damaged: keep the file for a person, and continue without. Returns a sentence about it."""
+        why = "the memory of this agent's earlier work is damaged; it starts with an empty one"
+        sentence = self._put_away(self.state.memory, why)
+        self._become(self.state.without_memory)
+        return sentence
 
     def set_report_aside(self) -> str:
         """The report is damaged: keep the file for a person, and forget the report. Returns a sentence about it."""
-        said = self._put_away(
-            self.state.report,
-            "the report that waited to be sent is damaged; the work is done again",
-        )
-        self._become(
-            replace(self.state, report="") if self.state.kept else self.state.without_report
-        )
-        return said
+        why = "the report that waited to be sent is damaged; the work is done again"
+        report = self.state.report
+        sentence = self._put_away(report, why)
+        self._become(self.state.checked({report}))
+        return sentence
 
     def report_is_whole(self) -> bool:
         """Does the report still have the content that was put? Reads the whole file."""
@@ -294,14 +188,14 @@ class Outbox:
         return not self.unwritten
 
     def _become(self, state: State) -> None:
+        """Replace `state.json`, and remove the files that it no longer names."""
         self.state = state
         tree = asdict(state)
         if self._aside is not None:
             tree["aside"] = asdict(self._aside)
+        content = json.dumps(tree).encode()
         try:
-            write_atomically(
-                self._folder / "state.json", json.dumps(tree).encode(), durable=self._durable
-            )
+            write_atomically(self._path, content, durable=self._durable)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -310,70 +204,67 @@ class Outbox:
         self.unwritten = False
         self._sweep()
 
+    @property
+    def _path(self) -> Path:
+        return self._folder / "state.json"
+
     def _read(self) -> tuple[State, State | None]:
-        path = self._folder / "state.json"
+        """The state and the one aside, without files that are missing or damaged."""
         try:
-            tree: dict[str, Any] = json.loads(path.read_bytes())
-            aside = tree.pop("aside", None)
-            states = (_state(tree), None if aside is None else _state(aside))
+            tree: dict[str, Any] = json.loads(self._path.read_bytes())
+            tree_aside = tree.pop("aside", None)
+            state = State.of_json(tree)
+            aside = State.of_json(tree_aside) if tree_aside is not None else None
         except FileNotFoundError:
             return State(), None
-        except (
-            ValueError,
-            TypeError,
-            AttributeError,
-        ):  # a broken disk; what it said is known to the coordinator
-            path.replace(path.with_suffix(".broken"))
-            self.damaged.append(
-                f"{path}: the file is damaged; it is kept as {path.with_suffix('.broken').name}"
-            )
+        except (ValueError, TypeError, AttributeError):
+            # a broken disk: the coordinator still knows what it accepted
+            broken = self._path.with_suffix(".broken")
+            self._path.replace(broken)
+            self.damaged.append(f"{self._path}: the file is damaged; it is kept as {broken.name}")
             return State(), None
-        return self._found(states[0]), None if states[1] is None else self._found(states[1])
+        state = self._without_damage(state)
+        if aside is not None:
+            aside = self._without_damage(aside)
+        return state, aside
 
-    def _found(self, state: State) -> State:
+    def _without_damage(self, state: State) -> State:
         """The state without files that are missing or damaged."""
-        gone = [name for name in sorted(state.files) if not (self._folder / name).exists()]
-        self.damaged += [f"{self._folder / name}: the file is gone" for name in gone]
-        report = self._folder / state.report
-        if state.report and state.report not in gone and not _has_digest(report, state.digest):
+        gone: set[str] = set()
+        for name in sorted(state.files):
+            path = self._folder / name
+            if not path.exists():
+                gone.add(name)
+                self.damaged.append(f"{path}: the file is missing")
+        is_there = state.report != "" and state.report not in gone
+        if is_there and not _has_digest(self._folder / state.report, state.digest):
+            gone.add(state.report)
             why = "the report that waited to be sent is damaged; the work is done again if it is still needed"
             self.damaged.append(self._put_away(state.report, why))
-            gone.append(state.report)
-        if state.kept and state.report in gone:
-            state = replace(state, report="")
-        elif state.report in gone or state.report_memory in gone:
-            state = state.without_report
-        if state.memory and state.memory in gone:
-            state = replace(state, memory="", memory_digest="", lost=LOST)
-        return replace(state, before="", before_digest="") if state.before in gone else state
+        return state.checked(gone)
 
     def _put_away(self, name: str, why: str) -> str:
         path = self._folder / name
         away = path.with_name(f"{name}.damaged")
-        if path.exists():
+        if name and path.exists():
             path.replace(away)
         return f"{path}: {why} (the file is kept as {away.name})"
 
     def _sweep(self) -> None:
-        named = self.state.files | (self._aside.files if self._aside is not None else set())
-        for path in self._leftovers():
+        """Remove the files that neither state names."""
+        named = self.state.files
+        if self._aside is not None:
+            named |= self._aside.files
+        for path in self._contents():
             if path.name not in named:
                 path.unlink(missing_ok=True)
 
-    def _leftovers(self) -> Iterator[Path]:
+    def _contents(self) -> Iterator[Path]:
+        """Reports and memories, except damaged ones that are kept for a person."""
         for path in self._folder.iterdir():
-            if path.name.startswith(("report-", "memory-")) and not path.name.endswith(".damaged"):
+            is_content = path.name.startswith(("report-", "memory-"))
+            if is_content and path.suffix != ".damaged":
                 yield path
-
-
-def _state(tree: dict[str, Any]) -> State:
-    """Check the keys and the types of a state. Raises TypeError if one is wrong."""
-    state = State(**tree)
-    for field in fields(State):
-        value, default = getattr(state, field.name), field.default
-        if type(value) is not type(default):
-            raise TypeError(f"{field.name} is {value!r}")
-    return state
 
 
 def _has_digest(path: Path, digest: str) -> bool:

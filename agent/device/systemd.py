@@ -17,7 +17,7 @@ ExecStart={command}
 User={user}
 Restart=always
 RestartSec=5
-# a mistake in the options, or another agent of this id: to try again would not help
+# exit code 2: an error in the options, or another agent with this id; a restart would not help
 RestartPreventExitStatus=2
 NoNewPrivileges=yes
 PrivateTmp=yes

@@ -55,12 +55,11 @@ class FaultPlan:
 
     def present(self, index: int, round_: int) -> bool:
         """Is this agent part of the fleet in this round? All lines that name it must agree."""
-        if index in self._late and round_ < self._faults.late_round:
+        is_late = index in self._late
+        if is_late and round_ < self._faults.late_round:
             return False
-        for line in self._timelines[index]:
-            if not _includes(line, round_):
-                return False
-        return True
+        lines = self._timelines[index]
+        return all(_includes(line, round_) for line in lines)
 
     def _draw_agents(self, fault: str, share: float) -> frozenset[int]:
         """A share of the fleet, drawn from a stream of its own."""
