@@ -274,7 +274,9 @@ def compare(
 
 
 @app.command()
-def validate(scenario: ScenarioFile, overrides: Set = None, as_json: Json = False) -> None:
+def validate(
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
+) -> None:
     """Check a scenario and print it with all defaults; unknown keys are reported with their lines."""
     from covey.shared.scenario.describe import dump
     from covey.shared.scenario.load import load
@@ -435,6 +437,7 @@ def report(
             show_default=False,
         ),
     ] = None,
+    allow: Allow = None,
     as_json: Json = False,
 ) -> None:
     """Print the results of finished runs in one table."""
@@ -499,9 +502,13 @@ def export(
 
 
 @app.command()
-def methods(as_json: Json = False) -> None:
-    """List the training methods with their hyper-parameters and defaults."""
+def methods(allow: Allow = None, as_json: Json = False) -> None:
+    """List the training methods with their hyper-parameters and defaults.
+
+    A method of another installed package is imported, and its hyper-parameters are listed, only if --allow names it.
+    """
     from covey.shared.scenario.describe import methods as described
+    from covey.shared.scenario.describe import methods_to_allow
 
     rows = described()
     if as_json:
@@ -515,6 +522,10 @@ def methods(as_json: Json = False) -> None:
             if parameter["description"]:
                 text += f"   {parameter['description']}"
             out.print(text, highlight=False)
+    for name in methods_to_allow():
+        _print(
+            f"{name}  a method of an installed package; --allow {name} lists its hyper-parameters"
+        )
 
 
 @app.command()

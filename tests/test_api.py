@@ -116,6 +116,13 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     cells = [(row["method"], row["seed"]) for row in comparison.cells]
     assert cells == [("fedavg", 1), ("local", 1), ("fedavg", 2)]
     assert [row["method"] for row in comparison.methods] == ["fedavg", "local"]
+    assert [row["seeds"] for row in comparison.methods] == [2, 1]
+    fedavg = comparison.methods[0]
+    of_seeds = [
+        row["server_accuracy_macro"] for row in comparison.cells if row["method"] == "fedavg"
+    ]
+    assert fedavg["server_accuracy_macro"] == pytest.approx(sum(of_seeds) / 2)
+    assert fedavg["server_accuracy_macro_std"] == pytest.approx(abs(of_seeds[0] - of_seeds[1]) / 2)
     assert (tmp_path / "out" / "compare.csv").exists()
     again = covey.compare(scenario, tmp_path / "out", cells=["fedavg", "local/1"])
     assert again.cells == comparison.cells
@@ -143,3 +150,13 @@ def test_the_examples_in_the_docstrings_run(
         runner.run(example)
     assert runner.tries > 0
     assert runner.failures == 0
+
+
+@pytest.mark.processes
+def test_the_example_for_notebooks_runs_as_it_is_printed() -> None:
+    example = ROOT / "docs" / "examples" / "compare_methods.py"
+    done = subprocess.run([sys.executable, example], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("<Result fedclust: 2 clusters, E-server ")
+    assert [line.split()[0] for line in lines[-3:]] == ["fedavg", "ifca", "fedclust"]

@@ -12,14 +12,16 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import covey
 from covey.agent.data.load import load as load_data
+from covey.coordinator.cli import app
 from covey.shared import plugins
 from covey.shared.client import settings_of
 from covey.shared.consent import NO_CODE, AllowedCode, ConsentError, consented
 from covey.shared.errors import UserError
-from covey.shared.scenario.describe import dump
+from covey.shared.scenario.describe import dump, methods, methods_to_allow
 from covey.shared.strategies.registry import installed_method
 from tests.agent.orders import work
 from tests.processes import ROOT, free_port, program, until
@@ -158,6 +160,27 @@ def test_method_model_and_data_of_a_package_train_in_process(
     accuracy = result.accuracy()
     assert accuracy is not None
     assert accuracy > 0.5  # four centres: chance is 0.25
+
+
+def test_the_list_of_methods_names_an_installed_one_and_describes_it_once_it_is_allowed(
+    installed: Path,
+) -> None:
+    assert methods_to_allow() == ["half_step"]
+    assert "half_step" not in [row["name"] for row in methods()]
+    with consented(ALLOWED):
+        (row,) = [row for row in methods() if row["name"] == "half_step"]
+        assert methods_to_allow() == []
+    assert [parameter["name"] for parameter in row["parameters"]][-1] == "step"
+
+
+def test_a_run_of_an_installed_method_has_a_report(installed: Path, tmp_path: Path) -> None:
+    covey.run(scenario(rounds={"count": 1}), tmp_path / "run", allow=NAMES)
+    page = tmp_path / "page.html"
+    words = ["report", str(tmp_path / "run"), "--html", str(page)]
+    refused = CliRunner().invoke(app, words)
+    assert (refused.exit_code, "--allow half_step" in refused.output) == (2, True)
+    shown = CliRunner().invoke(app, [*words, "--allow", "half_step"])
+    assert (shown.exit_code, page.exists()) == (0, True), shown.output
 
 
 @pytest.mark.processes

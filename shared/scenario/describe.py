@@ -7,11 +7,13 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from covey.shared import plugins
+from covey.shared.consent import consent
 from covey.shared.scenario.introspection import fields, members, name_of
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import render
 from covey.shared.strategies.base import Strategy
-from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.strategies.registry import AnyStrategy, installed_method
 
 
 def dump(scenario: Scenario) -> str:
@@ -28,12 +30,22 @@ def schema() -> dict[str, Any]:
 
 
 def methods() -> list[dict[str, Any]]:
-    """Every training method, sorted by name, as JSON.
+    """Every training method, sorted by name, as JSON: the built-in ones, and those of installed packages that the owner
+    of this machine has allowed.
 
     Returns:
         One object per method: name, summary, source (paper), and parameters with type, default and description.
     """
-    return [_method(kind) for kind in sorted(members(AnyStrategy), key=name_of)]
+    allowed = consent()
+    names = [name for name in plugins.installed(plugins.STRATEGIES) if allowed.allows(name)]
+    added = [installed_method(name) for name in names]
+    return [_method(kind) for kind in sorted([*members(AnyStrategy), *added], key=name_of)]
+
+
+def methods_to_allow() -> list[str]:
+    """The names of methods that installed packages add and the owner of this machine has not allowed."""
+    allowed = consent()
+    return [name for name in plugins.installed(plugins.STRATEGIES) if not allowed.allows(name)]
 
 
 def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:

@@ -197,7 +197,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Report:
-    """What a client sends back."""
+    """What a client sends back after a phase: the vectors and numbers that `Phase` announced, and how it trained."""
 
     vectors: Mapping[str, Vector]  # float32, of the lengths in `Phase.sizes`
     examples: int  # n_i, training samples

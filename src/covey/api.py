@@ -149,7 +149,8 @@ class Comparison:
     Attributes:
         folder: The comparison's folder; each cell's run has a folder of its own below it.
         cells: One row for each finished cell (partition, method, seed), with its figures as shares and its traffic.
-        methods: One row for each partition and method: means and deviations over the seeds.
+        methods: One row for each partition and method. A figure `x` has its mean over the seeds under `x` and its
+            population deviation under `x_std`; `seeds` is how many seeds are finished.
     """
 
     folder: Path
@@ -302,7 +303,7 @@ def compare(
         rows = command.finished_rows(checked, folder)
         command.write_tables(checked, folder, rows)
     cell_rows = [row.to_json() for row in rows]
-    method_rows = [one.to_json() for one in summaries(checked, rows)]
+    method_rows = [_flat(one.to_json()) for one in summaries(checked, rows)]
     return Comparison(folder, cell_rows, method_rows)
 
 
@@ -328,3 +329,17 @@ def _outside_of_event_loops(work: Callable[[], T]) -> T:
 def _plain(line: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a record that fit into one cell of a table."""
     return {key: value for key, value in line.items() if not isinstance(value, Mapping | list)}
+
+
+def _flat(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary of a method with plain columns, for a table."""
+    row: dict[str, Any] = {}
+    for key, value in summary.items():
+        if key == "seeds":
+            row[key] = len(value)
+        elif isinstance(value, Mapping):
+            row[key] = value["mean"]
+            row[f"{key}_std"] = value["std"]
+        elif not isinstance(value, list):
+            row[key] = value
+    return row
