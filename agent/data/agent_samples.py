@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,31 @@ class AgentSamples:
     populations: tuple[str, ...] = ()  # the names that `truth` counts
 
 
-def shared_out(test_targets: Array, agents: int, rng: np.random.Generator) -> list[Indices]:
+def shared_out(
+    test_targets: Array,
+    agents: int,
+    rng: np.random.Generator,
+) -> list[Indices]:
     """Equal parts of the test samples; with fewer samples than agents some serve twice."""
     order = rng.permutation(len(test_targets))
     count = max(len(order), agents)
-    return even_parts(np.resize(order, count), agents)
+    repeated = np.resize(order, count)
+    return even_parts(repeated, agents)
 
 
 def even_parts(samples: Indices, parts: int) -> list[Indices]:
     """Consecutive parts whose sizes differ by one at most."""
-    return list(np.array_split(samples, parts))
+    views = np.array_split(samples, parts)
+    return list(views)
+
+
+def cut(samples: Indices, counts: Indices) -> list[Indices]:
+    """Consecutive parts of the given sizes, which sum to the number of samples."""
+    ends = np.cumsum(counts)
+    return np.split(samples, ends[:-1])
+
+
+def joined(pieces: Sequence[Sequence[Indices]]) -> list[Indices]:
+    """All pieces of each agent together. `pieces[j][i]` is what agent i has of label, or pool, j."""
+    of_agents = zip(*pieces, strict=True)
+    return [np.concatenate(own) for own in of_agents]

@@ -27,7 +27,8 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     except DataError as error:
         if not as_json:
             raise
-        print(json_text.dumps({"source": data, "problems": [str(error)]}))
+        problem = {"source": data, "problems": [str(error)]}
+        print(json_text.dumps(problem))
         return False
     if as_json:
         print(json_text.dumps(finding.to_json()))
@@ -54,8 +55,11 @@ def _print(finding: Finding, scenario: Path | None) -> None:
 def _rows(finding: Finding) -> Mapping[str, str]:
     """The rows of the table."""
     smallest, largest = finding.value_range
-    shape = "x".join(str(length) for length in finding.shape)
-    classes = [f"{one.name} ({one.train}+{one.test})" for one in finding.classes]
+    lengths = [str(length) for length in finding.shape]
+    shape = "x".join(lengths)
+    classes: list[str] = []
+    for one in finding.classes:
+        classes.append(f"{one.name} ({one.train}+{one.test})")
     sent: list[str] = []
     for name, value in finding.disclosure.to_json().items():
         if value:

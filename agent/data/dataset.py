@@ -85,16 +85,20 @@ def dataset(
         DataError: counts or shapes differ, a number is not finite, or there are fewer than two samples.
     """
     x, y = _checked(features, targets, source)
-    test_x, test_y = x[:0], y[:0]
+    test_x = x[:0]
+    test_y = y[:0]
     if test:
-        test_x, test_y = _checked(*test, f"{source}, test part")
+        test_source = f"{source}, test part"
+        test_x, test_y = _checked(*test, test_source)
     if len(y) + len(test_y) < 2:
         fault = "one sample only; training and testing need at least two"
         raise DataError(f"{source}: {fault}", public=fault)
     if test_x.shape[1:] != x.shape[1:]:
+        shape = x.shape[1:]
+        test_shape = test_x.shape[1:]
         fault = (
-            f"test samples have shape {test_x.shape[1:]}, training samples {x.shape[1:]}; bring "
-            "both to one shape"
+            f"test samples have shape {test_shape}, training samples {shape}; bring both to one "
+            "shape"
         )
         raise DataError(f"{source}: {fault}", public=fault)
     for entries in (groups, populations):
@@ -105,10 +109,24 @@ def dataset(
     if len(test_y) and test_y.dtype.kind != y.dtype.kind:
         y = y.astype(np.float32)
         test_y = test_y.astype(np.float32)
-    return Dataset(x, y, test_x, test_y, labels, groups, source, ordered, test_groups, populations)
+    return Dataset(
+        features=x,
+        targets=y,
+        test_features=test_x,
+        test_targets=test_y,
+        labels=labels,
+        groups=groups,
+        source=source,
+        ordered=ordered,
+        test_groups=test_groups,
+        populations=populations,
+    )
 
 
-def encode(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Array, Array, tuple[str, ...]]:
+def encode(
+    train: Sequence[str],
+    test: Sequence[str] = (),
+) -> tuple[Array, Array, tuple[str, ...]]:
     """Targets as people spell them: (targets, test targets, names).
 
     Whole numbers become int64 and other numbers float32, both without names; anything else becomes
@@ -119,8 +137,9 @@ def encode(train: Sequence[str], test: Sequence[str] = ()) -> tuple[Array, Array
     array = _as_numbers(spelled)
     if array is None:
         names = tuple(sorted(set(spelled)))
-        index = {name: i for i, name in enumerate(names)}
-        array = np.array([index[name] for name in spelled], np.int64)
+        index_of = {name: index for index, name in enumerate(names)}
+        indices = [index_of[name] for name in spelled]
+        array = np.array(indices, np.int64)
     cut = len(train)
     return array[:cut], array[cut:], names
 
@@ -192,7 +211,8 @@ def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array
         fault = f"samples of shape {x.shape[1:]} hold no numbers"
         raise DataError(f"{source}: {fault}", public=fault)
     _check_finite(x, source)
-    return np.ascontiguousarray(small(x)), _targets(y.reshape(-1), source)
+    checked_y = _targets(y.reshape(-1), source)
+    return np.ascontiguousarray(small(x)), checked_y
 
 
 def _check_finite(x: Array, source: str) -> None:
@@ -204,12 +224,15 @@ def _check_finite(x: Array, source: str) -> None:
     bad = ~np.isfinite(single)
     if not bad.any():
         return
-    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    first = tuple(np.argwhere(bad)[0].tolist())
     row, *position = first
-    column = position[0] + 1 if len(position) == 1 else tuple(position)
+    column: object = tuple(position)
+    if len(position) == 1:
+        column = position[0] + 1
     place = f"row {row + 1}, column {column}"
+    value = x[first]
     raise DataError(
-        f"{source}: {place}: {x[first]}; expected a finite number: correct it or leave the row out",
+        f"{source}: {place}: {value}; expected a finite number: correct it or leave the row out",
         public=f"{place} is not a finite number",
     )
 

@@ -14,6 +14,7 @@ from covey.shared.scenario.task import Task
 MAX_NAMES = 10  # in a message
 
 Shape = tuple[int, ...]
+Names = tuple[str, ...]
 ClassTable = dict[int, int]  # from a target of the data to the task's class index
 
 
@@ -31,7 +32,9 @@ def fit(data: Dataset, task: Task) -> Dataset:
         targets, test_targets = _values(data)
     else:
         targets, test_targets = _class_indices(data, task)
-    class_names = task.classes if isinstance(task.classes, tuple) else ()
+    class_names: Names = ()
+    if isinstance(task.classes, tuple):
+        class_names = task.classes
     return replace(
         data,
         features=data.features.reshape(-1, *shape),
@@ -50,8 +53,8 @@ def _fitting_shape(data: Dataset, task: Task) -> Shape:
     if _without_single_axes(seen) == _without_single_axes(expected):
         return expected
     one_is_flat = 1 in (len(seen), len(expected))
-    same_size = math.prod(seen) == math.prod(expected)
-    if one_is_flat and same_size:
+    numbers = math.prod(seen)
+    if one_is_flat and numbers == math.prod(expected):
         return expected
     hint = _shape_hint(seen, expected)
     fault = f"samples have shape {list(seen)}, the task expects {list(expected)}; {hint}"
@@ -120,8 +123,10 @@ def _class_indices(data: Dataset, task: Task) -> tuple[Array, Array]:
 
 def _first_fraction(data: Dataset) -> float:
     """The first target that is no whole number; regression data has at least one."""
-    all_targets = np.concatenate([data.targets, data.test_targets])
-    fractions = all_targets[all_targets != np.trunc(all_targets)]
+    parts = [data.targets, data.test_targets]
+    targets = np.concatenate(parts)
+    is_fraction = targets != np.trunc(targets)
+    fractions = targets[is_fraction]
     return float(fractions[0])
 
 
@@ -149,7 +154,7 @@ def _class_table(data: Dataset, task: Task) -> ClassTable:
     return {index: index for index in range(task.outputs)}
 
 
-def _table_of_named_classes(names: tuple[str, ...], classes: tuple[str, ...]) -> ClassTable:
+def _table_of_named_classes(names: Names, classes: Names) -> ClassTable:
     """By name if the data has names, else by the numbers that the task's names spell, else by position."""
     index_of = {name: index for index, name in enumerate(classes)}
     table: ClassTable = {}
@@ -200,8 +205,10 @@ def _unknown_class(target: int, targets: Array, data: Dataset, task: Task) -> Da
     )
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _listed(names: Names) -> str:
     """The first names, for a message."""
     shown = ", ".join(names[:MAX_NAMES])
     rest = len(names) - MAX_NAMES
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    if rest <= 0:
+        return shown
+    return f"{shown} and {rest} more"

@@ -17,6 +17,7 @@ from covey.shared.errors import DataError
 # the third byte of a file -> numpy's type (LeCun, "The MNIST database": the IDX file format)
 TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 MAX_AXES = 8
+Shape = tuple[int, ...]
 
 DIGITS = "0123456789"
 CAPITALS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -103,7 +104,9 @@ def read_idx(path: Path) -> Array:
             public=f"an IDX file is {fault}",
         ) from None
     if len(content) != size or excess:
-        seen = f"more than {size}" if excess else str(len(content))
+        seen = str(len(content))
+        if excess:
+            seen = f"more than {size}"
         fault = f"{seen} bytes of values, its header asks for {size}: cut short or damaged"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file holds {fault}")
     values = np.frombuffer(content, dtype).reshape(shape)
@@ -114,13 +117,15 @@ def _plain(path: Path, raw: IO[bytes]) -> IO[bytes]:
     """The content as it was before compression."""
     if path.suffix != ".gz":
         return raw
-    return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+    unzipped = gzip.GzipFile(fileobj=raw)
+    return cast(IO[bytes], unzipped)
 
 
-def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
     """The type and the shape that an IDX file claims."""
     magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in TYPES:
+    starts_with_zeros = magic[:2] == b"\0\0"
+    if len(magic) < 4 or not starts_with_zeros or magic[2] not in TYPES:
         start = magic.hex() or "nothing"
         raise DataError(
             f"{path}: not an IDX file (it starts with {start})",
@@ -135,15 +140,19 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], tuple[int, ...]]
         fault = "cut short in its header"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file is {fault}")
     shape = np.frombuffer(lengths, ">u4").tolist()
-    return np.dtype(TYPES[magic[2]]), tuple(shape)
+    dtype = np.dtype(TYPES[magic[2]])
+    return dtype, tuple(shape)
 
 
 def _set_prefix(path: Path) -> str:
     """What the names of a set's files begin with: "" for MNIST, "emnist-letters-" for a split of EMNIST."""
     if path.is_file():
         return path.name.split("train-images")[0]
-    names = [file.name for file in _files(path, "*train-images")]
-    prefixes = sorted({name.split("train-images")[0] for name in names})
+    found: set[str] = set()
+    for file in _files(path, "*train-images"):
+        prefix, _, _ = file.name.partition("train-images")
+        found.add(prefix)
+    prefixes = sorted(found)
     if len(prefixes) > 1:
         files = ", ".join(f"{prefix}train-images-idx3-ubyte" for prefix in prefixes)
         raise DataError(
@@ -207,10 +216,12 @@ def _emnist(
     largest = labels.max(initial=first)
     if images.ndim != 4 or smallest < first or largest > last:
         expected = f"expected labels from {first} to {last}"
+        shape = images.shape[1:]
         raise DataError(
-            f"{path}: {prefix}: images {images.shape[1:]}, labels {smallest} to {largest}; "
-            f"{expected}: copy the files again",
+            f"{path}: {prefix}: images {shape}, labels {smallest} to {largest}; {expected}: copy "
+            "the files again",
             public=f"EMNIST's images or labels are damaged; {expected}",
         )
     upright = images.transpose(0, 1, 3, 2)
-    return np.ascontiguousarray(upright), labels.astype(np.int64) - first
+    indices = labels.astype(np.int64) - first
+    return np.ascontiguousarray(upright), indices

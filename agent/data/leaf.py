@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset, dataset
 from covey.agent.data.images import SUFFIXES, resized
@@ -36,6 +35,16 @@ class UserRows:
     features: Array  # (n, *shape)
     targets: Array  # (n,)
     users: Array  # (n,) names
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.features.shape[1:])
+
+    @property
+    def user(self) -> str:
+        """The first sample's user."""
+        return str(self.users[0])
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,12 @@ def load_leaf(path: Path) -> Dataset:
     train = _read_part(train_files, base)
     test_files = _json_files(path / "test")
     if not test_files:
-        return dataset(train.features, train.targets, source=str(path), groups=train.users)
+        return dataset(
+            train.features,
+            train.targets,
+            source=str(path),
+            groups=train.users,
+        )
     test = _read_part(test_files, base)
     return dataset(
         train.features,
@@ -104,12 +118,11 @@ def _read_part(files: Sequence[Path], base: Path) -> UserRows:
         raise DataError(f"{names}: no samples", public="no samples")
     first = blocks[0]
     for block in blocks:
-        shapes = [first.features.shape[1:], block.features.shape[1:]]
-        if shapes[0] != shapes[1]:
+        if block.shape != first.shape:
             raise DataError(
-                f"{files[0].parent}: samples of shapes {shapes[0]} of user {str(first.users[0])!r} "
-                f"and {shapes[1]} of user {str(block.users[0])!r}; bring all to one shape",
-                public=f"samples of shapes {shapes[0]} and {shapes[1]}; expected one shape",
+                f"{files[0].parent}: samples of shapes {first.shape} of user {first.user!r} and "
+                f"{block.shape} of user {block.user!r}; bring all to one shape",
+                public=f"samples of shapes {first.shape} and {block.shape}; expected one shape",
             )
     return UserRows(
         np.concatenate([block.features for block in blocks]),
@@ -125,10 +138,12 @@ def _read_file(path: Path, base: Path) -> list[UserRows]:
     names = content["users"]
     counts = content["num_samples"]
     blocks: list[UserRows] = []
-    for number, (name, count) in enumerate(zip(names, counts, strict=True), start=1):
+    users = zip(names, counts, strict=True)
+    for number, (name, count) in enumerate(users, start=1):
         if count:
             user = User(path, number, name)
-            blocks.append(_user_rows(base, user, data_of.get(name), count))
+            rows = _user_rows(base, user, data_of.get(name), count)
+            blocks.append(rows)
     return blocks
 
 
@@ -143,8 +158,9 @@ def _read_json(path: Path) -> Mapping[str, Any]:
             public=f"a LEAF file is {fault}",
         ) from None
     kinds = {"users": list, "num_samples": list, "user_data": dict}
+    sections = content if isinstance(content, dict) else {}
     for key, kind in kinds.items():
-        if not isinstance(content, dict) or not isinstance(content.get(key), kind):
+        if not isinstance(sections.get(key), kind):
             fault = f"no {key!r}; expected LEAF's users, num_samples and user_data"
             raise DataError(f"{path}: {fault}", public=fault)
     _check_users(path, content["users"], content["num_samples"])
@@ -156,13 +172,14 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
     if len(users) != len(counts):
         fault = f"{len(users)} users, but num_samples has {len(counts)} entries; expected one each"
         raise DataError(f"{path}: {fault}", public=fault)
-    for number, (user, count) in enumerate(zip(users, counts, strict=True), start=1):
+    entries = zip(users, counts, strict=True)
+    for number, (user, count) in enumerate(entries, start=1):
         if not isinstance(user, str) or len(user) > MAX_USER_NAME:
-            fault = f"its name is no text of at most {MAX_USER_NAME} characters"
-            raise DataError(f"{path}: user {number}: {fault}", public=f"user {number}: {fault}")
+            fault = f"user {number}: its name is no text of at most {MAX_USER_NAME} characters"
+            raise DataError(f"{path}: {fault}", public=fault)
         if not isinstance(count, int) or count < 0:
-            fault = "its entry in num_samples is no count"
-            raise DataError(f"{path}: user {number}: {fault}", public=f"user {number}: {fault}")
+            fault = f"user {number}: its entry in num_samples is no count"
+            raise DataError(f"{path}: {fault}", public=fault)
     if len(set(users)) < len(users):
         raise DataError(f"{path}: a user is named twice", public="a user is named twice")
 
@@ -181,18 +198,21 @@ def _user_rows(base: Path, user: User, data: Any, count: int) -> UserRows:
         )
         raise user.error(fault, fault)
     targets = _numbers(user, "y", y, 1)
+    users = np.full(len(y), user.name)
     if _is_image_name(x[0]):
-        features: Array = _images(user, base, x)
-    else:
-        features = _numbers(user, "x", x, 2)
+        images = _images(user, base, x)
+        return UserRows(images, targets, users)
+    features = _numbers(user, "x", x, 2)
     if features.shape[1:] == (FEMNIST_VALUES,):
         features = features.reshape(-1, 1, 28, 28)
-    users = np.full(len(y), user.name)
     return UserRows(features, targets, users)
 
 
 def _is_image_name(value: Any) -> bool:
-    return isinstance(value, str) and Path(value).suffix.lower() in SUFFIXES
+    if not isinstance(value, str):
+        return False
+    suffix = Path(value).suffix
+    return suffix.lower() in SUFFIXES
 
 
 def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
@@ -205,7 +225,9 @@ def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
     except ValueError:
         fault = f"the rows of {key} have different lengths"
         raise user.error(fault, fault) from None
-    has_axes = array.ndim == 1 if axes == 1 else array.ndim >= axes
+    has_axes = array.ndim >= axes
+    if axes == 1:
+        has_axes = array.ndim == 1
     if array.dtype.kind not in "iufb" or not has_axes:
         raise _not_numbers(user, key, values, axes)
     if not np.isfinite(array).all():
@@ -235,10 +257,11 @@ def _only_numbers(values: list[Any]) -> bool:
     return True
 
 
-def _images(user: User, base: Path, names: list[Any]) -> npt.NDArray[np.uint8]:
+def _images(user: User, base: Path, names: list[Any]) -> Array:
     """The user's images (n, 3, 84, 84), from the first of the usual folders that has the first of them."""
     folder = _image_folder(user, base, names[0])
-    images = np.empty((len(names), 3, SIDE, SIDE), np.uint8)
+    shape = (len(names), 3, SIDE, SIDE)
+    images = np.empty(shape, np.uint8)
     for row, name in enumerate(names):
         path = _image_path(user, name, folder)
         images[row] = resized(path, SIDE)

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.agent_samples import AgentSamples, even_parts, shared_out
+from covey.agent.data.agent_samples import AgentSamples, cut, even_parts, joined, shared_out
 from covey.agent.data.dataset import Array, Indices
-from covey.agent.data.superclasses import superclass_mixture
+from covey.agent.data.superclass_mixture import superclass_mixture
 from covey.shared.errors import UserError
 from covey.shared.scenario.partition import (
     ByGroup,
@@ -60,7 +60,8 @@ def rule(
         )
     match cfg:
         case Iid():
-            train = even_parts(rng.permutation(len(targets)), agents)
+            order = rng.permutation(len(targets))
+            train = even_parts(order, agents)
             test = shared_out(test_targets, agents, rng)
             return AgentSamples(train, test)
         case Quantity():
@@ -95,7 +96,8 @@ def _rotation(
 ) -> AgentSamples:
     """Samples are shared out evenly; group g turns its images by g * 360 / groups degrees."""
     group = _blocks(agents, cfg.groups)
-    train = even_parts(rng.permutation(len(targets)), agents)
+    order = rng.permutation(len(targets))
+    train = even_parts(order, agents)
     test = shared_out(test_targets, agents, rng)
     quarter_turns = group * (4 // cfg.groups)
     return AgentSamples(train, test, truth=group, turns=quarter_turns)
@@ -115,8 +117,9 @@ def _label_skew(
     for agent in range(agents):
         first = agent % classes
         others = np.delete(np.arange(classes), first)
+        more = rng.choice(others, owned_labels - 1, replace=False)
         owned[agent, first] = True
-        owned[agent, rng.choice(others, owned_labels - 1, replace=False)] = True
+        owned[agent, more] = True
     return _shared_by_owners(targets, labels, owned, rng)
 
 
@@ -136,7 +139,8 @@ def _grouped_labels(
         )
     group_of_agent = _blocks(agents, cfg.groups)
     group_of_label = _blocks(len(labels), cfg.groups)
-    owned = group_of_agent[:, None] == group_of_label[None, :]
+    agent_column = group_of_agent[:, None]
+    owned = agent_column == group_of_label
     train = _shared_by_owners(targets, labels, owned, rng)
     samples = _with_test(cfg.test, train, targets, test_targets, rng)
     return replace(samples, truth=group_of_agent)
@@ -152,10 +156,11 @@ def _shared_by_owners(
     parts: list[list[Indices]] = [[] for _ in owned]
     for column, label in enumerate(labels):
         owners = np.flatnonzero(owned[:, column])
-        samples = rng.permutation(np.flatnonzero(targets == label))
+        samples = _shuffled(targets == label, rng)
         if not len(owners):
             continue
-        for owner, part in zip(owners, even_parts(samples, len(owners)), strict=True):
+        own_parts = even_parts(samples, len(owners))
+        for owner, part in zip(owners, own_parts, strict=True):
             parts[owner].append(part)
     return [np.concatenate(part) for part in parts]
 
@@ -173,14 +178,12 @@ def _dirichlet(
     _check_enough(cfg.name, len(targets), agents, cfg.min_samples)
     labels, sizes = np.unique(targets, return_counts=True)
     counts = _dirichlet_counts(cfg, sizes, agents, rng)
-    parts: list[list[Indices]] = [[] for _ in range(agents)]
+    pieces: list[list[Indices]] = []
     for label, counts_of_label in zip(labels, counts, strict=True):
-        samples = rng.permutation(np.flatnonzero(targets == label))
-        ends = np.cumsum(counts_of_label)[:-1]
-        for part, piece in zip(parts, np.split(samples, ends), strict=True):
-            part.append(piece)
-    shuffled = [rng.permutation(np.concatenate(part)) for part in parts]
-    return _topped_up(shuffled, cfg.min_samples)
+        samples = _shuffled(targets == label, rng)
+        pieces.append(cut(samples, counts_of_label))
+    parts = [rng.permutation(own) for own in joined(pieces)]
+    return _topped_up(parts, cfg.min_samples)
 
 
 def _dirichlet_counts(
@@ -242,33 +245,44 @@ def _unbiased_counts(proportions: Float64, size: int, rng: np.random.Generator) 
     """
     sums = np.cumsum(proportions)
     exact_ends = sums / sums[-1] * size
-    ends = np.floor(exact_ends + rng.random()).astype(np.int64)
+    offset = rng.random()
+    ends = np.floor(exact_ends + offset).astype(np.int64)
     ends = np.minimum(ends, size)  # an offset of nearly 1 may round up to 1
     counts: Indices = np.diff(ends, prepend=0)
     return counts
 
 
-def _quantity(cfg: Quantity, n: int, agents: int, rng: np.random.Generator) -> list[Indices]:
+def _quantity(
+    cfg: Quantity,
+    n: int,
+    agents: int,
+    rng: np.random.Generator,
+) -> list[Indices]:
     """Shares of all n samples by proportions from Dir(alpha)."""
     _check_enough(cfg.name, n, agents, cfg.min_samples)
-    proportions = rng.dirichlet(np.full(agents, cfg.alpha))
-    ends = (np.cumsum(proportions) * n).astype(np.int64)
-    parts = np.split(rng.permutation(n), ends[:-1])
+    alphas = np.full(agents, cfg.alpha)
+    shares = np.cumsum(rng.dirichlet(alphas))
+    ends = (shares * n).astype(np.int64)
+    order = rng.permutation(n)
+    parts = np.split(order, ends[:-1])
     return _topped_up(parts, cfg.min_samples)
 
 
 def _topped_up(parts: Sequence[Indices], min_samples: int) -> list[Indices]:
     """The smallest agents take from the largest until none has fewer than `min_samples`."""
     result = list(parts)
-    sizes = [len(part) for part in result]
+    sizes = np.array([len(part) for part in result])
     for agent in np.argsort(sizes, kind="stable"):
-        while len(result[agent]) < min_samples:
-            lacking = min_samples - len(result[agent])
-            richest = int(np.argmax([len(part) for part in result]))
-            spare = len(result[richest]) - min_samples
-            given = min(lacking, spare)
-            result[agent] = np.concatenate([result[agent], result[richest][:given]])
-            result[richest] = result[richest][given:]
+        while sizes[agent] < min_samples:
+            richest = int(np.argmax(sizes))
+            lacking = min_samples - sizes[agent]
+            spare = sizes[richest] - min_samples
+            count = min(lacking, spare)
+            given = result[richest][:count]
+            result[richest] = result[richest][count:]
+            result[agent] = np.concatenate([result[agent], given])
+            sizes[richest] -= count
+            sizes[agent] += count
     return result
 
 
@@ -286,15 +300,23 @@ def _with_test(
     if test_rule == "view":
         test = [_rows_with_labels_of(targets[own], test_targets) for own in train]
         return AgentSamples(train, test)
-    parts: list[list[Indices]] = [[] for _ in train]
+    pieces: list[list[Indices]] = []
     for label in np.unique(targets):
-        counts = np.array([np.count_nonzero(targets[own] == label) for own in train])
-        samples = rng.permutation(np.flatnonzero(test_targets == label))
-        ends = np.cumsum(counts)[:-1] * len(samples) // counts.sum()
-        for part, piece in zip(parts, np.split(samples, ends), strict=True):
-            part.append(piece)
-    test = [np.sort(np.concatenate(part)) for part in parts]
+        has_label = targets == label
+        counts = [np.count_nonzero(has_label[own]) for own in train]
+        samples = _shuffled(test_targets == label, rng)
+        # where each agent's share of the training samples ends, on the scale of the test samples
+        sums = np.cumsum(counts)
+        ends = sums * len(samples) // sums[-1]
+        pieces.append(np.split(samples, ends[:-1]))
+    test = [np.sort(own) for own in joined(pieces)]
     return AgentSamples(train, test)
+
+
+def _shuffled(condition: npt.NDArray[np.bool_], rng: np.random.Generator) -> Indices:
+    """The samples for which a condition (n,) holds, in random order."""
+    rows = np.flatnonzero(condition)
+    return rng.permutation(rows)
 
 
 def _rows_with_labels_of(own_targets: Array, test_targets: Array) -> Indices:
@@ -305,7 +327,8 @@ def _rows_with_labels_of(own_targets: Array, test_targets: Array) -> Indices:
 
 def _blocks(count: int, groups: int) -> Indices:
     """The group of each of `count` things, in near-equal consecutive blocks."""
-    sizes = [len(part) for part in even_parts(np.arange(count), groups)]
+    blocks = even_parts(np.arange(count), groups)
+    sizes = [len(block) for block in blocks]
     return np.repeat(np.arange(groups), sizes)
 
 

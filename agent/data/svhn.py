@@ -35,7 +35,9 @@ def load_svhn(path: Path) -> Dataset:
     train_path = path / TRAIN if path.is_dir() else path
     test_path = path / TEST
     train_x, train_y = _digits(train_path)
-    test = _digits(test_path) if test_path.is_file() else None
+    test = None
+    if test_path.is_file():
+        test = _digits(test_path)
     return dataset(train_x, train_y, test, source=str(path))
 
 
@@ -46,14 +48,18 @@ def _digits(path: Path) -> tuple[Array, Array]:
     count = images.shape[3]
     numbers = _numbers(path, arrays.get("y"), count)
     channels_first = images.transpose(3, 2, 0, 1)
-    return np.ascontiguousarray(channels_first), numbers.astype(np.int64) % 10
+    digits = numbers.astype(np.int64) % 10
+    return np.ascontiguousarray(channels_first), digits
 
 
 def _images(path: Path, x: Array | None) -> Array:
     """X as the file has it, (32, 32, 3, n) uint8."""
-    if x is not None and x.ndim == 4 and x.shape[:3] == IMAGE_SHAPE and x.dtype == np.uint8:
-        return x
-    seen = "missing" if x is None else f"{x.dtype} {x.shape}"
+    seen = "missing"
+    if x is not None:
+        is_image = x.shape[:3] == IMAGE_SHAPE
+        if is_image and x.ndim == 4 and x.dtype == np.uint8:
+            return x
+        seen = f"{x.dtype} {x.shape}"
     fault = f"X is {seen}; expected bytes (32, 32, 3, n): the cropped digits, format 2"
     raise DataError(f"{path}: {fault}", public=fault)
 
@@ -62,14 +68,18 @@ def _numbers(path: Path, y: Array | None, count: int) -> Array:
     """y as a flat array (n,) of numbers from 1 to 10."""
     shapes = {(count, 1), (1, count), (count,)}
     if y is None or y.shape not in shapes:
-        seen = "missing" if y is None else f"of shape {y.shape}"
+        seen = "missing"
+        if y is not None:
+            seen = f"of shape {y.shape}"
         fault = f"y is {seen}; expected one digit for each of {count} images"
         raise DataError(f"{path}: {fault}", public=fault)
     numbers = y.reshape(-1)
     if not np.isin(numbers, DIGITS).all():
         expected = "expected 1 to 10, with 10 for zero"
+        smallest = numbers.min()
+        largest = numbers.max()
         raise DataError(
-            f"{path}: y has values from {numbers.min()} to {numbers.max()}; {expected}",
+            f"{path}: y has values from {smallest} to {largest}; {expected}",
             public=f"a digit of y is out of range; {expected}",
         )
     return numbers

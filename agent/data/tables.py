@@ -75,7 +75,11 @@ class Table:
     spelled: list[str]  # (n,) labels as the file spells them
 
 
-def load_table(path: Path, label: str | None = None, test: Path | None = None) -> Dataset:
+def load_table(
+    path: Path,
+    label: str | None = None,
+    test: Path | None = None,
+) -> Dataset:
     """A `.csv`, `.tsv` or `.parquet` file.
 
     Args:
@@ -185,10 +189,14 @@ def _csv_header(path: Path, cells: list[str], label: str | None) -> Header:
     if all(numeric):
         fault = "the first line holds numbers; expected column names: add such a line"
         raise DataError(f"{path}: {fault}", public=fault)
-    repeated = sorted({column for column in columns if columns.count(column) > 1})
+    repeated: set[str] = set()
+    for column in columns:
+        if columns.count(column) > 1:
+            repeated.add(column)
     if repeated:
         raise DataError(
-            f"{path}: columns occur twice: {_listed(repeated)}; rename or remove one of them",
+            f"{path}: columns occur twice: {_listed(sorted(repeated))}; rename or remove one of "
+            "them",
             public="two columns have one name",
         )
     position = label_column(columns, label, str(path))
@@ -205,23 +213,28 @@ def _csv_table(path: Path, header: Header, rows: Iterator[list[str]]) -> Table:
             continue
         number += 1
         row = Row(path, number, rows.line_num)  # type: ignore[attr-defined]
-        if len(cells) != len(header.columns):
-            fault = f"{len(cells)} cells, the header has {len(header.columns)} columns"
+        width = len(header.columns)
+        if len(cells) != width:
+            fault = f"{len(cells)} cells, the header has {width} columns"
             raise DataError(f"{row}: {fault}; correct the row", public=f"row {number}: {fault}")
-        spelled.append(_label(cells[header.label_position], row, header.label))
+        label = cells[header.label_position]
+        spelled.append(_label(label, row, header.label))
         blocks.append(_csv_features(cells, header, row))
     if not blocks:
         raise DataError(
             f"{path}: no samples below the header; add one line per sample",
             public="the table has no samples below its header",
         )
-    return Table(header.features, header.label, np.stack(blocks), spelled)
+    features = np.stack(blocks)
+    return Table(header.features, header.label, features, spelled)
 
 
 def _csv_features(cells: list[str], header: Header, row: Row) -> Float32:
     """The features (width,) of one row: all its cells but the label."""
     position = header.label_position
-    features = cells[:position] + cells[position + 1 :]
+    before = cells[:position]
+    after = cells[position + 1 :]
+    features = before + after
     try:
         numbers = [float(cell) for cell in features]
     except ValueError:
@@ -288,12 +301,13 @@ def _read_parquet(path: Path, label: str | None) -> Table:
         raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
     columns: list[Float32] = []
     for name in header.features:
-        columns.append(_parquet_feature(path, header, name, table.column(name)))
-    if any(len(values) != len(spelled) for values in columns):
-        raise DataError(
-            f"{path}: its columns differ in length",
-            public="the columns of a table differ in length",
-        )
+        column = _parquet_feature(path, header, name, table.column(name))
+        if len(column) != len(spelled):
+            raise DataError(
+                f"{path}: its columns differ in length",
+                public="the columns of a table differ in length",
+            )
+        columns.append(column)
     features = np.stack(columns, axis=1)
     return Table(header.features, header.label, features, spelled)
 
@@ -385,6 +399,9 @@ def _is_number(text: str) -> bool:
 
 def _listed(names: Sequence[str]) -> str:
     """The first names, for a message."""
-    shown = ", ".join(repr(name) for name in names[:MAX_NAMES])
+    quoted = [repr(name) for name in names[:MAX_NAMES]]
+    shown = ", ".join(quoted)
     rest = len(names) - MAX_NAMES
-    return f"{shown} and {rest} more" if rest > 0 else shown
+    if rest <= 0:
+        return shown
+    return f"{shown} and {rest} more"

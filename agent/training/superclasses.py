@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 from covey.agent.data import Dataset, fit
 from covey.agent.data.dataset import Array
 from covey.agent.data.partition import Split, fleet_data
-from covey.agent.data.superclasses import superclass
+from covey.agent.data.superclass_mixture import superclass
 from covey.agent.policy import NO_CODE_RULES
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, layout_of

@@ -22,7 +22,7 @@ from covey.agent.data.partition import (
     load_split,
     partition,
 )
-from covey.agent.data.superclasses import superclass
+from covey.agent.data.superclass_mixture import superclass
 from covey.shared.errors import UserError
 from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.partition import (
