@@ -155,7 +155,9 @@ def run(
     agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
     """
     from covey.coordinator.commands import run as command
-    from covey.coordinator.report import display
+    from covey.coordinator.report.progress import ProgressBar
+    from covey.coordinator.report.tables import newcomers, participation, results
+    from covey.coordinator.report.text_table import json_line, json_notice, results_table, show
     from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
@@ -180,10 +182,7 @@ def run(
         AllowedCode.parse(allow),
     )
     observing: AbstractContextManager[Observer]
-    if as_json:
-        observing = nullcontext(display.json_notice)
-    else:
-        observing = display.Progressing(out, loaded.rounds.count)
+    observing = nullcontext(json_notice) if as_json else ProgressBar(out, loaded.rounds.count)
     result = None
     with suppress(KeyboardInterrupt), observing as observer:
         if in_process:
@@ -195,10 +194,10 @@ def run(
             raise stopped("nothing was started yet")
         raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
     if as_json:
-        display.json_line({"event": "result", **result})
+        json_line({"event": "result", **result})
         return
-    display.show(out, display.results_table([result]))
-    for remark in (display.participation(result), display.newcomers(result)):
+    show(out, results_table(results([result])))
+    for remark in (participation(result), newcomers(result)):
         if remark:
             _print(remark)
     _print(f"models, records and the result are in {options.folder}")
@@ -334,19 +333,20 @@ def status(
 ) -> None:
     """List a run's agents: cluster, last seen, samples, and the reason why one is excluded."""
     from covey.coordinator.commands import status as command
-    from covey.coordinator.report import display
+    from covey.coordinator.report.roster import roster_table, status_lines
+    from covey.coordinator.report.text_table import json_line, show
 
     if folder is not None:
         seen = command.from_folder(folder)
     else:
         seen = asyncio.run(command.from_broker(connection.url(), federation))
     if as_json:
-        display.json_line(seen)
+        json_line(seen)
         return
-    for line in display.standing(seen):
+    for line in status_lines(seen):
         _print(line)
     roster = seen["roster"]
-    display.show(out, display.roster_table(roster))
+    show(out, roster_table(roster))
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     _print(f"refused messages: {', '.join(counts) or 'none'}")
 
@@ -371,7 +371,8 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Check a run's audit log line by line. If it was changed, print the first wrong line and exit with code 1."""
-    from covey.coordinator.report import display
+    from covey.coordinator.report.audit import audit_lines, audit_table
+    from covey.coordinator.report.text_table import json_line, show
     from covey.coordinator.run import audit_trail
     from covey.shared.audit import read_key
 
@@ -379,11 +380,11 @@ def audit(
     known = audit_trail.parse_head(head) if head is not None else None
     found = audit_trail.summary(audit_trail.check(folder, key=secret, head=known))
     if as_json:
-        display.json_line(found)
+        json_line(found)
     else:
-        for line in display.audit_lines(found):
+        for line in audit_lines(found):
             _print(line)
-        display.show(out, display.audit_table(found))
+        show(out, audit_table(found))
     if not found["whole"]:
         raise typer.Exit(1)
 
@@ -441,24 +442,26 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the results of finished runs in one table."""
-    from covey.coordinator.report import display
+    from covey.coordinator.report.tables import labels, results
+    from covey.coordinator.report.text_table import json_line, results_table, show
     from covey.coordinator.run.records import finished
 
-    results = [finished(folder) for folder in folders]
+    found = [finished(folder) for folder in folders]
     if html is not None or svg:
         from covey.coordinator.report.curves import curves
         from covey.coordinator.report.html_report import page, write_pictures
         from covey.shared.files import write_atomically
 
-        runs = curves(folders, results)
+        runs = curves(folders, found)
         if html is not None:
             write_atomically(html, page(runs).encode())
         write_pictures(runs, svg or [])
     if as_json:
-        for result in results:
-            display.json_line(result)
+        for result in found:
+            json_line(result)
         return
-    display.show(out, display.results_table(results, display.labels(folders, results)))
+    words = results(found, labels(folders, found))
+    show(out, results_table(words))
 
 
 @app.command()
@@ -479,7 +482,7 @@ def export(
     Its input is a batch of features as they are in the data; its output is logits, or values.
     """
     from covey.coordinator.processes import launch
-    from covey.coordinator.report import display
+    from covey.coordinator.report.text_table import json_line
     from covey.coordinator.run.records import finished
     from covey.shared.model_files import model_files
 
@@ -496,7 +499,7 @@ def export(
             asyncio.run(launch.exported(model, written, folder / "export.log", allowed))
         if as_json:
             cluster = model.stem.removeprefix("cluster-")
-            display.json_line({"cluster": cluster, "file": str(written)})
+            json_line({"cluster": cluster, "file": str(written)})
         else:
             _print(str(written))
 

@@ -33,7 +33,8 @@ from covey.coordinator.compare.rows import (
 from covey.coordinator.compare.summaries import no_better, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from covey.coordinator.processes.workers import WorkerPool
-from covey.coordinator.report import display
+from covey.coordinator.report.progress import ProgressBar
+from covey.coordinator.report.text_table import comparison_table, json_line
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.run.notices import Notice, Observer
@@ -100,10 +101,10 @@ def _observing(scenario: Scenario, out: Path, console: Console | None) -> Observ
     def observe(cell: Cell) -> AbstractContextManager[Observer]:
         if console is not None:
             console.print(f"{cell.name}: {out / cell.folder}", highlight=False, soft_wrap=True)
-            return display.Progressing(console, scenario.rounds.count)
+            return ProgressBar(console, scenario.rounds.count)
 
         def print_line(notice: Notice) -> None:
-            display.json_line({"cell": cell.name, **notice.to_json()})
+            json_line({"cell": cell.name, **notice.to_json()})
 
         return nullcontext(print_line)
 
@@ -114,11 +115,11 @@ def _show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | 
     found = summaries(scenario, rows)
     if console is None:
         methods = [one.to_json() for one in found]
-        display.json_line({"event": "compare", "methods": methods})
+        json_line({"event": "compare", "methods": methods})
         return
     width = max(console.width, TABLE_WIDTH)
     for words in tables(scenario, found):
-        console.print(display.words_table(words), width=width, crop=False)
+        console.print(comparison_table(words), width=width, crop=False)
     for remark in no_better(scenario, found):
         console.print(remark, style="yellow", highlight=False, markup=False)
 

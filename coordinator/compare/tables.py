@@ -22,7 +22,7 @@ TUNED = ("tuned", "newcomers_tuned")  # modes after fine-tuning
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """Words in columns."""
 
     title: str
@@ -40,7 +40,7 @@ class Table:
         return "\n".join([*rows, ""])
 
 
-def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[Table]:
+def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[TextTable]:
     """A table of the methods for each partition that has results.
 
     Args:
@@ -67,7 +67,7 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
     return "\n".join(texts)
 
 
-def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> Table:
+def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> TextTable:
     compare = section(scenario)
     if compare.layout == "averages":
         title, figures = _both_averages(compare.metric)
@@ -90,7 +90,7 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
     for one in found:
         line = [column(one) for column in columns.values()]
         lines.append(line)
-    return Table(heading, list(columns), lines)
+    return TextTable(heading, list(columns), lines)
 
 
 # -- groups of columns ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from covey.coordinator.processes import launch
-from covey.coordinator.report.display import labels
+from covey.coordinator.report.tables import labels
 from covey.coordinator.run import sketches
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.modes import MODE_TITLES

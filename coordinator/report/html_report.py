@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from covey.coordinator.report import pictures
 from covey.coordinator.report.curves import Curves
-from covey.coordinator.report.display import results
+from covey.coordinator.report.tables import results
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically

@@ -12,7 +12,11 @@ import pytest
 from rich.console import Console
 
 from covey.coordinator.commands import status
-from covey.coordinator.report import display
+from covey.coordinator.report.privacy import epsilons
+from covey.coordinator.report.progress import ProgressBar
+from covey.coordinator.report.roster import roster_table, status_lines
+from covey.coordinator.report.tables import labels, results
+from covey.coordinator.report.text_table import results_table, show
 from covey.coordinator.run.notices import (
     AgentExcluded,
     BrokerReady,
@@ -76,14 +80,14 @@ def console(width: int = 400) -> tuple[Console, io.StringIO]:
 )
 def test_a_notice_is_shown_as_it_is(notice: Notice) -> None:
     plain, text = console()
-    with display.Progressing(plain, 3) as progress:
+    with ProgressBar(plain, 3) as progress:
         progress(notice)
     assert ODD in text.getvalue()
 
 
 def test_a_pause_is_shown_with_how_to_resume() -> None:
     plain, text = console()
-    with display.Progressing(plain, 3) as progress:
+    with ProgressBar(plain, 3) as progress:
         progress(ControlReceived("pause", "covey/f/control"))
     shown = 'paused; to resume, publish {"command": "resume"} on covey/f/control'
     assert shown in text.getvalue()
@@ -91,7 +95,7 @@ def test_a_pause_is_shown_with_how_to_resume() -> None:
 
 def test_the_roster_shows_names_and_problems_as_they_are() -> None:
     plain, text = console()
-    plain.print(display.roster_table({"run": ODD, "agents": {ODD: ROW}}))
+    plain.print(roster_table({"run": ODD, "agents": {ODD: ROW}}))
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
 
 
@@ -103,7 +107,7 @@ STATUS = {
     "rounds": 2,
     "phase": "train",
 }
-LEFT = "no coordinator is at work here: this is what the last one left when it ended"
+LEFT = "no coordinator is running: this is what the last one left"
 
 
 @pytest.mark.parametrize(
@@ -119,24 +123,24 @@ LEFT = "no coordinator is at work here: this is what the last one left when it e
 def test_the_status_says_when_the_roster_is_what_a_coordinator_left(
     told: dict[str, Any], lines: list[str]
 ) -> None:
-    assert display.standing({"status": {**STATUS, **told}}) == lines
+    assert status_lines({"status": {**STATUS, **told}}) == lines
 
 
 def test_a_roster_from_a_folder_says_when_it_was_written_and_whether_the_run_is_finished(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "roster.json").write_bytes(RosterMessage(run="r1").to_bytes())
-    (written,) = display.standing(status.from_folder(tmp_path))
+    (written,) = status_lines(status.from_folder(tmp_path))
     assert written.startswith("this is what its coordinator wrote last, at ")
     (tmp_path / "result.json").touch()
-    assert display.standing(status.from_folder(tmp_path)) == [f"the run is finished; {written}"]
+    assert status_lines(status.from_folder(tmp_path)) == [f"the run is finished; {written}"]
 
 
 def test_an_agent_last_seen_on_another_day_is_shown_with_the_date() -> None:
     now = time.time()
     for seen, wanted in ((now, "%H:%M:%S"), (now - 3 * 86400, "%Y-%m-%d %H:%M:%S")):
         plain, text = console()
-        plain.print(display.roster_table({"run": "r", "agents": {"a": {**ROW, "seen": seen}}}))
+        plain.print(roster_table({"run": "r", "agents": {"a": {**ROW, "seen": seen}}}))
         assert f" {time.strftime(wanted, time.localtime(seen))} " in text.getvalue()
 
 
@@ -159,23 +163,21 @@ def result(**others: Any) -> dict[str, Any]:
 
 def test_a_table_of_results_is_whole_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
-    display.show(narrow, display.results_table([result()]))
+    show(narrow, results_table(results([result()])))
     assert text.getvalue().count("mse 44.85 / 45.02") == 3
     assert "…" not in text.getvalue()
 
 
 def test_two_runs_of_one_method_are_told_apart_by_their_folders() -> None:
     found = [result(), result()]
-    words = display.results(found, display.labels([Path("runs/a"), Path("runs/b")], found))
+    words = results(found, labels([Path("runs/a"), Path("runs/b")], found))
     assert words.headers[:2] == ["run", "method"]
     assert [line[:2] for line in words.lines] == [["a", "fedavg"], ["b", "fedavg"]]
 
 
 def test_methods_that_differ_need_no_other_name() -> None:
     found = [result(), result(method="ifca")]
-    assert display.results(found, display.labels([Path("a"), Path("b")], found)) == display.results(
-        found
-    )
+    assert results(found, labels([Path("a"), Path("b")], found)) == results(found)
 
 
 def test_the_title_says_only_what_holds_for_all_results() -> None:
@@ -189,7 +191,7 @@ def test_the_title_says_only_what_holds_for_all_results() -> None:
             "accuracy in % or mean squared error, micro / macro",
         ),
     ):
-        assert display.results([result(), result(**others)]).title == title
+        assert results([result(), result(**others)]).title == title
 
 
 ACCOUNT = {"client": {"epsilon": 3.456, "delta": 1e-5}, "local": {"epsilon": None, "delta": 1e-5}}
@@ -197,14 +199,14 @@ ACCOUNT = {"client": {"epsilon": 3.456, "delta": 1e-5}, "local": {"epsilon": Non
 
 def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_status() -> None:
     words = "client-level ε 3.46 at δ 1e-05; example-level no bound"
-    assert display.epsilons(ACCOUNT) == words
+    assert epsilons(ACCOUNT) == words
     plain, text = console()
-    with display.Progressing(plain, 3) as progress:
+    with ProgressBar(plain, 3) as progress:
         progress(replace(PHASE, privacy=ACCOUNT))
     assert words in text.getvalue()
     seen = {"status": STATUS, "privacy": ACCOUNT}
-    assert words in " ".join(display.standing(seen))
-    assert words not in " ".join(display.standing({**seen, "privacy": None}))
+    assert words in " ".join(status_lines(seen))
+    assert words not in " ".join(status_lines({**seen, "privacy": None}))
 
 
 @pytest.mark.parametrize(
@@ -212,4 +214,4 @@ def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_statu
     [{"client": 3}, {"client": {"epsilon": "[red]", "delta": 1}}, {"client": {}}, {"x": 1}],
 )
 def test_an_account_from_a_broker_that_makes_no_sense_ends_nothing(damaged: dict[str, Any]) -> None:
-    assert "red" not in display.epsilons(damaged)
+    assert "red" not in epsilons(damaged)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.report import display
+from covey.coordinator.report.tables import participation
 from covey.coordinator.run import records
 from covey.coordinator.run.result import result_of
 from covey.coordinator.simulate.simulation import InProcess
@@ -105,7 +105,7 @@ def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(
     assert accuracy["last_of_undrawn"]["accuracy"]["macro"] == pytest.approx(np.mean(figures))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"][-1:]
     assert line["undrawn"] == accuracy["last_of_undrawn"]
-    shown = display.participation(result)
+    shown = participation(result)
     assert (
         f"{len(undrawn)} of 8 agents were drawn for no round: E-last {100 * np.mean(figures):.2f} / "
         in shown
@@ -119,4 +119,4 @@ def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
     driver.complete(dict.fromkeys(people, (24, 24)))
     result = result_of(driver.run, None)
     assert (result["never_trained"], result["accuracy"]["last_of_undrawn"]) == ([], {"agents": 0})
-    assert display.participation(result) == ""
+    assert participation(result) == ""

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from covey.coordinator.report import display
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.html_report import drawn, page, write_pictures
+from covey.coordinator.report.tables import results
 from covey.coordinator.run.folder import START
 from covey.coordinator.run.records import finished
 from covey.coordinator.run.result import write_all
@@ -81,7 +81,7 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
         run(tmp_path / "two", "fedavg"),
         run(tmp_path / "three", "fedavg"),
     ]
-    table = display.results([finished(folder) for folder in folders])
+    table = results([finished(folder) for folder in folders])
     made = page(read(*folders))
     assert made == page(read(*folders))
     assert made.count("<svg") == made.count("</svg>") == made.count("<figure>") == 8

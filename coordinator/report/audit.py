@@ -1,0 +1,37 @@
+"""What `coordinator audit` shows: the verdict on an audit log, and how often each event is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.table import Table
+
+
+def audit_lines(found: Mapping[str, Any]) -> list[str]:
+    """The lines above the table: the verdict, what it rests on, and repairs."""
+    intact = found["whole"]
+    if intact:
+        verdict = f"the audit log of run {found['run']} is whole: {found['lines']} lines"
+    else:
+        verdict = f"the audit log is broken at line {found['broken_line']}: {found['why']}"
+    lines = [verdict, *found["notes"]]
+    if intact and not found["anchored"]:
+        lines.append("no checkpoint and no --head: lines cut off at the end would go unnoticed")
+    if found["head"]:
+        head = found["head"]
+        lines.append(f"newest line: {head} (keep it elsewhere and compare later with --head)")
+    return lines
+
+
+def audit_table(found: Mapping[str, Any]) -> Table:
+    """How often each event is in the intact part of the log."""
+    title = "no line is whole"
+    if found["lines"]:
+        title = f"{found['first_time']} to {found['last_time']}"
+    table = Table(title=title)
+    table.add_column("event")
+    table.add_column("lines", justify="right")
+    for event, count in found["events"].items():
+        table.add_row(event, str(count))
+    return table

@@ -1,0 +1,145 @@
+"""The progress of a run on the terminal: a bar, with remarks above it."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from covey.coordinator.report.privacy import epsilons
+from covey.coordinator.run.notices import (
+    AgentExcluded,
+    AgentQuarantined,
+    AgentReleased,
+    BrokerReady,
+    ControlReceived,
+    LinkDown,
+    Notice,
+    PhaseFolded,
+    ReportRefused,
+    ReportSetAside,
+    RoundsStopped,
+    RoundVoid,
+    RunWaits,
+    SubscriptionsRefused,
+    WorkFailed,
+)
+
+MAX_REMARKS = 1000  # that are shown once each: agents write some of them
+
+
+class ProgressBar:
+    """An observer that shows the notices of one run; use it as `with ProgressBar(console, rounds) as observer`."""
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self.console = console
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[remark]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._task = self._bar.add_task("rounds", total=rounds, remark="starting")
+        self._warned: set[str] = set()  # remarks that were shown, at most MAX_REMARKS
+
+    def __repr__(self) -> str:
+        done = self._bar.tasks[0]
+        return f"ProgressBar({done.completed:g} of {done.total:g} rounds)"
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, notice: Notice) -> None:
+        match notice:
+            case PhaseFolded():
+                self._phase(notice)
+            case BrokerReady(broker=broker, url=url, note=note):
+                self._say(f"broker: {broker} at {url}")
+                if note:
+                    self._say(note)
+            case RoundVoid(round=number, why=why):
+                self._warn(f"round {number + 1}: void, drawn again ({why})")
+            case RoundsStopped(round=number, rounds=rounds, why=why):
+                self._bar.update(self._task, total=number)
+                self._say(f"ended after round {number} of {rounds}: {why}")
+            case RunWaits(why=why):
+                self._warn(f"waiting: {why}")
+            case ControlReceived(command="pause", topic=topic):
+                resume = '{"command": "resume"}'
+                self._warn(f"paused; to resume, publish {resume} on {topic}")
+            case ControlReceived():
+                self._say("resumed")
+            case SubscriptionsRefused(refused=[]):
+                self._say("the broker accepts all subscriptions again")
+            case SubscriptionsRefused(refused=topics):
+                names = ", ".join(topics)
+                self._warn(
+                    f"the broker refuses the subscription to {names}; trying again. Check its access rules"
+                )
+            case LinkDown(why=why):
+                self._warn(f"broker: {why}; trying again")
+            case _:
+                self._about_agent(notice)
+
+    def _about_agent(self, notice: Notice) -> None:
+        """Remarks about one agent, or about its report."""
+        match notice:
+            case AgentExcluded(agent=agent, why=why):
+                self._once(f"{agent} is excluded: {why}")
+            case WorkFailed(agent=agent, why=why):
+                self._warn(f"{agent} could not do its work: {why}")
+            case ReportRefused(agent=agent, why=why):
+                self._warn(f"a report of {agent} was refused: {why}")
+            case ReportSetAside(agent=agent, why=why):
+                self._warn(
+                    f"a report of {agent} was set aside, the round is folded without it: {why}"
+                )
+            case AgentQuarantined(agent=agent, refused=refused, why=why):
+                self._warn(
+                    f"{agent} is in quarantine after {refused} refused reports: {why}. "
+                    f"To invite it again: coordinator release {agent}"
+                )
+            case AgentReleased(agent=agent):
+                self._say(f"{agent} is out of quarantine")
+
+    def _phase(self, phase: PhaseFolded) -> None:
+        """Advance the bar, with the newest figures at its end."""
+        reported = len(phase.reported)
+        invited = len(phase.invited)
+        words = [f"{phase.phase}: {reported}/{invited} agents"]
+        loss = phase.means.loss
+        if loss is not None:
+            words.append(f"loss {loss:.3f}")
+        if phase.cluster_sizes:
+            sizes = [str(size) for size in phase.cluster_sizes.values()]
+            words.append("clusters " + "+".join(sizes))
+        spent = epsilons(phase.privacy)
+        if spent:
+            words.append(spent)
+        remark = ", ".join(words)
+        done = phase.rounds_done
+        self._bar.update(self._task, completed=done, remark=remark)
+        if not self.console.is_terminal:
+            self._say(f"round {done:>3}  {remark}")
+        for key, text in phase.notes.items():
+            if key.startswith("warning"):
+                self._once(text)
+
+    def _once(self, text: str) -> None:
+        """Warn, unless the same remark was shown before."""
+        if text not in self._warned and len(self._warned) < MAX_REMARKS:
+            self._warned.add(text)
+            self._warn(text)
+
+    def _warn(self, text: str) -> None:
+        self._say(text, style="yellow")
+
+    def _say(self, text: str, style: str | None = None) -> None:
+        self._bar.console.print(text, style=style, highlight=False)
