@@ -45,7 +45,7 @@ NAVIGATION = {
         "reference/messages",
     ],
     "Evidence": ["results", "chaos", "fuzzing"],
-    "Project": ["contributing", "style", "changelog", "security-policy"],
+    "Project": ["architecture", "contributing", "style", "changelog", "security-policy"],
 }
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)

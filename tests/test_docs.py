@@ -257,3 +257,22 @@ def test_every_run_that_a_figure_is_made_of_is_made_in_the_same_command() -> Non
                     "/".join(path.split("/")[:2]) for path in re.findall(r" (runs/\S+)", command)
                 }
                 assert made == read, command
+
+
+def named_files() -> list[tuple[str, str]]:
+    """Every path of a source file that a page mentions, with the page."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    source = re.compile(
+        r"(?<![\w/.-])((?:agent|broker|coordinator|shared|tests|scripts|benchmarks)/[\w/]+\.py)\b"
+    )
+    return [
+        (page.relative_to(ROOT).as_posix(), path)
+        for page in sorted(pages)
+        if page.name != "CHANGELOG.md"  # tells of files that have moved since
+        for path in sorted(set(source.findall(page.read_text("utf-8"))))
+    ]
+
+
+@pytest.mark.parametrize(("page", "path"), named_files())
+def test_a_source_file_that_a_page_names_is_there(page: str, path: str) -> None:
+    assert (ROOT / path).is_file()
