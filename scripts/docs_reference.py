@@ -68,6 +68,12 @@ def generated(name: str) -> str:
     return GENERATORS[name]()
 
 
+# keys whose sections another heading of the page, or another page, lists
+ELSEWHERE = {
+    "compare.methods": ("strategy",),
+    "compare.partitions": ("partition",),
+}
+
 # -- scenario ---------------------------------------------------------------------------------------------------------
 
 
@@ -102,7 +108,7 @@ def _section(path: str, section: Json, whole: Json, level: int) -> list[str]:
     lines += _keys_table(section, whole)
     for key, described in section.get("properties", {}).items():
         inner = _sections_in(described, whole)
-        if key == "strategy":
+        if key in ELSEWHERE.get(path, ()):
             continue
         for part in inner:
             name = _constant_name(part)
@@ -153,7 +159,11 @@ def _keys_table(section: Json, whole: Json) -> list[str]:
         if "const" in described:
             continue
         default = "**required**" if key in required else _default_text(described)
-        meaning = described.get("description") or _resolved(described, whole).get("description", "")
+        meaning = described.get("description") or _resolved(described, whole).get("description")
+        if not meaning:
+            raise ValueError(
+                f"the key {key} of a scenario has no description: add one to its Field"
+            )
         rows.append(
             [code(key), type_text(described, whole), default, _unit(key, described), cell(meaning)]
         )

@@ -49,6 +49,7 @@ NAVIGATION = {
 }
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+FOR_CODE_HOSTS = re.compile(r"On a code host this page ends here:[^.]*?\.\s*(?=<!-- generated)")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 
@@ -74,7 +75,7 @@ def site_text(markdown: str, source: PurePosixPath) -> str:
         markdown: the text of the page.
         source: where the page lies in the repository, such as `docs/tutorials/your-fleet.md`.
     """
-    linked = relinked(markdown, source)
+    linked = FOR_CODE_HOSTS.sub("", relinked(markdown, source))
     return MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
 
 
