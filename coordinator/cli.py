@@ -397,11 +397,11 @@ def story(
 ) -> None:
     """Print what happened to one agent in a run, in order: invitations, reports, refusals, quarantine."""
     from covey.coordinator.commands.story import story_of
-    from covey.coordinator.report import display
+    from covey.coordinator.report.text_table import json_line
 
     found = story_of(agent, folder)
     if as_json:
-        display.json_line(found.to_json())
+        json_line(found.to_json())
         return
     for sentence in found.sentences:
         _print(f"{sentence.time}  {sentence.text}")
