@@ -1,0 +1,204 @@
+"""No docstring, comment, message, test name or page uses phrases that make readers stumble.
+
+The project writes plain technical English: subject, verb, object, and the usual word for each thing. `AVOIDED` lists the
+phrases that it does not use, each with what to write instead. Words in backticks or quotation marks are names or
+quotations and do not count. `EXCEPTIONS` lists files that need such a word, each with the reason.
+
+`words.json` holds the number of phrases left in each folder of the root and of tests/. It may only fall:
+`python -m tests.test_words` prints all phrases that are left, `python -m tests.test_words --update` stores lower numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+STORED = Path(__file__).with_name("words.json")
+FLAT = (".", "tests")  # folders whose sub-folders are counted on their own
+CODE = ("agent", "benchmarks", "broker", "coordinator", "examples", "scripts", "shared")
+TESTS = sorted({f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/*.py")})
+FOLDERS = (*FLAT, *CODE, "docs", *TESTS)
+
+AVOIDED = {
+    r"(is|are|was|were) wanted|wanted (is|are)": "expected",
+    r"for ever": "forever",
+    r"in vain": "without success",
+    r"whoever": "anyone who",
+    r"anew": "again",
+    r"mend(s|ed|ing)?": "fix",
+    r"so many": "this many, or a number",
+    r"(go|goes|going|went) on": "continue, resume",
+    r"told|tells|says": "reports, states, informs",
+    r"shall": "must",
+    r"beside": "in addition to, next to",
+    r"there stands?": "contains",
+    r"^What [^?]*\b(is|are) [^?]*$": "the subject first",
+    r"^Where [^?,]*\b(is|are|has|have)\b[^?]*,": "If ...",
+}
+REVOKED = {r"void": "revoked, invalid"}  # elsewhere it is the round engine's term
+REVOKED_IN = ("agent", "broker")
+
+# path -> phrases that it may use
+EXCEPTIONS: dict[str, set[str]] = {
+    "tests/test_words.py": set(AVOIDED),  # quotes them as examples
+    "CHANGELOG.md": set(AVOIDED),  # entries of the past are not rewritten
+}
+
+QUOTATION = re.compile(r"``?[^`]*``?|(?<!\w)\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|“[^”]*”")
+CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
+SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
+
+
+def phrases_in(text: str, folder: str = "") -> list[tuple[str, str]]:
+    """Each avoided phrase of a text, with the pattern that found it."""
+    avoided = list(AVOIDED)
+    if folder in REVOKED_IN:
+        avoided += REVOKED
+    found = []
+    unquoted = QUOTATION.sub("…", text)
+    one_line = " ".join(unquoted.split())
+    for sentence in SENTENCE_END.split(one_line):
+        for pattern in avoided:
+            for match in expression(pattern).finditer(sentence):
+                found.append((pattern, match[0]))
+    return found
+
+
+def expression(pattern: str) -> re.Pattern[str]:
+    """An opening as it is, a word or phrase as whole words in upper or lower case."""
+    if pattern.startswith("^"):
+        return re.compile(pattern)
+    return re.compile(rf"\b({pattern})\b", re.IGNORECASE)
+
+
+def texts_of_code(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of what people read in a Python file: comments, strings with blanks, names of tests."""
+    yield from comments(source)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Constant(value=str(text)) if " " in text:
+                yield node.lineno, text
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                if name.startswith("test_"):
+                    words = name.removeprefix("test_").replace("_", " ")
+                    yield node.lineno, words[:1].upper() + words[1:]
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Comments with their first line; those on lines that follow one another are one text."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    found = [token for token in tokens if token.type == tokenize.COMMENT]
+    text = ""
+    for token, following in pairwise([*found, None]):
+        assert token is not None
+        text += token.string.lstrip("#") + " "
+        if following is None or following.start[0] != token.start[0] + 1:
+            yield token.start[0], text
+            text = ""
+
+
+def texts_of_page(text: str) -> Iterator[tuple[int, str]]:
+    """Line and text of each paragraph of a page, without its blocks of code."""
+    without_code = CODE_BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
+    line = 1
+    for paragraph in without_code.split("\n\n"):
+        yield line, paragraph
+        line += paragraph.count("\n") + 2
+
+
+def files_of(folder: str) -> list[Path]:
+    """The files of code and text in a folder."""
+    pattern = "*" if folder in FLAT else "**/*"
+    paths = sorted((ROOT / folder).glob(pattern))
+    return [path for path in paths if path.suffix in (".py", ".md")]
+
+
+def findings(folder: str) -> list[str]:
+    """A line for each avoided phrase in the files of a folder."""
+    lines = []
+    for path in files_of(folder):
+        file = path.relative_to(ROOT).as_posix()
+        allowed = EXCEPTIONS.get(file, set())
+        text = path.read_text(encoding="utf-8")
+        texts = texts_of_code(text) if path.suffix == ".py" else texts_of_page(text)
+        for number, part in texts:
+            for pattern, phrase in phrases_in(part, folder):
+                if pattern not in allowed:
+                    better = (AVOIDED | REVOKED)[pattern]
+                    lines.append(f"{file}:{number}: {phrase!r}: write {better!r}")
+    return lines
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_has_no_more_avoided_phrases_than_stored(folder: str) -> None:
+    stored = json.loads(STORED.read_text())
+    lines = findings(folder)
+    assert len(lines) <= stored.get(folder, 0), "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "phrases"),
+    [
+        ("A file is wanted.", ["is wanted"]),
+        ("An agent that `for ever` waits, \"for ever\" and 'for ever'", []),
+        ("It waits for\n    ever", ["for ever"]),
+        ("The user's file, for ever the user's", ["for ever"]),
+        ("What an agent sends is checked.", ["What an agent sends is checked."]),
+        ("What is an agent?", []),
+        ("Done. Where a file is missing, it is created.", ["Where a file is missing,"]),
+        ("The folder where a file is missing, if any", []),
+        ("mendable, avoid", []),
+        ("Mended", ["Mended"]),
+    ],
+)
+def test_a_phrase_is_found_outside_of_quotations(text: str, phrases: list[str]) -> None:
+    assert [phrase for _, phrase in phrases_in(text)] == phrases
+
+
+def test_comments_strings_and_test_names_are_read() -> None:
+    source = '''
+"""It waits for ever."""
+x = 1  # for
+# ever
+def test_it_waits_for_ever(): pass
+raise ValueError(f"{x}: waits for ever")
+'''
+    found = [line for line, text in texts_of_code(source) if phrases_in(text)]
+    assert sorted(found) == [2, 4, 5, 6]
+
+
+def test_blocks_of_code_in_a_page_do_not_count() -> None:
+    page = "One.\n\n```sh\n$ it waits for ever\n```\n\nIt waits for ever.\n"
+    found = [line for line, text in texts_of_page(page) if phrases_in(text)]
+    assert found == [7]
+
+
+def main() -> None:
+    """Print all phrases that are left, and their number in each folder; with --update store lower numbers."""
+    stored: Counter[str] = Counter(json.loads(STORED.read_text()) if STORED.exists() else {})
+    left = {}
+    for folder in FOLDERS:
+        lines = findings(folder)
+        left[folder] = len(lines)
+        for line in lines:
+            print(line)
+    print(left)
+    if "--update" in sys.argv:
+        if STORED.exists():
+            left = {name: min(count, stored[name]) for name, count in left.items()}
+        STORED.write_text(json.dumps(left, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
