@@ -1,8 +1,8 @@
 """What happens between a spool full of reports and the strategy's fold: caps, clipping, and who is to blame.
 
-Pure but for the arrays that it reads. Nothing here trusts a report: claims are capped, steps that no training makes
-are refused, the others are clipped where the scenario says so, and a fold that fails all the same is tried again
-without each suspect.
+Pure, apart from the memory-mapped arrays that it reads. Nothing here trusts a report: claims are capped, steps that no
+training makes are refused, the others are clipped if the scenario asks for it, and a fold that fails all the same is
+tried again without each suspect.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from covey.coordinator.run.report_checks import LARGEST_VALUE
 from covey.shared.numerics.averages import (
@@ -27,6 +28,8 @@ from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
 
+Float64 = npt.NDArray[np.float64]
+ClientReport = tuple[ClientId, Report]
 ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding of sums
 
 
@@ -46,19 +49,19 @@ class Step:
     size: float
 
 
-def capped(reports: Reports, settings: Aggregation) -> list[tuple[ClientId, Report]]:
+def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     """The reports with claims of examples and steps no larger than the cohort's cap."""
     cap = settings.max_samples
-    examples = most_samples(
-        [report.examples for _, report in reports], cap.absolute, cap.times_median
-    )
-    steps = most_samples([report.steps for _, report in reports], None, cap.times_median)
-    result: list[tuple[ClientId, Report]] = []
+    claimed_examples = [report.examples for _, report in reports]
+    claimed_steps = [report.steps for _, report in reports]
+    most_examples = most_samples(claimed_examples, cap.absolute, cap.times_median)
+    most_steps = most_samples(claimed_steps, None, cap.times_median)
+    result: list[ClientReport] = []
     for client, report in reports:
-        fewer = min(report.examples, examples or report.examples)
-        shorter = min(report.steps, steps or report.steps)
-        if (fewer, shorter) != (report.examples, report.steps):
-            report = replace(report, examples=fewer, steps=shorter)
+        examples = min(report.examples, most_examples or report.examples)
+        steps = min(report.steps, most_steps or report.steps)
+        if examples != report.examples or steps != report.steps:
+            report = replace(report, examples=examples, steps=steps)
         result.append((client, report))
     return result
 
@@ -85,8 +88,13 @@ def usual_steps(steps: Sequence[Step]) -> dict[str, float]:
     """The lower median of the steps' norms by vector name, where enough reports make one."""
     norms: dict[str, list[float]] = {}
     for step in steps:
-        norms.setdefault(step.name, []).append(step.norm)
-    return {name: lower_median(own) for name, own in norms.items() if len(own) >= MIN_REPORTS}
+        of_vector = norms.setdefault(step.name, [])
+        of_vector.append(step.norm)
+    usual: dict[str, float] = {}
+    for name, of_vector in norms.items():
+        if len(of_vector) >= MIN_REPORTS:
+            usual[name] = lower_median(of_vector)
+    return usual
 
 
 def too_far(
@@ -101,9 +109,7 @@ def too_far(
         return {}
     found: dict[ClientId, str] = {}
     for step in steps:
-        few = sum(one.name == step.name for one in steps) < MIN_REPORTS
-        usual = (earlier or {}).get(step.name) if few else None
-        usual = _usual(step, steps) if usual is None else usual
+        usual = _usual_before(step, steps, earlier or {})
         size = max(step.size, 1.0)
         limit = settings.refuse_beyond * max(usual, size)
         if step.norm > limit:
@@ -112,6 +118,14 @@ def too_far(
                 f"model's norm {size:.3g}; up to {limit:.3g} is expected"
             )
     return found
+
+
+def _usual_before(step: Step, steps: Sequence[Step], earlier: Mapping[str, float]) -> float:
+    """The usual norm: of this phase, or an earlier one where this phase has too few steps of the vector."""
+    of_vector = [one for one in steps if one.name == step.name]
+    if len(of_vector) < MIN_REPORTS and step.name in earlier:
+        return earlier[step.name]
+    return _usual(step, steps)
 
 
 def clip(
@@ -124,21 +138,14 @@ def clip(
     """The reports with every averaged vector's step at most as long as the scenario allows."""
     if not settings.clips:
         return reports
-    limits: dict[tuple[ClientId, str], tuple[Step, float]] = {}
-    for step in steps:
-        if settings.clip.norm is not None:
-            limits[step.client, step.name] = (step, settings.clip.norm)
-        elif settings.clip.times_median is not None:
-            limits[step.client, step.name] = (
-                step,
-                settings.clip.times_median * _usual(step, steps),
-            )
-    result: list[tuple[ClientId, Report]] = []
+    by_vector = {(step.client, step.name): step for step in steps}
+    result: list[ClientReport] = []
     for client, report in reports:
         vectors: dict[str, Vector] = {}
         for name, vector in report.vectors.items():
-            if (client, name) in limits:
-                step, limit = limits[client, name]
+            step = by_vector.get((client, name))
+            limit = None if step is None else _longest(step, steps, settings)
+            if step is not None and limit is not None:
                 base = strategy.model(state, step.key) if step.key else None
                 vector = clipped(vector, base, limit, step.norm)
             vectors[name] = vector
@@ -146,29 +153,40 @@ def clip(
     return result
 
 
+def _longest(step: Step, steps: Sequence[Step], settings: Aggregation) -> float | None:
+    """The longest step that the scenario allows in place of this one; None where it allows any."""
+    clip = settings.clip
+    if clip.norm is not None:
+        return clip.norm
+    if clip.times_median is not None:
+        return clip.times_median * _usual(step, steps)
+    return None
+
+
 def _usual(step: Step, steps: Sequence[Step]) -> float:
     """The lower median of the steps from the same model; of all steps where too few start there."""
     alike = [one for one in steps if one.name == step.name]
     near = [one.norm for one in alike if one.key == step.key]
-    return lower_median(near if len(near) >= MIN_REPORTS else [one.norm for one in alike])
+    if len(near) >= MIN_REPORTS:
+        return lower_median(near)
+    return lower_median([one.norm for one in alike])
 
 
 def guilty(fold: Callable[[Reports], Any], reports: Reports) -> dict[ClientId, str]:
     """Whose reports make a fold fail, and how; empty where it does not fail.
 
-    First each report alone is left out: one liar is found so. Where that does not help, reports are added one after
-    another, and each that breaks the fold stays out. Where all of several reports break it, nobody is to blame: then
-    the method itself is at fault. Raises OSError and MemoryError as they come: a full disk is
-    nobody's lie.
+    First each report alone is left out: this finds a single liar. If that does not help, reports are added one after
+    another, and each that breaks the fold stays out. If all of several reports break it, nobody is to blame: then the
+    method itself is at fault. Raises OSError and MemoryError as they come: a full disk is no agent's fault.
     """
     failure = _failure(fold, reports)
     if failure is None:
         return {}
     for place, (client, _) in enumerate(reports):
-        rest = [*reports[:place], *reports[place + 1 :]]
-        if rest and _failure(fold, rest) is None:
+        others = [*reports[:place], *reports[place + 1 :]]
+        if others and _failure(fold, others) is None:
             return {client: failure}
-    good: list[tuple[ClientId, Report]] = []
+    good: list[ClientReport] = []
     found: dict[ClientId, str] = {}
     for client, report in reports:
         why = _failure(fold, [*good, (client, report)])
@@ -176,7 +194,8 @@ def guilty(fold: Callable[[Reports], Any], reports: Reports) -> dict[ClientId, s
             good.append((client, report))
         else:
             found[client] = why
-    return {} if len(found) == len(reports) > 1 else found
+    all_of_several = len(found) == len(reports) > 1
+    return {} if all_of_several else found
 
 
 def _failure(fold: Callable[[Reports], Any], reports: Reports) -> str | None:
@@ -231,50 +250,62 @@ def pooled(
     Counts are capped like examples. A rule other than the mean takes medians over the agents instead of sums. A
     channel without any spread gets deviation 1, so that it becomes 0 and not infinity.
     """
-    rows = [_moments_of(one) for one in moments]
     settings = settings or Aggregation()
-    average = settings.average
-    table = np.array([_capped_moments(rows, place, settings) for place in range(len(rows))])
-    if average.rule != "mean":
+    table = np.array([_moments_of(one) for one in moments])  # (agents, 3, channels)
+    table = _capped_moments(table, settings.max_samples.times_median)
+    if settings.average.rule != "mean":
         return _median_moments(table)
-    count, total, square = (
-        np.array([math.fsum(values) for values in table[:, part].T]) for part in range(3)
-    )
-    mean, size = total / count, square / count
+    count = _exact_sums(table[:, 0])
+    total = _exact_sums(table[:, 1])
+    square = _exact_sums(table[:, 2])
+    mean = total / count
+    size = square / count
     return _scaling(mean, size - mean**2, size)
 
 
-def _moments_of(told: Mapping[str, Any]) -> list[Any]:
+def _moments_of(numbers: Mapping[str, Any]) -> list[Float64]:
     """Count, sum and square of one agent, each (channels,)."""
-    total = np.ravel(np.asarray(told["sum"], np.float64))
-    count, square = (np.ravel(np.asarray(told[name], np.float64)) for name in ("count", "square"))
+    count = np.ravel(np.asarray(numbers["count"], np.float64))
+    total = np.ravel(np.asarray(numbers["sum"], np.float64))
+    square = np.ravel(np.asarray(numbers["square"], np.float64))
     return [np.broadcast_to(count, total.shape), total, square]
 
 
-def _capped_moments(rows: Sequence[Sequence[Any]], place: int, settings: Aggregation) -> Any:
-    """One agent's (count, sum, square) per channel, scaled down where it counts more values than the cap."""
-    count, total, square = rows[place]
-    cap = settings.max_samples.times_median
+def _exact_sums(column: Float64) -> Float64:
+    """Sums over the agents, correctly rounded: they do not depend on the order. (agents, channels) -> (channels,)"""
+    return np.array([math.fsum(values) for values in column.T])
+
+
+def _capped_moments(table: Float64, cap: float | None) -> Float64:
+    """Moments (agents, 3, channels) of agents that count more values than the cap are scaled down, by channel."""
     if cap is None:
-        return [count, total, square]
-    usual = np.array([lower_median([float(row[0][c]) for row in rows]) for c in range(len(count))])
-    if not (count > cap * usual).any():
-        return [count, total, square]
-    fair = np.minimum(1.0, cap * usual / count)
-    return [count * fair, total * fair, square * fair]
+        return table
+    counts = table[:, 0]
+    usual = np.array([lower_median(channel.tolist()) for channel in counts.T])
+    limit = cap * usual
+    fair_table = table.copy()
+    for place, count in enumerate(counts):
+        if (count > limit).any():
+            fair_share = np.minimum(1.0, limit / count)
+            fair_table[place] = table[place] * fair_share
+    return fair_table
 
 
-def _median_moments(table: Any) -> dict[str, list[float]]:
+def _median_moments(table: Float64) -> dict[str, list[float]]:
     """The median of the agents' means, and of their mean squared distances to it."""
-    means, sizes = table[:, 1] / table[:, 0], table[:, 2] / table[:, 0]
+    count, total, square = table[:, 0], table[:, 1], table[:, 2]
+    means = total / count
+    sizes = square / count
     mean = np.median(means, axis=0)
-    apart = np.median(np.maximum(sizes - 2 * mean * means + mean**2, 0.0), axis=0)
-    return _scaling(mean, apart, np.median(sizes, axis=0))
+    distances = np.maximum(sizes - 2 * mean * means + mean**2, 0.0)
+    spread = np.median(distances, axis=0)
+    return _scaling(mean, spread, np.median(sizes, axis=0))
 
 
-def _scaling(mean: Any, spread: Any, size: Any) -> dict[str, list[float]]:
-    """What is left of a difference of nearly equal numbers is rounding."""
-    std = np.sqrt(np.where(spread > ROUNDING * size, spread, 1.0))
+def _scaling(mean: Float64, spread: Float64, size: Float64) -> dict[str, list[float]]:
+    """Means and deviations. A spread that may be nothing but the rounding of sums counts as none."""
+    has_spread = spread > ROUNDING * size
+    std = np.sqrt(np.where(has_spread, spread, 1.0))
     return {"mean": mean.tolist(), "std": std.tolist()}
 
 
@@ -283,13 +314,17 @@ def fair_figures(
 ) -> dict[ClientId, dict[str, Any]]:
     """Test figures by agent and mode, with numbers of samples capped like examples: they weigh the averages."""
     cap = settings.max_samples
-    result: dict[ClientId, dict[str, Any]] = {
-        client: dict(modes) for client, modes in evaluation.items()
-    }
-    for mode in dict.fromkeys(mode for modes in result.values() for mode in modes):
-        claims = [modes[mode]["n"] for modes in result.values() if mode in modes]
+    result = {client: dict(figures) for client, figures in evaluation.items()}
+    modes: dict[str, None] = {}  # in the order of their first appearance
+    for figures in result.values():
+        modes |= dict.fromkeys(figures)
+    for mode in modes:
+        having = [figures for figures in result.values() if mode in figures]
+        claims = [figures[mode]["n"] for figures in having]
         most = most_samples(claims, cap.absolute, cap.times_median)
-        for modes in result.values():
-            if most is not None and mode in modes and modes[mode]["n"] > most:
-                modes[mode] = {**modes[mode], "n": most}
+        if most is None:
+            continue
+        for figures in having:
+            if figures[mode]["n"] > most:
+                figures[mode] = {**figures[mode], "n": most}
     return result

@@ -36,17 +36,21 @@ def membership(estimated: MixtureWeights, truth: MixtureWeights) -> dict[str, An
     None where there is nobody, or where there are not as many clusters as super-classes.
     """
     both = sorted(set(estimated) & set(truth))
-    if not both or any(len(estimated[client]) != len(truth[client]) for client in both):
+    if not both:
         return None
-    error = metrics.membership_mse(
-        [estimated[client] for client in both], [truth[client] for client in both]
-    )
-    separation = [
-        _slope(
-            [truth[client][k] for client in both], [estimated[client][cluster] for client in both]
-        )
-        for k, cluster in enumerate(error.permutation)
-    ]
+    found: list[Sequence[float]] = []
+    true: list[Sequence[float]] = []
+    for client in both:
+        if len(estimated[client]) != len(truth[client]):
+            return None
+        found.append(estimated[client])
+        true.append(truth[client])
+    error = metrics.membership_mse(found, true)
+    separation: list[float | None] = []
+    for superclass, cluster in enumerate(error.permutation):
+        held = [weights[superclass] for weights in true]
+        counted = [weights[cluster] for weights in found]
+        separation.append(_slope(held, counted))
     return {
         "mse_sum": error.total,
         "mse_mean": error.mean,
@@ -61,9 +65,12 @@ def _slope(shares: Sequence[float], counted: Sequence[float]) -> float | None:
     An agent with the share p of super-class V, and of A else, counts p P(c|V) + (1 - p) P(c|A) of its samples in c, if a
     sample's kind decides where it falls. The slope is P(c|V) - P(c|A). None where all shares are the same.
     """
-    held = np.asarray(shares, np.float64) - np.mean(shares)
-    spread = float(held @ held)
-    return float(held @ np.asarray(counted, np.float64)) / spread if spread > 0 else None
+    centred = np.asarray(shares, np.float64) - np.mean(shares)
+    spread = float(centred @ centred)
+    if spread <= 0:
+        return None
+    covariance = float(centred @ np.asarray(counted, np.float64))
+    return covariance / spread
 
 
 def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:
@@ -73,11 +80,13 @@ def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     """
     accuracies = np.asarray(table, np.float64)
     if accuracies.ndim == 2 and len(accuracies) == 1:
-        return {"by_superclass": accuracies[0].tolist(), "permutation": [0] * accuracies.shape[1]}
-    if accuracies.size == 0 or accuracies.shape[0] < accuracies.shape[1]:
+        of_single_model = accuracies[0].tolist()
+        return {"by_superclass": of_single_model, "permutation": [0] * len(of_single_model)}
+    if accuracies.size == 0:
+        return None
+    clusters, superclasses = accuracies.shape
+    if clusters < superclasses:
         return None
     order = metrics.matching(-accuracies)
-    return {
-        "by_superclass": [float(accuracies[j, k]) for k, j in enumerate(order)],
-        "permutation": list(order),
-    }
+    matched = [float(accuracies[cluster, k]) for k, cluster in enumerate(order)]
+    return {"by_superclass": matched, "permutation": list(order)}

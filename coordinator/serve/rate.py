@@ -1,21 +1,23 @@
 """How much an agent may send to the coordinator. Pure: time comes in as a number of seconds.
 
-The limits are ample for an agent that follows the protocol: a burst holds its largest report twice, so that whoever
+The limits are ample for an agent that follows the protocol: a burst holds its largest report twice, so that an agent that
 sends a report again gets through, and a bucket is full again after a few seconds. They hold before anything is decoded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Set
 from dataclasses import dataclass
 
-STATUSES = (20.0, 40.0)  # of one agent: per second, at once
-STRANGERS = (200.0, 5_000.0)  # statuses of all agents together that the roster does not know
-STRANGERS_BYTES = (2.0 * 2**20, 16.0 * 2**20)
+MIB = 2.0**20
+# each: per second, at once
+STATUSES = (20.0, 40.0)  # of one agent
+UNKNOWN_STATUSES = (200.0, 5_000.0)  # of all agents together that the roster does not know
+UNKNOWN_BYTES = (2.0 * MIB, 16.0 * MIB)
 REFILL_S = 4.0  # from empty to full, for parts
-LEAST_PARTS = 64  # at once, however small the reports are
-LARGEST_PART = 8 << 20  # bytes that the protocol allows
+MIN_PARTS = 64  # at once, however small the reports are
+MAX_PART_BYTES = 8 << 20  # bytes that the protocol allows
 
 
 @dataclass
@@ -29,13 +31,19 @@ class Bucket:
 
     def take(self, amount: float, now: float) -> bool:
         """Take this much if it is there."""
-        gained = max(now - self.at, 0.0) * self.per_s
+        passed = max(now - self.at, 0.0)
+        gained = passed * self.per_s
         self.level = min(self.level + gained, self.burst)
         self.at = now
         if amount > self.level:
             return False
         self.level -= amount
         return True
+
+    def resize(self, burst: float) -> None:
+        """Hold this much at once, and fill within `REFILL_S`."""
+        self.burst = burst
+        self.per_s = burst / REFILL_S
 
     def ready_at(self, amount: float) -> float:
         """When this much will be there, if nothing is taken meanwhile."""
@@ -45,8 +53,13 @@ class Bucket:
 
 @dataclass
 class _Parts:
+    """Messages and their bytes: both must be within their limits."""
+
     messages: Bucket
     content: Bucket  # bytes
+
+    def take(self, size: int, now: float) -> bool:
+        return self.messages.take(1, now) and self.content.take(size, now)
 
 
 class Rates:
@@ -54,16 +67,15 @@ class Rates:
 
     def __init__(self, part_bytes: int) -> None:
         self._part_bytes = part_bytes
-        self._statuses: dict[str, Bucket] = {}
-        self._parts: dict[str, _Parts] = {}
-        self._strangers: tuple[Bucket, Bucket] | None = None
+        self._statuses: dict[str, Bucket] = {}  # by agent, of those that the roster knows
+        self._parts: dict[str, _Parts] = {}  # by agent
+        self._unknown: _Parts | None = None  # shared by agents that nobody knows; None: none came
 
     def status(self, agent: str, now: float) -> bool:
         """May this agent's next status be read?"""
-        bucket = self._statuses.get(agent)
-        if bucket is None:
-            bucket = self._statuses[agent] = Bucket(*STATUSES, at=now)
-        return bucket.take(1, now)
+        if agent not in self._statuses:
+            self._statuses[agent] = Bucket(*STATUSES, at=now)
+        return self._statuses[agent].take(1, now)
 
     def status_at(self, agent: str) -> float:
         """When the next status of an agent may be read that has sent too many."""
@@ -71,29 +83,29 @@ class Rates:
 
     def stranger(self, size: int, now: float) -> bool:
         """May a status of this many bytes be read, from an agent that the roster does not know?"""
-        if self._strangers is None:
-            self._strangers = Bucket(*STRANGERS, at=now), Bucket(*STRANGERS_BYTES, at=now)
-        messages, content = self._strangers
-        return messages.take(1, now) and content.take(size, now)
+        if self._unknown is None:
+            statuses = Bucket(*UNKNOWN_STATUSES, at=now)
+            self._unknown = _Parts(statuses, Bucket(*UNKNOWN_BYTES, at=now))
+        return self._unknown.take(size, now)
 
     def part(self, agent: str, size: int, largest_report: int, now: float) -> bool:
         """May this agent's next part of a report be read? Sizes in bytes."""
-        messages = max(2 * math.ceil(largest_report / self._part_bytes), LEAST_PARTS)
-        content = 3 * largest_report + 2 * LARGEST_PART  # two reports, and what frames their parts
-        own = self._parts.get(agent)
-        if own is None:
-            own = self._parts[agent] = _Parts(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
-        own.messages.per_s, own.messages.burst = messages / REFILL_S, messages
-        own.content.per_s, own.content.burst = content / REFILL_S, content
-        return own.messages.take(1, now) and own.content.take(size, now)
+        if agent not in self._parts:
+            self._parts[agent] = _Parts(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
+        own = self._parts[agent]
+        parts_of_report = math.ceil(largest_report / self._part_bytes)
+        own.messages.resize(max(2 * parts_of_report, MIN_PARTS))
+        # two reports, and what frames their parts
+        own.content.resize(3 * largest_report + 2 * MAX_PART_BYTES)
+        return own.take(size, now)
 
     def __len__(self) -> int:
         """Agents that have buckets."""
         return len(self._statuses.keys() | self._parts.keys())
 
-    def keep(self, agents: Collection[str]) -> None:
+    def keep(self, agents: Set[str]) -> None:
         """Forget everybody else."""
-        self._statuses = {
-            agent: bucket for agent, bucket in self._statuses.items() if agent in agents
-        }
-        self._parts = {agent: parts for agent, parts in self._parts.items() if agent in agents}
+        for agent in self._statuses.keys() - agents:
+            del self._statuses[agent]
+        for agent in self._parts.keys() - agents:
+            del self._parts[agent]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from covey.coordinator.serve.rate import LARGEST_PART, STATUSES, STRANGERS, Bucket, Rates
+from covey.coordinator.serve.rate import MAX_PART_BYTES, STATUSES, UNKNOWN_STATUSES, Bucket, Rates
 
 
 def admitted(
@@ -62,7 +62,7 @@ def test_a_flood_of_large_parts_is_cut_to_a_few_reports_a_second() -> None:
     passed = admitted(Rates(8 << 20), seconds, per_s=1000, size=8 << 20, largest=largest) * (
         8 << 20
     )
-    budget = 3 * largest + 2 * LARGEST_PART
+    budget = 3 * largest + 2 * MAX_PART_BYTES
     assert passed <= budget + budget / 4 * seconds + (8 << 20)
 
 
@@ -88,7 +88,7 @@ def test_names_that_cost_nothing_share_one_allowance_in_messages_and_in_bytes() 
     messages = Rates(512 << 10)
     assert (
         sum(messages.stranger(100, i / 4000) for i in range(40_000))
-        <= STRANGERS[1] + STRANGERS[0] * 10 + 1
+        <= UNKNOWN_STATUSES[1] + UNKNOWN_STATUSES[0] * 10 + 1
     )
     content = Rates(512 << 10)
     assert (
