@@ -5,15 +5,16 @@
 `hash` is SHA-256 over the canonical JSON of the rest of the line, or HMAC-SHA-256 where the log has a key. The first
 line names the run or the folder that the log belongs to (`owner`), so that no other log can take its place.
 
-What a chain shows: a line that was changed, removed, added or moved, unless every line after it was written again.
-What it cannot show by itself: that the newest lines were cut off, or that the whole file was written again. Against the
-first, keep the newest `Head` somewhere else and hand it to `verify`. Against the second, use a key that whoever can
-write the file does not have.
+A chain shows that a line was changed, removed, added or moved, unless every line after it was written again too. It
+cannot show by itself that the newest lines were cut off, or that the whole file was written again. Against the first,
+keep the newest `Head` somewhere else and pass it to `verify`. Against the second, use a key that nobody has who can
+write the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import hmac
 import json
@@ -31,7 +32,7 @@ from covey.shared.errors import UserError
 
 BEGIN = "begin"  # event of the first line
 REPAIRED = "log_repaired"  # an unfinished last line was cut off when the log was opened
-TRUNCATED = "log_truncated"  # lines are gone that a head kept elsewhere knows of
+TRUNCATED = "log_truncated"  # a line is missing whose head was kept elsewhere
 MIN_KEY_BYTES = 16  # bytes
 BLOCK_BYTES = 1 << 16
 NO_HASH = ""
@@ -39,7 +40,7 @@ NO_HASH = ""
 
 @dataclass(frozen=True)
 class Head:
-    """The newest line of a log. Kept somewhere else, it shows later that this line is still there."""
+    """The newest line of a log. Kept somewhere else, it proves later that this line was not removed."""
 
     sequence: int
     hash: str
@@ -47,7 +48,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Break:
-    """The first line (counted from 1) that is not as it was written, and why."""
+    """The first line (counted from 1) that differs from what was written, and why."""
 
     line: int
     why: str
@@ -55,46 +56,53 @@ class Break:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` found. `whole`: nothing is wrong as far as a chain can show."""
+    """The result of `verify`."""
 
-    owner: str
+    owner: str  # the run or folder that the log names
     lines: int  # that follow each other without a break
-    head: Head | None
-    events: Mapping[str, int]
+    head: Head | None  # of the last of these lines; None: there is none
+    events: Mapping[str, int]  # number of lines by event
     first_time: str
     last_time: str
-    keyed: bool
+    keyed: bool  # the log was written with a key
     broken: Break | None = None
-    notes: tuple[str, ...] = ()  # repairs that the log itself speaks of
+    notes: tuple[str, ...] = ()  # repairs that the log itself records
 
     @property
     def whole(self) -> bool:
+        """Whether the log is intact, as far as a chain can show."""
         return self.broken is None
 
 
 def read_key(file: Path) -> bytes:
-    """The key of a log. Raises UserError for a file that is missing or too short."""
+    """The key of a log. Raises UserError if the file is missing or too short."""
     try:
         key = file.read_bytes().strip()
     except OSError as error:
         raise UserError(
-            f"{file}: the audit key cannot be read ({error.strerror}); name a file that holds it"
+            f"{file}: the audit key cannot be read ({error.strerror}); give a file that contains it"
         ) from None
     if len(key) < MIN_KEY_BYTES:
         raise UserError(
-            f"{file}: the audit key has {len(key)} bytes, at least {MIN_KEY_BYTES} are needed; "
+            f"{file}: the audit key has {len(key)} bytes, expected at least {MIN_KEY_BYTES}; "
             f"make one with: head -c 32 /dev/urandom | base64 > {file}"
         )
     return key
 
 
 class AuditLog:
-    """Appends to a log; one writer at a time, which its owner's folder lock ensures.
+    """Appends to a log. It has one writer at a time, which the lock of its owner's folder guarantees.
 
-    A new file begins with a line that names `owner`. In an old one, a last line without an end (power cut, full disk)
-    is cut off, and a line says so. `head` is what the owner remembers of an older session: where that line is gone, a
-    line says so.
-    A line that cannot be written (full disk) waits in memory; the next `append` and `sync` try again.
+    A new file begins with a line that names `owner`. If the last line of an old file has no end (power cut, full disk),
+    it is cut off, and a line records that. A line that cannot be written (full disk) waits in memory; the next `append`
+    and `sync` try again.
+
+    Args:
+        path: the file.
+        owner: the run or folder that the log belongs to.
+        key: for HMAC; None: a plain hash.
+        head: the newest line that the owner remembers. If it is missing, a line records that.
+        now: the clock, in seconds since 1970.
     """
 
     def __init__(
@@ -106,10 +114,11 @@ class AuditLog:
         head: Head | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        self.path, self.owner = path, owner
+        self.path = path
+        self.owner = owner
         self._key = key
         self._now = now
-        self._waiting: list[bytes] = []
+        self._waiting: list[bytes] = []  # lines that are not in the file yet, in order
         self._head, torn_bytes = _opened(path)
         if self._head is None:
             self.append(BEGIN, owner=owner, hash=_algorithm(key))
@@ -117,6 +126,9 @@ class AuditLog:
             self.append(REPAIRED, cut_bytes=torn_bytes)
         if head is not None and not _holds(path, head):
             self.append(TRUNCATED, sequence=head.sequence, hash=head.hash)
+
+    def __repr__(self) -> str:
+        return f"AuditLog({self.path}, line {self.head.sequence}, {len(self._waiting)} waiting)"
 
     @property
     def head(self) -> Head:
@@ -126,24 +138,26 @@ class AuditLog:
         return self._head
 
     def append(self, event: str, **fields: Any) -> Head:
-        """Add a line. `fields` are JSON-able; the line lies in the file, or waits there where the disk is full."""
+        """Add a line with JSON-able fields. It is written at once, or waits in memory if the disk is full."""
         before = self._head or Head(0, NO_HASH)
+        sequence = before.sequence + 1
         record = {
             "event": event,
             "fields": fields,
             "previous": before.hash,
-            "sequence": before.sequence + 1,
-            "time": _stamp(self._now()),
+            "sequence": sequence,
+            "time": _timestamp(self._now()),
         }
         hash_ = _hash(record, self._key)
-        self._waiting.append(_canonical(record | {"hash": hash_}) + b"\n")
-        self._head = Head(before.sequence + 1, hash_)
+        line = _canonical(record | {"hash": hash_})
+        self._waiting.append(line + b"\n")
+        self._head = Head(sequence, hash_)
         with contextlib.suppress(OSError):
             self._write()
         return self._head
 
     def sync(self) -> None:
-        """Write what waits, and wait until it would survive a power cut. Raises OSError where there is no room."""
+        """Write what waits, so that it survives a power cut. Raises OSError if the disk is full."""
         self._write()
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
@@ -160,7 +174,7 @@ class AuditLog:
             try:
                 written = file.write(content)
                 if written != len(content):
-                    raise OSError(28, "no space left on the device", str(self.path))
+                    raise OSError(errno.ENOSPC, "no space left on the device", str(self.path))
             except OSError:
                 file.truncate(size)  # half a line would damage the next one
                 raise
@@ -169,39 +183,42 @@ class AuditLog:
 
 @dataclass
 class Flood:
-    """Bounds the lines about events that a peer can cause at will: pure, with time in seconds as input.
+    """Limits the lines about events that a peer can cause at will. Pure, with time in seconds as input.
 
-    In each window the first `singly` events are written one by one. The rest are counted by event and agent, at most
-    `names` agents by name, and make one line per event when the window is over.
+    In each window the first `singly` events get a line each. The rest are counted by event and agent, with at most
+    `names` agents by name, and become one line per event when the window is over.
     """
 
     window_s: float = 60.0
     singly: int = 20
     names: int = 50
-    _began: float | None = field(default=None, init=False)
-    _written: int = field(default=0, init=False)
+    _started: float | None = field(default=None, init=False)  # of the current window
+    _written: int = field(default=0, init=False)  # events of this window with a line of their own
+    # events without one, by event and agent; cleared when they are handed out
     _counts: dict[str, Counter[str]] = field(default_factory=dict, init=False)
 
     def admit(self, event: str, agent: str, now: float) -> bool:
-        """Whether this event gets a line of its own; otherwise it is counted."""
-        if self._began is None or now >= self._began + self.window_s:
-            self._began, self._written = now, 0
+        """Whether this event gets a line of its own. If not, it is counted."""
+        if self._started is None or now >= self._started + self.window_s:
+            self._started = now
+            self._written = 0
         if self._written < self.singly:
             self._written += 1
             return True
         counts = self._counts.setdefault(event, Counter())
-        known = agent in counts or len(counts) < self.names
-        counts[agent if known else "others"] += 1
+        is_named = agent in counts or len(counts) < self.names
+        name = agent if is_named else "others"
+        counts[name] += 1
         return False
 
     def due(self, now: float) -> dict[str, dict[str, int]]:
-        """What was counted, by event and agent, once its window is over; each count is handed out once."""
-        if self._began is None or now < self._began + self.window_s:
+        """The counts by event and agent once their window is over. Each count is handed out once."""
+        if self._started is None or now < self._started + self.window_s:
             return {}
         return self.rest()
 
     def rest(self) -> dict[str, dict[str, int]]:
-        """What was counted and not handed out yet."""
+        """The counts that were not handed out yet."""
         counted = {event: dict(counts) for event, counts in self._counts.items()}
         self._counts.clear()
         return counted
@@ -210,9 +227,16 @@ class Flood:
 def verify(
     path: Path, *, key: bytes | None = None, owner: str | None = None, head: Head | None = None
 ) -> Verdict:
-    """Check every line of a log, the owner where it is known, and that the line of `head` is there.
+    """Check every line of a log.
 
-    Raises UserError where there is no log, or where a log with a key is checked without it or the reverse.
+    Args:
+        path: the file.
+        key: the key that the log was written with, if any.
+        owner: the run or folder that the log must belong to; None: any.
+        head: a line that must be there, kept somewhere else.
+
+    Raises:
+        UserError: there is no log, or its key is missing, or a key is given for a log without one.
     """
     try:
         with path.open("rb") as file:
@@ -221,8 +245,8 @@ def verify(
                 if not check.line(line):
                     break
     except FileNotFoundError:
-        raise UserError(f"{path}: no audit log is here; is it the folder of a run?") from None
-    broken = check.broken or _wrong_owner(check, owner) or _gone(check, head)
+        raise UserError(f"{path}: there is no audit log; give the folder of a run") from None
+    broken = check.broken or _wrong_owner(check, owner) or _missing(check, head)
     return Verdict(
         owner=check.owner,
         lines=check.lines,
@@ -237,62 +261,70 @@ def verify(
 
 
 class _Check:
-    """Follows a chain line by line; remembers the hash of the line that `wanted` names."""
+    """Follows a chain line by line."""
 
-    def __init__(self, key: bytes | None, wanted: Head | None) -> None:
+    def __init__(self, key: bytes | None, expected: Head | None) -> None:
         self.key = key
-        self.wanted = wanted
-        self.found = ""
-        self.owner = ""
-        self.lines = 0
-        self.head: Head | None = None
+        self.expected = expected  # a line that must be there
+        self.found = ""  # the hash of the line with the number of `expected`
+        self.owner = ""  # as the first line names it
+        self.lines = 0  # intact so far
+        self.head: Head | None = None  # the last intact line
         self.events: Counter[str] = Counter()
         self.first_time = ""
         self.last_time = ""
-        self.keyed = False
-        self.broken: Break | None = None
+        self.keyed = False  # the first line says that the log has a key
+        self.broken: Break | None = None  # the first line that is not intact
         self.notes: list[str] = []
 
     def line(self, raw: bytes) -> bool:
         """Take the next line; False where the chain breaks."""
         record = _parsed(raw)
-        why = "it is cut short" if not raw.endswith(b"\n") else "it is not a line of an audit log"
         if record is not None:
-            why = self._wrong(record)
-        if record is None or why:
-            self.broken = Break(self.lines + 1, why)
+            fault = self._fault(record)
+        elif raw.endswith(b"\n"):
+            fault = "it is not a line of an audit log"
+        else:
+            fault = "it is cut short"
+        if record is None or fault:
+            self.broken = Break(self.lines + 1, fault)
             return False
         self._take(record)
         return self.broken is None
 
-    def _wrong(self, record: Mapping[str, Any]) -> str:
+    def _fault(self, record: Mapping[str, Any]) -> str:
+        """Why a line does not follow the one before it; empty if it does."""
         before = self.head or Head(0, NO_HASH)
         if self.head is None:
             self._begin(record)
-        if record["sequence"] != before.sequence + 1:
-            return f"it has number {record['sequence']}, {before.sequence + 1} was expected: lines are missing or moved"
+        expected = before.sequence + 1
+        if record["sequence"] != expected:
+            return f"it has number {record['sequence']}, expected {expected}: lines are missing or moved"
         bare = {name: value for name, value in record.items() if name != "hash"}
-        if not hmac.compare_digest(
-            _hash(bare, self.key).encode(), record["hash"].encode(errors="replace")
-        ):
-            other = ", or another key was used" if self.key is not None else ""
-            return f"its hash does not fit its content: the line was changed{other}"
+        computed = _hash(bare, self.key).encode()
+        stored = record["hash"].encode(errors="replace")
+        if not hmac.compare_digest(computed, stored):
+            fault = "its hash does not match its content: the line was changed"
+            if self.key is not None:
+                fault += ", or another key was used"
+            return fault
         if record["previous"] != before.hash:
             return "it does not follow the line before: a line was changed, removed or added"
         return ""
 
     def _begin(self, record: Mapping[str, Any]) -> None:
-        """Learn from the first line which log this is. Raises UserError where the key is missing or not used."""
+        """Learn from the first line which log this is. Raises UserError if its key is missing."""
         self.keyed = record["fields"].get("hash") == _algorithm(b"key")
         if self.keyed and self.key is None:
-            raise UserError("this audit log was written with a key: name its file with --key")
+            raise UserError("this audit log was written with a key; give the key's file with --key")
         self.owner = str(record["fields"].get("owner", ""))
         self.first_time = record["time"]
 
     def _take(self, record: Mapping[str, Any]) -> None:
+        """Count an intact line, and note what it records about the log itself."""
         self.lines += 1
         self.head = Head(record["sequence"], record["hash"])
-        if self.wanted is not None and self.wanted.sequence == self.lines:
+        if self.expected is not None and self.expected.sequence == self.lines:
             self.found = record["hash"]
         self.last_time = record["time"]
         self.events[record["event"]] += 1
@@ -303,39 +335,39 @@ class _Check:
             )
         if record["event"] == TRUNCATED:
             newest = record["fields"].get("sequence")
-            why = f"lines before it are gone or were written again: line {newest} was once there, with another hash"
-            self.broken = Break(self.lines, why)
+            fault = f"lines before it are missing or were written again: line {newest} once had another hash"
+            self.broken = Break(self.lines, fault)
 
 
 def _wrong_owner(check: _Check, owner: str | None) -> Break | None:
     if check.keyed != (check.key is not None):
-        return Break(1, "the log was not written with a key, but one was expected")
-    if check.events[BEGIN] != 1:
-        return Break(
-            1, f"one line with the event {BEGIN!r} was expected, there are {check.events[BEGIN]}"
-        )
+        return Break(1, "the log was written without a key, expected one with a key")
+    beginnings = check.events[BEGIN]
+    if beginnings != 1:
+        return Break(1, f"{beginnings} lines have the event {BEGIN!r}, expected one")
     if owner is None or owner == check.owner:
         return None
-    return Break(1, f"the log belongs to {check.owner!r}, {owner!r} was expected")
+    return Break(1, f"the log belongs to {check.owner!r}, expected {owner!r}")
 
 
-def _gone(check: _Check, head: Head | None) -> Break | None:
-    """Whether a line that is known from elsewhere is missing."""
+def _missing(check: _Check, head: Head | None) -> Break | None:
+    """The break where a line that is known from elsewhere is missing or different."""
     if head is None:
         return None
     if head.sequence > check.lines:
-        why = f"the log ends before line {head.sequence}, which was written: the newest lines were cut off"
-        return Break(check.lines + 1, why)
+        fault = f"the log ends before line {head.sequence}, which was written: the newest lines were cut off"
+        return Break(check.lines + 1, fault)
     if check.found != head.hash:
         return Break(
             head.sequence,
-            "it is another line than the one that was written: the log was written again",
+            "it differs from the line that was written: the log was written again",
         )
     return None
 
 
 def _canonical(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return text.encode()
 
 
 def _hash(record: Mapping[str, Any], key: bytes | None) -> str:
@@ -349,30 +381,33 @@ def _algorithm(key: bytes | None) -> str:
     return "sha256" if key is None else "hmac-sha256"
 
 
-def _stamp(seconds: float) -> str:
-    """A moment as people and programs read it: UTC, with milliseconds."""
+def _timestamp(seconds: float) -> str:
+    """A time for people and programs: UTC, with milliseconds."""
     moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    text = moment.isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
 
 
 _KINDS = {"event": str, "fields": dict, "hash": str, "previous": str, "sequence": int, "time": str}
 
 
 def _parsed(raw: bytes) -> dict[str, Any] | None:
-    """The record of a line; None unless the line is exactly as this module writes it."""
+    """The record of a line; None unless the line is exactly what this module writes."""
     try:
-        record = json_text.loads(raw)
-        same = isinstance(record, dict) and _canonical(record) + b"\n" == raw
+        record: dict[str, Any] = json_text.loads(raw)
+        is_canonical = isinstance(record, dict) and _canonical(record) + b"\n" == raw
     except (ValueError, RecursionError):
         return None
-    if not same or record.keys() != _KINDS.keys():
+    if not is_canonical or record.keys() != _KINDS.keys():
         return None
-    fits = all(isinstance(record[name], kind) for name, kind in _KINDS.items())
-    return record if fits else None
+    for name, kind in _KINDS.items():
+        if not isinstance(record[name], kind):
+            return None
+    return record
 
 
 def _opened(path: Path) -> tuple[Head | None, int]:
-    """The head of a log that is there, and how many bytes of an unfinished line were cut off; None: it has no line."""
+    """The head of an existing log (None: it has no line), and the number of bytes of an unfinished line that was cut off."""
     if not path.exists():
         return None, 0
     with path.open("r+b") as file:
@@ -384,7 +419,7 @@ def _opened(path: Path) -> tuple[Head | None, int]:
         start = _after_newline_before(file, whole - 1)
         file.seek(start)
         record = _parsed(file.read(whole - start))
-        if record is None:  # damaged: `verify` names the line, and the log goes on after it
+        if record is None:  # damaged: `verify` names the line, and the log continues after it
             file.seek(0)
             lines = sum(1 for _ in file)
             return Head(lines, NO_HASH), end - whole
@@ -392,11 +427,12 @@ def _opened(path: Path) -> tuple[Head | None, int]:
 
 
 def _after_newline_before(file: BinaryIO, end: int) -> int:
-    """Where the line begins that goes on at `end`."""
+    """The start of the line that contains the byte before `end`."""
     while end > 0:
         start = max(end - BLOCK_BYTES, 0)
         file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
+        block = file.read(end - start)
+        found = block.rfind(b"\n")
         if found >= 0:
             return start + found + 1
         end = start
@@ -404,7 +440,7 @@ def _after_newline_before(file: BinaryIO, end: int) -> int:
 
 
 def _holds(path: Path, head: Head) -> bool:
-    """Whether the line of this head is in the log. The chain itself is the business of `verify`."""
+    """Whether the line of this head is in the log. The chain itself is checked by `verify`."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if number == head.sequence:

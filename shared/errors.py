@@ -1,7 +1,7 @@
-"""Two families: what a user can mend (`UserError`), and what a peer sent (`DecodeError`).
+"""Two families of errors: what a user can correct (`UserError`), and what a peer sent (`DecodeError`).
 
-A `UserError` is printed as one message without a traceback and ends a command with exit code 2.
-A `DecodeError` never ends anything: it is counted by its `reason`, shown, and the message is dropped.
+A `UserError` is printed as one message without a traceback, and ends a command with exit code 2.
+A `DecodeError` never ends anything: it is counted by its `reason` and shown, and the message is dropped.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_MENDED_BY = {
-    FileNotFoundError: "there is no such file or folder; is it spelled right?",
-    NotADirectoryError: "a file stands where a folder is wanted; choose another path",
-    FileExistsError: "a file stands where a folder is wanted; choose another path",  # mkdir found it
-    IsADirectoryError: "a folder stands where a file is wanted; choose another path",
-    PermissionError: "this user may not read or write it; choose another path, or mend its permissions",
-}
-
-
 SEE_THE_LOG = "the log on the device shows the details"
+MAX_TYPE_NAME = 64  # characters of an error's type that are sent to another machine
 
+_NOT_A_FOLDER = "this is a file, expected a folder; choose another path"
+_REMEDIES = {
+    FileNotFoundError: "no such file or folder; check the spelling of the path",
+    NotADirectoryError: _NOT_A_FOLDER,
+    FileExistsError: _NOT_A_FOLDER,  # raised by mkdir
+    IsADirectoryError: "this is a folder, expected a file; choose another path",
+    PermissionError: "this user may not read or write it; change its permissions, or choose another path",
+}
 _REMEDIES_BY_NUMBER = {
-    errno.EROFS: "the file system is read-only; mount it so that it can be written, or choose another path",
-    errno.ENOSPC: "no room is left on this disk; free some and run the same command again",
-    errno.EDQUOT: "this user's share of the disk is used up; free some and run the same command again",
+    errno.EROFS: "the file system is read-only; mount it for writing, or choose another path",
+    errno.ENOSPC: "the disk is full; free some space and run the same command again",
+    errno.EDQUOT: "this user's disk quota is used up; free some space and run the same command again",
 }
 
 
@@ -36,16 +36,16 @@ class CoveyError(Exception):
 
     @property
     def public(self) -> str:
-        """What may be sent to another machine: nothing that could quote data, paths or names of this one."""
+        """The text that may be sent to another machine: it quotes no data, paths or names of this one."""
         return f"the work failed; {SEE_THE_LOG}"
 
 
 class UserError(CoveyError):
-    """A mistake that the user can mend: the text says what was seen, what was wanted, and what to do."""
+    """An error that the user can correct. The text says what happened, what was expected, and what to do."""
 
 
 class PublicError(UserError):
-    """A UserError whose text quotes nothing but what the other side sent, so that it may be sent as it is."""
+    """A UserError that quotes only what the other side sent, so that its text may be sent back."""
 
     @property
     def public(self) -> str:
@@ -55,9 +55,10 @@ class PublicError(UserError):
 class DataError(UserError):
     """Local data that cannot take part.
 
-    `text` is for the device's own terminal: it names the file, the row, the column, and quotes the value.
-    `public` is all that leaves the device: the row and the column by number, the kind of fault, and what the task
-    wants; never a value, a path, a class or a column's name that the task does not name itself.
+    Args:
+        text: for the device's own terminal: it names the file, the row and the column, and quotes the value.
+        public: all that leaves the device: row and column by number, the kind of fault, and what the task expects;
+            never a value, a path, a class, or a name of a column that the task does not contain itself.
     """
 
     def __init__(self, text: str, public: str = "") -> None:
@@ -72,36 +73,41 @@ class DataError(UserError):
 class DecodeError(CoveyError):
     """Bytes from the network that were refused.
 
-    `reason` is a short stable name to count by (`"truncated"`, `"not finite"`), the text says more.
+    Args:
+        reason: a short stable name to count by, such as "truncated" or "not finite".
+        detail: more, for people.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(f"{reason}: {detail}" if detail else reason)
+        text = f"{reason}: {detail}" if detail else reason
+        super().__init__(text)
         self.reason = reason
 
     @property
     def public(self) -> str:
-        """The reason without the detail, which may name a file where the bytes lay on a disk."""
+        """The reason without the detail, which may name a file of this machine."""
         return f"refused: {self.reason}"
 
 
 def public_text(error: BaseException) -> str:
-    """What may be sent to another machine about any error. Messages of libraries quote values and paths."""
+    """The text about any error that may be sent to another machine. Errors of libraries quote values and paths."""
     if isinstance(error, CoveyError):
         return error.public
-    return f"the work failed with {type(error).__name__[:64]}; {SEE_THE_LOG}"
+    kind = type(error).__name__[:MAX_TYPE_NAME]
+    return f"the work failed with {kind}; {SEE_THE_LOG}"
 
 
 @contextmanager
 def os_errors_as_user_errors() -> Iterator[None]:
-    """Raise a UserError for each OSError about a file, most often because its path was mistyped.
+    """Turn OSErrors about files into UserErrors with a remedy: most often the path was mistyped.
 
-    An OSError that names no file, such as one of the network, passes through.
+    An OSError without a file, such as one of the network, passes through.
     """
     try:
         yield
     except OSError as error:
-        why = _REMEDIES_BY_NUMBER.get(error.errno or 0) or _MENDED_BY.get(type(error))
-        if error.filename is None and why is None:
+        remedy = _REMEDIES_BY_NUMBER.get(error.errno or 0) or _REMEDIES.get(type(error))
+        if error.filename is None and remedy is None:
             raise
-        raise UserError(f"{error.filename or error}: {why or error.strerror}") from error
+        subject = error.filename or error
+        raise UserError(f"{subject}: {remedy or error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Files that survive a kill at any instant: written beside, synced, renamed."""
+"""Files that survive a kill at any instant: written under another name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -12,25 +12,35 @@ from pathlib import Path
 
 from covey.shared.errors import UserError
 
+OWNER_ONLY = 0o600
+PRIVATE_FOLDER = 0o700
+
 
 @contextlib.contextmanager
 def atomic_replace(path: Path, *, durable: bool = True, mark: str = "new") -> Iterator[Path]:
-    """Where to write the new content of `path`, which takes its place when the block ends and is gone where it fails.
+    """Replace a file as a whole: `with atomic_replace(path) as new:` write the content to `new`.
 
-    Whoever reads `path` finds the old content or the new one, whole. What is not `durable` survives a kill, but perhaps
-    no power cut. `mark` keeps two who write the same file apart. An OSError names `path`.
+    Readers of `path` see the old content or the new one, never a part. If the block fails, the old content stays.
+
+    Args:
+        path: the file to replace.
+        durable: survive a power cut too, which takes a sync. Otherwise the file survives a kill only.
+        mark: part of the temporary name. Two writers of the same file need different marks.
+
+    Raises:
+        OSError: with the name of `path`, which the caller knows.
     """
-    beside = path.with_name(f"{path.name}.{mark}")
+    temporary = path.with_name(f"{path.name}.{mark}")
     try:
-        yield beside
+        yield temporary
         if durable:
-            _sync(beside)
-        beside.replace(path)
-    except OSError as error:  # by the name that the caller knows
+            _sync(temporary)
+        temporary.replace(path)
+    except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink()
+            temporary.unlink()
     if durable:
         sync_folder(path.parent)
 
@@ -38,30 +48,32 @@ def atomic_replace(path: Path, *, durable: bool = True, mark: str = "new") -> It
 def write_atomically(
     path: Path, content: bytes | memoryview, *, durable: bool = True, mark: str = "new"
 ) -> None:
-    """Replace a file by this content, as `atomic_replace` does."""
-    with atomic_replace(path, durable=durable, mark=mark) as beside:
-        beside.write_bytes(content)
+    """Replace a file by this content. The arguments are those of `atomic_replace`."""
+    with atomic_replace(path, durable=durable, mark=mark) as temporary:
+        temporary.write_bytes(content)
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replace a file by this content, which nobody but its owner may read from the first byte on. Survives a power cut."""
-    with atomic_replace(path, mark=f"{os.getpid()}.{secrets.token_hex(4)}") as beside:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    """Replace a file by content that only its owner may read, from the first byte on. Survives a power cut."""
+    mark = f"{os.getpid()}.{secrets.token_hex(4)}"
+    with atomic_replace(path, mark=mark) as temporary:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, OWNER_ONLY)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
 
 
 def private_folder(folder: Path) -> None:
-    """Make a folder, and those above it, unless it is there. A new one is closed to other users (mode 0700).
+    """Make sure that a folder exists. A new one, but not its parents, is closed to other users.
 
-    Raises FileExistsError where something else than a folder is in its place.
+    Raises:
+        FileExistsError: something other than a folder has this name.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
 
 def make_folder(path: Path, *, durable: bool = True) -> None:
-    """Make a folder and those above it, where they are not there. A `durable` one survives a power cut."""
+    """Make sure that a folder and its parents exist. New ones survive a power cut if `durable`."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     if durable:
@@ -70,27 +82,37 @@ def make_folder(path: Path, *, durable: bool = True) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Let the names in a folder survive a power cut, where its file system can."""
+    """Make the names in a folder survive a power cut, if its file system can."""
     with contextlib.suppress(OSError):
         _sync(path)
 
 
 def is_full(error: OSError) -> bool:
-    """Did a write fail because no room is left on the disk, or none for this user?"""
+    """Whether a write failed because the disk, or this user's share of it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, otherwise: str) -> Iterator[None]:
-    """Hold a folder against other processes; a UserError says `otherwise` where one has it. A lock ends with its process."""
+    """Lock a folder against other processes for the block. The lock ends with its process.
+
+    A file system without locks grants every lock.
+
+    Args:
+        folder: an existing folder.
+        otherwise: text of the error if another process has the lock.
+
+    Raises:
+        UserError: another process has the lock.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(otherwise) from None
-        except OSError:  # a file system without locks
-            pass
+        except OSError:
+            pass  # no locks on this file system
         yield
     finally:
         os.close(descriptor)

@@ -1,16 +1,24 @@
-"""Where a run leaves its clusters' models: cluster-0.safetensors and so on, in one folder."""
+"""The files of a run's models: cluster-0.safetensors and so on, in one folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+SUFFIX = ".safetensors"
+
 
 def model_file(models: Path, cluster: int) -> Path:
-    return models / f"cluster-{cluster}.safetensors"
+    """The file of one cluster's model in the folder `models`."""
+    return models / f"cluster-{cluster}{SUFFIX}"
 
 
 def model_files(models: Path) -> list[Path]:
-    """All that are there, by cluster: 10 comes after 9."""
-    return sorted(
-        models.glob("cluster-*.safetensors"), key=lambda path: (len(path.name), path.name)
-    )
+    """All model files in a folder, by number: cluster 10 comes after cluster 9."""
+    pattern = f"cluster-*{SUFFIX}"
+    found = models.glob(pattern)
+    return sorted(found, key=_by_number)
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    name = path.name
+    return len(name), name

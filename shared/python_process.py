@@ -1,7 +1,7 @@
-"""How a program of ours starts another one: with our own code on its path, and never with what lies in the working directory.
+"""How a program of ours starts another one: with our code on its path, and nothing from the working directory.
 
-`python -m` puts the working directory first on the import path, so a file `torch.py` that somebody left there would run as
-whoever starts a coordinator or an agent there. `python -P` leaves it out.
+`python -m` puts the working directory first on the import path. A file `torch.py` that somebody left there would then
+run as the user who starts a coordinator or an agent there. `python -P` leaves the working directory out.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from pathlib import Path
 
 import covey
 
-HOME = Path(
-    covey.__file__
-).parent.parent  # the folder that holds our package: that of a checkout, or of installed packages
+PACKAGE = Path(covey.__file__).parent
+HOME = PACKAGE.parent  # the folder with our package: a checkout's src, or the installed packages
 
 
 def python(module: str, *arguments: str) -> tuple[str, ...]:
@@ -23,11 +22,17 @@ def python(module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """Our environment with `settings` laid over it, in which a child finds our code wherever it was started from.
+    """The environment of a child process: ours, with `settings`, and a path on which it finds our code.
 
-    An empty word in PYTHONPATH stands for the working directory: there is none in a child's.
+    An empty entry of PYTHONPATH stands for the working directory, so empty entries are removed.
     """
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    places = dict.fromkeys([str(HOME), *filter(None, inherited)])
-    path = os.pathsep.join(places)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1", **settings}
+    folders = [str(HOME)]
+    folders += [folder for folder in inherited if folder]
+    path = os.pathsep.join(dict.fromkeys(folders))
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONSAFEPATH": "1",
+        **settings,
+    }

@@ -1,6 +1,6 @@
-"""One independent random generator per (seed, purpose, keys...).
+"""One independent random generator per seed, purpose and keys.
 
-No global generator is ever reseeded: two purposes, rounds or clients never share a stream.
+A generator is never seeded again: two purposes, rounds or clients never share a stream of numbers.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ import hashlib
 
 import numpy as np
 
-
-def entropy(seed: int, purpose: str, *keys: str | int) -> int:
-    """128 bits that depend on every argument, the same on every machine and Python version."""
-    text = "\x1f".join([str(seed), purpose, *map(str, keys)])
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "little")
+Key = str | int
+ENTROPY_BYTES = 16
+SEPARATOR = "\x1f"  # does not occur in keys, so that ("a", "bc") and ("ab", "c") differ
 
 
-def generator(seed: int, purpose: str, *keys: str | int) -> np.random.Generator:
+def entropy(seed: int, purpose: str, *keys: Key) -> int:
+    """128 bits that depend on every argument, and are the same on every machine and Python version."""
+    words = [str(seed), purpose]
+    words += [str(key) for key in keys]
+    text = SEPARATOR.join(words)
+    digest = hashlib.blake2b(
+        text.encode(),
+        digest_size=ENTROPY_BYTES,
+    )
+    return int.from_bytes(digest.digest(), "little")
+
+
+def generator(seed: int, purpose: str, *keys: Key) -> np.random.Generator:
     """The generator for one purpose, for example `generator(7, "cohort", round, attempt)`."""
-    return np.random.default_rng(entropy(seed, purpose, *keys))
+    bits = entropy(seed, purpose, *keys)
+    return np.random.default_rng(bits)

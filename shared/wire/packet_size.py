@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-LENGTH_BITS_PER_BYTE = 7  # bits of the remaining length that one byte of the fixed header carries
+TYPE_AND_FLAGS_BYTES = 1
+TOPIC_LENGTH_BYTES = 2
+PACKET_ID_BYTES = 2
+BITS_PER_LENGTH_BYTE = 7  # of the remaining length, in each of its bytes
 
 
 def publish_bytes(topic_bytes: int, payload_bytes: int) -> int:
-    """The whole packet, for a topic and a payload of these sizes (MQTT 3.1.1, sections 2.2 and 3.3).
+    """The size of a whole packet (MQTT 3.1.1, sections 2.2 and 3.3).
 
-    The packet is one byte of type and flags, the remaining length, the length of the topic (2 bytes),
-    the topic, the packet identifier (2 bytes) and the payload.
+    Args:
+        topic_bytes: length of the topic in UTF-8.
+        payload_bytes: length of the payload.
     """
-    remaining = 2 + topic_bytes + 2 + payload_bytes
-    length_bytes = -(-remaining.bit_length() // LENGTH_BITS_PER_BYTE)
-    return 1 + length_bytes + remaining
+    topic_field = TOPIC_LENGTH_BYTES + topic_bytes
+    remaining = topic_field + PACKET_ID_BYTES + payload_bytes
+    length_bits = remaining.bit_length()
+    length_bytes = -(-length_bits // BITS_PER_LENGTH_BYTE)  # rounded up
+    return TYPE_AND_FLAGS_BYTES + length_bytes + remaining

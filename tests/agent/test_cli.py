@@ -161,9 +161,9 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("model scenario.yaml --out file/x", "file: a file stands where a folder is wanted"),
-        ("model scenario.yaml --out folder", "folder: a folder stands where a file is wanted"),
-        ("start --data data.npz --state file", "file: a file stands where a folder is wanted"),
+        ("model scenario.yaml --out file/x", "file: this is a file, expected a folder"),
+        ("model scenario.yaml --out folder", "folder: this is a folder, expected a file"),
+        ("start --data data.npz --state file", "file: this is a file, expected a folder"),
         (
             "check --data json:loads",
             "data source 'json:loads': called with a path it raised TypeError",

@@ -43,21 +43,21 @@ def refusal(*arguments: object) -> str:
     [
         (
             "run scenario.yaml --in-process --out file",
-            "file: a file stands where a folder is wanted",
+            "file: this is a file, expected a folder",
         ),
         (
             "run scenario.yaml --in-process --out file/x",
-            "file: a file stands where a folder is wanted",
+            "file: this is a file, expected a folder",
         ),
-        ("run scenario.yaml --out file --resume", "file/checkpoint/manifest.json: a file stands"),
+        ("run scenario.yaml --out file --resume", "file/checkpoint/manifest.json: this is a file"),
         (
             "compare scenario.yaml --in-process --out file",
-            "file: a file stands where a folder is wanted",
+            "file: this is a file, expected a folder",
         ),
-        ("status file", "file/roster.json: a file stands"),
-        ("report file", "file/result.json: a file stands"),
-        ("report folder --html none/x.html", "none/x.html: there is no such file or folder"),
-        ("report folder --html folder", "folder: a folder stands where a file is wanted"),
+        ("status file", "file/roster.json: this is a file"),
+        ("report file", "file/result.json: this is a file"),
+        ("report folder --html none/x.html", "none/x.html: no such file or folder"),
+        ("report folder --html folder", "folder: this is a folder, expected a file"),
     ],
 )
 def test_a_path_that_cannot_be_is_one_message(

@@ -165,7 +165,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_resume_on_a_read_only_disk_says_that_it_is_read_only(small_disk: Path) -> None:
-    """It said that a file stands where a folder is wanted."""
+    """The message was that this is a file."""
     half_reported(small_disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(UserError, match="read-only"), os_errors_as_user_errors():

@@ -139,7 +139,7 @@ def test_a_resume_over_a_log_that_was_cut_off_leaves_it_broken(tmp_path: Path) -
     Run.resume(tmp_path, scene, setup(scene), rules(scene), 0.0)
     broken = check(tmp_path).verdict.broken
     assert broken is not None
-    assert "line 2 was once there" in broken.why
+    assert "line 2 once had another hash" in broken.why
 
 
 def test_with_a_key_a_run_computes_the_same_and_only_the_key_checks_its_log(

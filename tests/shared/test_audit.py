@@ -71,7 +71,7 @@ def test_a_deleted_line_is_found_where_it_was(tmp_path: Path) -> None:
     del lines[3]
     (tmp_path / "log").write_bytes(b"".join(lines))
     broken = verify(tmp_path / "log").broken
-    assert broken == Break(4, "it has number 5, 4 was expected: lines are missing or moved")
+    assert broken == Break(4, "it has number 5, expected 4: lines are missing or moved")
 
 
 def test_swapped_lines_are_found_at_the_first_of_them(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_log_without_a_key_in_place_of_one_with_it_is_found(tmp_path: Path) ->
 
 def test_a_log_with_a_key_is_not_checked_without_it_or_with_another(tmp_path: Path) -> None:
     written(tmp_path / "log", key=KEY)
-    with pytest.raises(UserError, match="name its file with --key"):
+    with pytest.raises(UserError, match="give the key's file with --key"):
         verify(tmp_path / "log")
     assert broken_line(tmp_path / "log", key=b"x" * 32) == 1
 
@@ -148,7 +148,7 @@ def test_a_tail_that_was_cut_off_is_found_by_a_head_kept_elsewhere(tmp_path: Pat
 def test_a_log_of_another_run_is_found(tmp_path: Path) -> None:
     written(tmp_path / "log")
     assert verify(tmp_path / "log", owner="run-2").broken == Break(
-        1, "the log belongs to 'run-1', 'run-2' was expected"
+        1, "the log belongs to 'run-1', expected 'run-2'"
     )
 
 
@@ -192,7 +192,7 @@ def test_lines_that_a_restart_misses_are_named_and_the_log_stays_broken(tmp_path
     broken = verify(path).broken
     assert broken is not None
     assert broken.line == 4
-    assert "line 6 was once there" in broken.why
+    assert "line 6 once had another hash" in broken.why
 
 
 def test_a_damaged_last_line_does_not_stop_the_log_and_stays_the_first_broken_one(
@@ -208,8 +208,8 @@ def test_a_damaged_last_line_does_not_stop_the_log_and_stays_the_first_broken_on
     assert len(lines_of(path)) == 7
 
 
-def test_a_log_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no audit log is here"):
+def test_a_missing_log_is_a_user_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no audit log"):
         verify(tmp_path / "log")
 
 
@@ -271,7 +271,7 @@ def test_a_writer_killed_again_and_again_leaves_a_chain_that_each_restart_makes_
     assert verdict.lines > 150
 
 
-def test_a_key_that_is_too_short_or_missing_is_a_users_mistake(tmp_path: Path) -> None:
+def test_a_key_that_is_too_short_or_missing_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("short\n")
     with pytest.raises(UserError, match="at least 16"):
         read_key(tmp_path / "key")
