@@ -1,7 +1,7 @@
-"""What the owner of a device lets a coordinator ask of it: limits that hold whatever an order says.
+"""The policy of a device: limits that its owner sets for every order of a coordinator.
 
-Pure, without numpy and torch: the waiting agent asks it before anything of an order is built, and the worker asks it
-again where only the data or the model can tell. A refused order is answered with a report that names the rule.
+Pure, without numpy and torch. The waiting agent checks an order before anything of it is built. The worker checks what
+depends on the data or the model. A refused order is answered with a report that names the rule.
 """
 
 from __future__ import annotations
@@ -41,12 +41,10 @@ METHODS = (
     "perfedavg",
     "robust",
 )
-BYTES_PER_VALUE = (
-    8  # of a model on its way, at most: a float32, what a codec adds, and room for its header
-)
-HEADER_BYTES = 1 << 16
-LARGEST_OPTION = 1 << 24  # a number among the options of a model: widths, counts of filters
-MODEL_OPTIONS = 256
+MAX_BYTES_PER_VALUE = 8  # of an encoded model: a float32, and the codec's additions
+HEADER_BYTES = 1 << 16  # of an encoded model
+MAX_OPTION_VALUE = 1 << 24  # of a number among the options of a model: widths, counts of filters
+MAX_MODEL_OPTIONS = 256  # numbers among the options of a model
 
 
 class PolicyError(PublicError):
@@ -55,7 +53,7 @@ class PolicyError(PublicError):
 
 def _known_method(name: str) -> str:
     if name not in METHODS:
-        raise ValueError(f"there is no method {name!r}; the methods are {', '.join(METHODS)}")
+        raise ValueError(f"unknown method {name!r}; choose from {', '.join(METHODS)}")
     return name
 
 
@@ -63,41 +61,49 @@ Limit = Annotated[int, Field(ge=1)]
 
 
 class Policy(BaseModel):
-    """The limits of one device; null stands for no limit."""
+    """The limits of one device; null means no limit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     methods: tuple[Annotated[str, AfterValidator(_known_method)], ...] | None = Field(
-        None, description="the methods that may train here, such as fedavg; null: all"
+        None, description="methods that may train here, such as fedavg; null: all"
     )
     refuse_phases: tuple[str, ...] = Field(
         (),
-        description="phases that are refused, such as signature (it shows which labels are here) or evaluate",
+        description="phases to refuse, such as signature (it reveals which labels are here) or evaluate",
     )
     labels: Literal["told", "hidden"] = Field(
         "told", description="whether the status names the classes of the data"
     )
     max_epochs: Limit | None = Field(10_000, description="epochs of one training")
     max_steps: Limit | None = Field(
-        10_000_000, description="steps of SGD in one order, over all its models"
+        10_000_000, description="steps of SGD in one order, summed over its models"
     )
     max_models: Limit | None = Field(64, description="models in one order")
     max_model_values: Limit | None = Field(
         100_000_000, description="parameters and buffers of one model"
     )
     max_memory_mb: Limit | None = Field(
-        None, description="memory of the training process, in MB on top of torch itself (Linux)"
+        None,
+        description="memory of the training process, in MB in addition to torch itself (Linux)",
     )
     device: DeviceWish | None = Field(
         None,
-        description="what torch computes on here, whatever a scenario says; null: as the scenario says",
+        description="the device that torch computes on; overrides the scenario; null: as the scenario says",
     )
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="time for the work of one order; the training process is ended after it"
+        None, description="seconds for the work of one order; then the training process is ended"
     )
 
     def with_limits(self, limits: Iterable[str]) -> Self:
-        """With some keys replaced: "max_epochs=5", "methods=[fedavg, fedclust]". UserError names the wrong one."""
+        """The policy with some keys replaced.
+
+        Args:
+            limits: such as "max_epochs=5" or "methods=[fedavg, fedclust]".
+
+        Raises:
+            UserError: one of them is wrong; the message names it.
+        """
         import yaml
 
         data = self.model_dump(mode="json")
@@ -113,14 +119,14 @@ class Policy(BaseModel):
 
     @property
     def largest_model_bytes(self) -> int | None:
-        """What a model may take on the wire and on disk; None without a limit."""
+        """The largest size of an encoded model, on the wire and on disk; None for no limit."""
         if self.max_model_values is None:
             return None
-        return self.max_model_values * BYTES_PER_VALUE + HEADER_BYTES
+        return self.max_model_values * MAX_BYTES_PER_VALUE + HEADER_BYTES
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The policy in a YAML file. Raises UserError that names the key that is wrong."""
+        """The policy in a YAML file. Raises UserError that names a wrong key."""
         import yaml  # an idle agent without such a file pays nothing for it
 
         try:
@@ -131,15 +137,18 @@ class Policy(BaseModel):
 
     @classmethod
     def of(cls, data: Any, source: str) -> Self:
-        """The policy in a mapping. Raises UserError that names its source and the key that is wrong."""
+        """The policy in a mapping. Raises UserError that names the source and a wrong key."""
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            faults = [
-                f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}"
-                for one in error.errors()
-            ]
+            faults = [_describe_fault(one["loc"], one["msg"]) for one in error.errors()]
             raise UserError(f"{source}: {'; '.join(faults)}") from None
+
+
+def _describe_fault(location: tuple[int | str, ...], message: str) -> str:
+    """A sentence about one wrong key; the location is empty where the whole file is wrong."""
+    key = ".".join(map(str, location))
+    return f"{key or 'the file'}: {message}"
 
 
 DEFAULT = Policy()
@@ -148,13 +157,13 @@ UNLIMITED = Policy(max_epochs=None, max_steps=None, max_models=None, max_model_v
 
 @dataclass(frozen=True)
 class Rules:
-    """The policy of a device and the code that its owner allowed: what every order is held against."""
+    """The rules that every order has to obey: the policy of a device, and the code that its owner allowed."""
 
     policy: Policy = DEFAULT
     allowed: AllowedCode = NO_CODE
 
     def refuses_task(self, task: Mapping[str, Any]) -> str | None:
-        """Why an agent cannot take part in a run with this task; None where nothing hinders it."""
+        """Why an agent cannot take part in a run with this task; None if it can."""
         try:
             self._check_task(task)
         except UserError as error:
@@ -162,7 +171,7 @@ class Rules:
         return None
 
     def refuses(self, order: OrderMessage, agent: str) -> str | None:
-        """Why the work of an order is not done by this agent; None where nothing hinders it."""
+        """Why this agent refuses the work of an order; None if it accepts."""
         work = order.work
         if work is None:
             return None
@@ -178,16 +187,17 @@ class Rules:
     def _check_task(self, task: Mapping[str, Any]) -> None:
         model = task.get("model", {})
         if not isinstance(model, Mapping):
-            raise PolicyError("task.model is no mapping; the order is refused")
+            raise PolicyError("task.model: expected a mapping; the order is refused")
         self.allowed.check_model(str(model.get("name", "mlp")))
         if task.get("init") is not None:
             raise PolicyError(
-                "task.init names a file of this device; a task over the wire names none"
+                "task.init names a file on this device; a task over the wire must not name files"
             )
         numbers = list(_numbers(model.get("options", {})))
-        if len(numbers) > MODEL_OPTIONS or any(abs(number) > LARGEST_OPTION for number in numbers):
+        is_too_large = any(abs(number) > MAX_OPTION_VALUE for number in numbers)
+        if len(numbers) > MAX_MODEL_OPTIONS or is_too_large:
             raise PolicyError(
-                f"task.model.options: at most {MODEL_OPTIONS} numbers of at most {LARGEST_OPTION} are accepted"
+                f"task.model.options: at most {MAX_MODEL_OPTIONS} numbers of at most {MAX_OPTION_VALUE} are accepted"
             )
 
     def _check_kind(self, work: Work) -> None:
@@ -237,7 +247,7 @@ class Rules:
             )
 
     def check_epochs(self, epochs: int, where: str = "epochs") -> None:
-        """Raises PolicyError for more epochs than the policy allows."""
+        """Raises PolicyError if the policy allows fewer epochs."""
         most = self.policy.max_epochs
         if most is not None and epochs > most:
             raise PolicyError(
@@ -245,7 +255,7 @@ class Rules:
             )
 
     def check_steps(self, steps: int) -> None:
-        """Raises PolicyError where an order takes more steps of SGD than the policy allows."""
+        """Raises PolicyError if the policy allows fewer steps of SGD."""
         most = self.policy.max_steps
         if most is not None and steps > most:
             raise PolicyError(
@@ -253,21 +263,24 @@ class Rules:
             )
 
     def device(self, wanted: DeviceWish, choose: Callable[[str, str], DeviceKind]) -> DeviceKind:
-        """The kind of device that the owner has set, else the one that an order's training settings want.
+        """The kind of device to compute on: the owner's choice, or else that of the order.
 
-        `choose` knows what this machine has: it raises PublicError for what is not there.
+        Args:
+            wanted: the choice in an order's training settings.
+            choose: resolves a choice on this machine, given the choice and the setting that it comes from; raises
+                PublicError if the machine has no such device.
         """
         if self.policy.device is not None:
             return choose(self.policy.device, "policy of this device: device")
         return choose(wanted, "training.device")
 
     def to_wire(self) -> dict[str, Any]:
-        """For the worker process of this agent."""
+        """The rules as part of a job for a worker process."""
         return {"policy": self.policy.model_dump(mode="json"), "allow": sorted(self.allowed.names)}
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
-        """What `to_wire` gave. A job that names no rules allows no code, and is limited in nothing else."""
+        """The inverse of `to_wire`. A job without rules allows no code, and has no other limits."""
         policy = Policy.model_validate(wire["policy"]) if "policy" in wire else UNLIMITED
         return cls(policy, AllowedCode(frozenset(wire.get("allow", ()))))
 
@@ -277,7 +290,7 @@ NO_CODE_RULES = Rules(UNLIMITED)
 
 
 def values_of(layout: Mapping[str, Any]) -> int:
-    """How many values a layout on the wire has. Raises PolicyError where it is no layout; builds nothing."""
+    """The number of values in a layout on the wire, without building anything. Raises PolicyError if it is malformed."""
     wrong = PolicyError(
         "layout: expected a list of tensors, each with a name and a shape of numbers >= 0"
     )
@@ -301,7 +314,7 @@ def values_of(layout: Mapping[str, Any]) -> int:
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Every number in lists and maps, however deep."""
+    """Every number in nested lists and maps."""
     match value:
         case bool():
             return
@@ -317,5 +330,5 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _whole(where: str, value: Any) -> int:
     if type(value) is not int:
-        raise PolicyError(f"{where} is no whole number; the order is refused")
+        raise PolicyError(f"{where}: expected a whole number; the order is refused")
     return value

@@ -1,6 +1,6 @@
-"""Where a worker's data comes from: the files of a device, or one agent's share of a simulated fleet's data.
+"""The data of a worker: files of the device, or one agent's share of a simulated fleet's data.
 
-Loaded once per worker and kept: the agents of a fleet share one data set.
+A worker loads the data once and keeps it: the agents of a fleet share one data set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Source(Protocol):
     """The data of one agent."""
 
     def dataset(self, task: Task) -> Dataset:
-        """The data as the task wants it, with a test part. Raises DataError where it does not fit."""
+        """The data in the form of the task, with a test part. Raises DataError if it does not fit."""
 
 
 @dataclass(frozen=True)
@@ -45,28 +45,36 @@ class FleetSource:
     index: int = 0
 
     def dataset(self, task: Task) -> Dataset:
-        return fit(client_dataset(*_fleet(self.scenario, self.data_root), self.index), task)
+        everything, split = _fleet(self.scenario, self.data_root)
+        share = client_dataset(everything, split, self.index)
+        return fit(share, task)
 
     def write_partition(self, out: Path) -> None:
-        """Who of the whole fleet holds what, as .npz."""
+        """Write which samples belong to which agent of the whole fleet, as .npz."""
         _, split = _fleet(self.scenario, self.data_root)
         split.save(out)
 
 
 def is_simulated(wire: Mapping[str, Any]) -> bool:
-    """Is this an agent of a simulated fleet? Only its own command line says so, never an order."""
+    """Is this an agent of a simulated fleet? Its own command line decides that, never an order."""
     return "scenario" in wire
 
 
 def source_of(wire: Mapping[str, Any]) -> LocalSource | FleetSource:
-    """The source that a job names."""
-    if is_simulated(wire):
-        return FleetSource(wire["scenario"], wire.get("data_root"), wire.get("index", 0))
-    return LocalSource(wire["data"], wire.get("label"))
+    """The source that a job names.
+
+    Args:
+        wire: {"scenario", "data_root", "index"} of a simulated agent, {"data", "label"} of a device.
+    """
+    if not is_simulated(wire):
+        return LocalSource(wire["data"], wire.get("label"))
+    data_root = wire.get("data_root")
+    index = wire.get("index", 0)
+    return FleetSource(wire["scenario"], data_root, index)
 
 
-def found(data: Dataset, task: Task) -> dict[str, Any]:
-    """What an agent tells about its data: counts, and the labels that occur in the training part."""
+def describe(data: Dataset, task: Task) -> dict[str, Any]:
+    """The description of the data that leaves the device: counts, and the labels of the training part."""
     return inspect(data, task).disclosure.to_json()
 
 

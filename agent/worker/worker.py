@@ -1,16 +1,16 @@
-"""The child process that does the work: the only place of the agent's runtime that imports numpy and torch.
+"""The worker process: the only part of a running agent that imports numpy and torch.
 
-`python -m covey.agent.worker.worker` takes jobs from stdin and answers on stdout (`agent.wire`). What goes wrong in a job is an
-answer, never the end of the worker. It ends when stdin does, and with its parent.
+`python -m covey.agent.worker.worker` reads jobs from stdin and answers on stdout (`covey.agent.worker.frames`). An error
+in a job becomes an answer and never ends the worker. The worker ends when stdin does, and with its parent.
 
-Jobs, all with `source`, which says where data comes from, and with `policy` and `allow`, the rules of this device:
+Every job has `source` (where the data comes from) and `policy` and `allow` (the rules of this device). The jobs:
 
-- `inspect` (task): what the data is like, or the problem that it has with the task (`problem` for everybody,
-  `detail` for the device's own terminal)
-- `perform` (order, models, memory, report_out, memory_out, client): the work of an order
-- `partition` (out): which samples of a simulated fleet belong to whom, as .npz
-- `start` (out): the initial models of a simulated fleet's scenario, as .npz
-- `device` (wanted): which kind of device work would be done on, or that it is not there
+- `inspect` (task): compare the data with a task. The answer describes the data, or what is wrong with it: `problem` for
+  everybody, `detail` for the device's own terminal
+- `perform` (order, models, memory, report_out, memory_out, client): do the work of an order
+- `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
+- `start` (out): write the initial models of a simulated fleet's scenario, as .npz
+- `device` (wanted): check which kind of device the work would be done on
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Serve jobs until the parent is gone."""
-    # what libraries print must not get between our messages
+    """Serve jobs until the parent closes stdin."""
+    # libraries may print to stdout: redirect that to stderr, and keep stdout for the answers
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     end_with_parent()
     verbose = "--verbose" in sys.argv
-    if (
-        "--warm" in sys.argv
-    ):  # a simulated fleet will train for sure: let no round wait for the import
-        _quiet_torch()
+    if "--warm" in sys.argv:
+        # a simulated fleet is certain to train: import torch now, so that no round waits for it
+        _configure_torch()
     allowed = AllowedCode.parse(words_after("--allow", sys.argv))
     with consented(allowed):
         while (job := frames.read(sys.stdin.buffer)) is not None:
@@ -65,7 +64,15 @@ def words_after(option: str, words: Sequence[str]) -> list[str]:
 
 
 def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
-    """Do one job. A failure is {"failure": what may leave the device, "detail": what its own terminal shows}."""
+    """Do one job.
+
+    Args:
+        job: what to do, as the module describes it.
+        verbose: print tracebacks of errors on stderr.
+
+    Returns:
+        The answer. An error is {"failure": text that may leave the device, "detail": text for its own terminal}.
+    """
     try:
         match job["job"]:
             case "inspect":
@@ -86,7 +93,7 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends; stdin tells elsewhere."""
+    """Ask the kernel to end this process when its parent ends. Elsewhere than on Linux, stdin closes."""
     if sys.platform == "linux":
         import ctypes
         import signal
@@ -96,17 +103,23 @@ def end_with_parent() -> None:
 
 
 def _inspect(job: frames.Job) -> frames.Job:
-    """Data that cannot take part is a finding, not a failure: the problem is told, its detail stays on the device."""
-    from covey.agent.worker.sources import found, source_of
+    """Data that does not fit is an answer, not a failure. Its detail stays on the device."""
+    from covey.agent.worker.sources import describe, source_of
     from covey.shared.errors import DataError
     from covey.shared.scenario.task import Task
 
     task = Task.model_validate(job["task"])
     try:
-        return found(source_of(job["source"]).dataset(task), task)
+        data = source_of(job["source"]).dataset(task)
+        return describe(data, task)
     except DataError as error:
-        problem, detail = _line(error.public), _line(str(error))
-        return {"samples": 0, "test_samples": 0, "labels": [], "problem": problem, "detail": detail}
+        return {
+            "samples": 0,
+            "test_samples": 0,
+            "labels": [],
+            "problem": _line(error.public),
+            "detail": _line(str(error)),
+        }
 
 
 def _partition(job: frames.Job) -> frames.Job:
@@ -135,7 +148,7 @@ def _device(job: frames.Job) -> frames.Job:
 
 
 def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
-    """Whatever goes wrong with the work itself goes into the report: the coordinator wants to know."""
+    """Do the work of an order. An error in the work goes into the report, for the coordinator."""
     from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
     order = OrderMessage.from_bytes(job["order"])
@@ -166,23 +179,27 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
 
 
 class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
-    """There is no room for what the work has made."""
+    """The disk has no room for the result of the work."""
 
 
 class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
-    """The file of a model does not hold what its name says."""
+    """The file of a model does not have the content that its name promises.
+
+    Attributes:
+        digest: of the content that is missing.
+    """
 
     def __init__(self, digest: bytes) -> None:
         super().__init__(digest.hex())
         self.digest = digest
 
 
-class MemoryDamaged(Exception):  # noqa: N818 - what becomes of it is the service's to say
-    """The file of an agent's memory does not hold what was written."""
+class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
+    """The file of an agent's memory does not hold what the worker wrote."""
 
 
 def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bytes]:
-    """The report, and the digest of the new memory's file; empty where the memory stays what it is."""
+    """Execute an order. Returns the report and the digest of the new memory's file, b"" if the memory is unchanged."""
     from covey.agent.worker.sources import is_simulated, source_of
     from covey.shared.client import (
         PRIVACY_LEDGER,
@@ -200,32 +217,36 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
     if work is None:
         raise ValueError(f"order {order.step} has no work")
     rules = Rules.from_wire(job)
-    if (refusal := rules.refuses(order, job["client"])) is not None:
+    client = job["client"]
+    refusal = rules.refuses(order, client)
+    if refusal is not None:
         raise PolicyError(refusal)
     settings_of(work)
-    values_of(work.layout)  # a layout, before it is taken for one
+    values_of(work.layout)  # raises PolicyError before anything is built from a malformed layout
     layout = Layout.from_wire(work.layout)
-    models = [decode_model(_model_content(Path(path)), layout) for path in job["models"]]
-    memory = load_memory(Path(job["memory"]), job.get("memory_digest", "")) if job["memory"] else {}
+    contents = [_model_content(Path(path)) for path in job["models"]]
+    models = [decode_model(content, layout) for content in contents]
+    memory: ClientState = {}
+    if job["memory"]:
+        memory = load_memory(Path(job["memory"]), job.get("memory_digest", ""))
     simulated = is_simulated(job["source"])
-    noise = simulated_noise(work, job["client"]) if simulated else Noise.secret()
-    local = _local(source_of(job["source"]), work, layout, shuffle(work, job["client"]), rules)
+    noise = simulated_noise(work, client) if simulated else Noise.secret()
+    source = source_of(job["source"])
+    local = _local(source, work, layout, shuffle(work, client), rules)
     privacy = AgentPrivacy.from_wire(work.privacy)
-    if (
-        privacy.local is not None and work.phase != "evaluate"
-    ):  # a model that is tuned for a test stays here
+    # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
+    if privacy.local is not None and work.phase != "evaluate":
         local.enable_privacy(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
-    content, new = execute_order(order, models, local, memory, client=job["client"], noise=noise)
-    content = content.model_copy(
-        update={"client_state": job.get("client_state", "whole"), "device": local.device}
-    )
+    content, new = execute_order(order, models, local, memory, client=client, noise=noise)
+    circumstances = {"client_state": job.get("client_state", "whole"), "device": local.device}
+    content = content.model_copy(update=circumstances)
     if new is memory:
         return content, b""
     return content, save_memory(memory_out, new, durable=job["durable"])
 
 
 def _model_content(path: Path) -> bytes:
-    """What lies in a model's file, whose name is its digest. Raises ModelDamaged."""
+    """The content of a model's file, whose name is its digest. Raises ModelDamaged."""
     from covey.shared.wire.messages import digest
 
     content = path.read_bytes()
@@ -235,33 +256,34 @@ def _model_content(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def _memory_limited(most_mb: int | None) -> Iterator[None]:
-    """Let the work take so many MB more than torch and our own code did when they were imported. Linux only."""
-    if most_mb is None or sys.platform != "linux":
+def _memory_limited(limit_mb: int | None) -> Iterator[None]:
+    """Limit the memory that the work may take on top of torch and our own code. Linux only."""
+    if limit_mb is None or sys.platform != "linux":
         yield
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_own_data_bytes() + (most_mb << 20), hard))
+    limit_bytes = _own_data_bytes() + (limit_mb << 20)
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
     try:
         yield
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
         raise PolicyError(
-            f"policy of this device: max_memory_mb: the work takes more than the {most_mb} MB that are allowed"
+            f"policy of this device: max_memory_mb: the work takes more than the allowed {limit_mb} MB"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Is this error, or what led to it, a lack of memory? Torch has no type of its own for it."""
+    """Is this error, or one that led to it, a lack of memory?"""
     while error is not None:
-        if isinstance(error, MemoryError) or (
-            isinstance(error, RuntimeError) and "memory" in str(error)
-        ):
+        if isinstance(error, MemoryError):
+            return True
+        if isinstance(error, RuntimeError) and "memory" in str(error):  # torch raises no other type
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -269,10 +291,10 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 
 @cache
 def _own_data_bytes() -> int:
-    """What this process takes before its first work, all imports done."""
+    """The memory of this process before its first work, with all imports done."""
     import covey.shared.client  # noqa: F401
 
-    _quiet_torch()
+    _configure_torch()
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) << 10
@@ -284,14 +306,14 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
 
-    _quiet_torch()
+    _configure_torch()
     task = Task.model_validate(work.task)
     training = Training.model_validate(work.training)
     return TorchLocal(source.dataset(task), task, layout, training, rng, work.scaling, rules=rules)
 
 
-def _quiet_torch() -> None:
-    """One thread per worker, and the same result each time."""
+def _configure_torch() -> None:
+    """Use one thread per worker, and algorithms that give the same result each time."""
     import torch
 
     if torch.get_num_threads() != 1:
@@ -300,7 +322,7 @@ def _quiet_torch() -> None:
 
 
 def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:
-    """Named arrays as .npz. Returns the digest of the file."""
+    """Write named arrays as .npz. Returns the digest of the file."""
     import io
 
     import numpy as np
@@ -315,7 +337,15 @@ def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> byt
 
 
 def load_memory(path: Path, digest: str = "") -> ClientState:
-    """What `save_memory` wrote, with this digest in hex where it is known. Raises MemoryDamaged."""
+    """Read what `save_memory` wrote.
+
+    Args:
+        path: the .npz file.
+        digest: of the file, in hex; "" if it is unknown.
+
+    Raises:
+        MemoryDamaged: the file has other content, or cannot be read.
+    """
     import hashlib
 
     import numpy as np
@@ -332,14 +362,12 @@ def load_memory(path: Path, digest: str = "") -> ClientState:
                 return {name: arrays[name] for name in arrays.files}
     except (MemoryDamaged, MemoryError):
         raise
-    except (
-        Exception
-    ) as error:  # numpy and zipfile raise a dozen types for a file that is not what it was
+    except Exception as error:  # numpy and zipfile raise a dozen types for a damaged file
         raise MemoryDamaged(path) from error
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
-    """The same step may have been given up before, and still be under way in another process."""
+    """Write a file under a temporary name of this process: another one may still work on the same step."""
     try:
         write_atomically(path, content, durable=durable, mark=str(os.getpid()))
     except OSError as error:

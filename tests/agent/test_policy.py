@@ -52,7 +52,7 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
     ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
     (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),
-    (Rules(), {"numbers": {"steps": "many"}}, "numbers.steps is no whole number"),
+    (Rules(), {"numbers": {"steps": "many"}}, "numbers.steps: expected a whole number"),
     (
         policy(max_epochs=3),
         {"evaluation": {"tune_epochs": 5}},
@@ -63,19 +63,19 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
         {},
         "max_model_values: the model has 10 values, at most 9 are allowed",
     ),
-    (Rules(), {"training": {"epochs": "many"}}, "training.epochs is no whole number"),
+    (Rules(), {"training": {"epochs": "many"}}, "training.epochs: expected a whole number"),
     (Rules(), {"layout": {"tensors": 3, "trainable": 1}}, "layout: expected a list of tensors"),
     (
         Rules(),
         {"task": {**TASK.for_agents(), "init": "/etc/shadow"}},
-        "task.init names a file of this device",
+        "task.init names a file on this device",
     ),
     (
         Rules(),
         {"task": {**TASK.for_agents(), "model": {"name": "os:system"}}},
         "os:system; .* --allow os",
     ),
-    (Rules(), {"task": {**TASK.for_agents(), "model": []}}, "task.model is no mapping"),
+    (Rules(), {"task": {**TASK.for_agents(), "model": []}}, "task.model: expected a mapping"),
     (Rules(), {"task": model(hidden=10**9)}, "task.model.options: at most"),
     (Rules(), {"task": model(hidden=[[1]] * 300)}, "task.model.options: at most"),
 ]
@@ -165,7 +165,7 @@ def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_pa
     [
         ("max_epoch: 5", [], "max_epoch: Extra inputs"),
         ("max_epochs: 0", [], "max_epochs: .*greater than or equal to 1"),
-        ("methods: [fedavgg]", [], "methods.0: .*there is no method 'fedavgg'"),
+        ("methods: [fedavgg]", [], "methods.0: .*unknown method 'fedavgg'"),
         ("labels: no", [], "labels: Input should be"),
         ("- 3", [], "the file: Input should be"),
         ("a: [", [], "not YAML"),

@@ -106,7 +106,7 @@ def peak(process: psutil.Process) -> int:
             {"training": {"epochs": 10**9}},
             "max_epochs: training.epochs is 1000000000, at most 10000 are allowed",
         ),
-        ([], {"task": rogue.task(init="/etc/shadow")}, "task.init names a file of this device"),
+        ([], {"task": rogue.task(init="/etc/shadow")}, "task.init names a file on this device"),
         (["--limit", "methods=[fedclust]"], {}, "methods: fedavg is not among fedclust"),
         (["--limit", "refuse_phases=[train]"], {}, "refuse_phases: the phase train is refused"),
         ([], {"strategy": {"name": "shell"}}, "the order's"),
@@ -144,10 +144,7 @@ def test_work_that_takes_too_much_memory_is_ended(tmp_path: Path) -> None:
     why, _ = answer(
         tmp_path, "--limit", "max_memory_mb=50", task=rogue.task(model=model), layout=layout
     )
-    assert (
-        why
-        == "policy of this device: max_memory_mb: the work takes more than the 50 MB that are allowed"
-    )
+    assert why == "policy of this device: max_memory_mb: the work takes more than the allowed 50 MB"
 
 
 def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
