@@ -49,7 +49,9 @@ def banned_words(markdown: str) -> list[str]:
 
 
 CHECKED = [
-    page for page in PAGES if page.exists() and page.relative_to(ROOT).as_posix() not in HISTORY
+    page
+    for page in [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
+    if page.exists() and page.relative_to(ROOT).as_posix() not in HISTORY
 ]
 
 
