@@ -41,7 +41,15 @@ class CoveyError(Exception):
 
 
 class UserError(CoveyError):
-    """An error that the user can correct. The text says what happened, what was expected, and what to do."""
+    """An error that the user can correct. The text says what happened, what was expected, and what to do.
+
+    Example:
+        >>> try:
+        ...     covey.load("missing.yaml")
+        ... except covey.UserError as error:
+        ...     print(error)  # doctest: +ELLIPSIS
+        missing.yaml: ...
+    """
 
 
 class PublicError(UserError):

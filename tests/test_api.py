@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import covey
@@ -139,17 +140,21 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
         covey.run(DIGITS, covey.run(DIGITS, tmp_path / "run").folder)
 
 
+@pytest.mark.parametrize("name", covey.__all__)
 def test_the_examples_in_the_docstrings_run(
-    result: covey.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of `load`: they need no run. The others are lines of the tests above."""
-    monkeypatch.chdir(ROOT)
-    examples = doctest.DocTestFinder().find(covey.load, "load", globs={"covey": covey})
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    monkeypatch.chdir(tmp_path)
+    found = doctest.DocTestFinder(recurse=True).find(getattr(covey, name), name, module=False)
+    examples = [one for one in found if one.examples]
+    assert examples or name == "Comparison", "each public name has an example"
     runner = doctest.DocTestRunner()
     for example in examples:
-        runner.run(example)
-    assert runner.tries > 0
-    assert runner.failures == 0
+        example.globs = {"covey": covey, "np": np}
+        output: list[str] = []
+        runner.run(example, out=output.append)
+        assert runner.failures == 0, "".join(output)
 
 
 @pytest.mark.processes

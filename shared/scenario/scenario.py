@@ -48,6 +48,11 @@ class Scenario(Section):
     """A whole run: the task, how agents train, the method, the rounds, and perhaps a simulated fleet and a comparison.
 
     A scenario is immutable and complete: every key has a value, its default where the file does not name it.
+
+    Example:
+        >>> scenario = covey.load("scenarios/smoke.yaml")
+        >>> scenario.strategy.name, scenario.rounds.count
+        ('fedclust', 3)
     """
 
     name: Name = Field(

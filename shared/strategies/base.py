@@ -139,8 +139,12 @@ class Expected:
 class Phase:
     """One exchange: an order for each client of a cohort, a report from each that succeeds.
 
-    Example: `Phase(sizes={"model": d})` is a usual round, in which each client of a random sample
-    sends a vector "model" of length d.
+    Example:
+        In a usual round each client of a random sample sends a vector "model", here of length 10:
+
+        >>> phase = covey.Phase(sizes={"model": 10})
+        >>> phase.cohort, phase.ends_round
+        ('sample', True)
     """
 
     name: str = TRAIN
@@ -173,6 +177,10 @@ class Order:
 
     `models` are keys, which `Strategy.model` turns into vectors: a cluster's index ("0", "1"), a
     name such as "start", or "@" and a client id for a model that only this client gets.
+
+    Example:
+        >>> covey.Order(models=("0",), numbers={"step": 2}, cluster=0).models
+        ('0',)
     """
 
     models: tuple[str, ...] = ()
@@ -197,7 +205,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Report:
-    """What a client sends back after a phase: the vectors and numbers that `Phase` announced, and how it trained."""
+    """What a client sends back after a phase: the vectors and numbers that `Phase` announced, and how it trained.
+
+    Example:
+        >>> report = covey.Report({"model": np.zeros(10, np.float32)}, examples=60, steps=6, loss=0.7)
+        >>> report.vectors["model"].shape
+        (10,)
+    """
 
     vectors: Mapping[str, Vector]  # float32, of the lengths in `Phase.sizes`
     examples: int  # n_i, training samples
@@ -287,6 +301,13 @@ class Local(Protocol):
 
     Models are float32 (d,). Losses are means over samples, computed in evaluation mode. Random
     draws follow the seed of the order, so the same order gives the same result.
+
+    Example:
+        How much a client gains by training, in the method's own client half:
+
+        >>> def gain(local: covey.Local, model: np.ndarray) -> float:
+        ...     trained = local.train(model, epochs=1)
+        ...     return local.loss(model) - local.loss(trained.end)
     """
 
     @property
@@ -364,7 +385,18 @@ class Strategy(BaseModel, Generic[S]):
     chooses it, and its hyper-parameters as pydantic fields, each with a description: they are
     printed by `coordinator methods`. A subclass must write `init`, `plan`, `order`, `model`,
     `work`, `fold`, `serve` and `clusters`; the classes in `bases/` write most of them. Add the
-    class to `registry.py`, and it can be used in scenarios, tests and comparisons.
+    class to `registry.py`, and it can be used in scenarios, tests and comparisons. A method in a
+    package of your own joins by an entry point instead; the tutorial shows how.
+
+    Example:
+        >>> from typing import Literal
+        >>> from pydantic import Field
+        >>> from covey.shared.strategies.bases.single import AveragedOnly
+        >>> class Patient(AveragedOnly):
+        ...     name: Literal["patient"] = "patient"
+        ...     rounds: int = Field(3, ge=1, description="Rounds to wait.")
+        >>> Patient(rounds=5).model_dump()
+        {'name': 'patient', 'rounds': 5}
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

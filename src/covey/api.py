@@ -56,7 +56,8 @@ class Result:
             UserError: The folder holds no finished run, or its files are damaged.
 
         Example:
-            >>> covey.Result.read("runs/digits").method
+            >>> folder = covey.run("scenarios/smoke.yaml").folder
+            >>> covey.Result.read(folder).method
             'fedclust'
         """
         from covey.coordinator.run.records import finished
@@ -102,8 +103,9 @@ class Result:
             The share, or None if the run was not evaluated in this mode, or if the task is a regression.
 
         Example:
-            >>> result.accuracy("tuned", "micro")
-            0.9902
+            >>> result = covey.run("scenarios/smoke.yaml")
+            >>> 0 < result.accuracy("tuned", "micro") <= 1
+            True
         """
         figures = self.summary["accuracy"].get(mode) or {}
         averages = figures.get("accuracy") or {}
@@ -116,8 +118,9 @@ class Result:
         Nested values are left out, so that `pandas.DataFrame(result.history())` has plain columns.
 
         Example:
-            >>> [row["round"] for row in result.history() if row["phase"] == "train"][:3]
-            [1, 2, 3]
+            >>> result = covey.run("scenarios/smoke.yaml")
+            >>> [row["round"] for row in result.history() if row["phase"] == "train"]
+            [0, 1, 2]
         """
         from covey.coordinator.run.records import lines
 
@@ -214,7 +217,7 @@ def run(
         ConsentError: The scenario names code of its own that `allow` does not name.
 
     Example:
-        >>> covey.run("scenarios/digits.yaml", "runs/digits").ari
+        >>> covey.run("scenarios/smoke.yaml", "runs/smoke").ari
         1.0
     """
     from covey.coordinator.commands import run as over_a_broker
@@ -272,8 +275,10 @@ def compare(
         ConsentError: The scenario names code of its own that `allow` does not name.
 
     Example:
-        >>> rows = covey.compare("scenarios/digits_compare.yaml", "runs/digits_compare").methods
-        >>> pandas.DataFrame(rows).set_index("method")["server_accuracy_macro"]
+        >>> scenario = "scenarios/digits_compare.yaml"
+        >>> comparison = covey.compare(scenario, "runs/compare", cells=["local/1"])
+        >>> [row["method"] for row in comparison.methods]
+        ['local']
     """
     from covey.coordinator.commands import compare as command
     from covey.coordinator.compare.grid import Cell
