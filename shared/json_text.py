@@ -1,7 +1,7 @@
-"""JSON as every program of Covey writes and reads it: only what the standard has, and nothing twice.
+"""JSON as every program of Covey writes and reads it: only what the standard allows, and no key twice.
 
-Python's own reader takes NaN, Infinity, a key that occurs twice and any depth, and its writer makes NaN and Infinity,
-which no other program reads. Here they are refused on both sides. This module needs nothing but the standard library.
+Python's own reader accepts NaN, Infinity, repeated keys and any depth, and its writer produces NaN and Infinity, which
+other programs cannot read. Here they are refused on both sides. This module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ MAX_DEPTH = 64
 
 
 class JsonError(ValueError):
-    """The text is no JSON that we take; the message says why and quotes no value."""
+    """The text is not acceptable JSON. The message gives the reason and quotes no value."""
 
 
 def dumps(value: Any, *, indent: int | None = None, sort_keys: bool = False) -> str:
-    """JSON text. Raises ValueError for NaN, infinity, and for what JSON cannot hold."""
+    """JSON text. Raises ValueError for NaN, infinity and values that JSON cannot express."""
     return json.dumps(value, indent=indent, sort_keys=sort_keys, allow_nan=False)
 
 
@@ -29,21 +29,16 @@ def loads(text: str | bytes, *, depth: int = MAX_DEPTH) -> Any:
         raise
     except RecursionError:
         raise JsonError("nested too deeply") from None
-    except (
-        ValueError
-    ) as error:  # JSONDecodeError, UnicodeDecodeError, and whole numbers of thousands of digits
-        where = (
-            f", line {error.lineno} column {error.colno}"
-            if isinstance(error, json.JSONDecodeError)
-            else ""
-        )
-        raise JsonError(f"not JSON{where}") from None
+    except json.JSONDecodeError as error:
+        raise JsonError(f"not JSON, line {error.lineno} column {error.colno}") from None
+    except ValueError:  # a UnicodeDecodeError, or a whole number of thousands of digits
+        raise JsonError("not JSON") from None
     _check(value, depth)
     return value
 
 
 def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """An object from its pairs. Raises JsonError for a key that occurs twice: readers differ in which one they take."""
+    """An object from its pairs. Raises JsonError for a repeated key: programs differ in which value they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise JsonError("a key occurs twice")
@@ -51,7 +46,7 @@ def unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise JsonError(f"{name} is no number of JSON")
+    raise JsonError(f"{name} is not a number in JSON")
 
 
 def _check(value: Any, depth: int) -> None:

@@ -1,10 +1,10 @@
-"""Every message, as a frozen strict pydantic model. The training path is msgpack, what people read is JSON.
+"""Every message, as a frozen strict pydantic model: msgpack for training, JSON for what people read.
 
-`to_bytes` and `from_bytes` are the only way in and out. `from_bytes` raises DecodeError and nothing
-else, whatever the bytes. A msgpack message is one byte of protocol version, eight bytes of checksum
-(blake2b of the rest), and the body. A JSON message carries its checksum as its last key, `check`. So a
-damaged message is refused even where it would still make sense; who may send what is the broker's ACL.
-This module needs neither numpy nor torch: an idle agent imports it.
+`to_bytes` and `from_bytes` are the only ways out and in. `from_bytes` raises DecodeError, and nothing else, for any bytes.
+A msgpack message is one byte of protocol version, eight bytes of checksum (blake2b of the rest) and the body. A JSON
+message has its checksum as its last key, `check`. A damaged message is therefore refused even if it would still make
+sense. Who may send which message is decided by the broker's access rules.
+An idle agent imports this module, so it needs neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -33,25 +33,26 @@ from covey.shared.wire.topics import is_name
 
 VERSION = 1
 DIGEST_BYTES = 16
-MAX_ITEMS = (
-    1 << 17
-)  # items of a list or map: a header of five bytes could otherwise claim memory for as many as bytes came
+# items of a list or map: a header of five bytes could otherwise claim memory for as many items as there are bytes
+MAX_ITEMS = 1 << 17
 MAX_MODELS = 1024  # in one order
 MAX_PARTS = 1 << 16  # of all models in one order: an agent subscribes to each of them
 MAX_DEPTH = 16  # levels of lists and maps in `Numbers`
+MAX_TEXT = 4096  # characters
 MAX_DOCUMENT_DEPTH = 200  # levels of a JSON message before its fields are looked at
 CHECKSUM_BYTES = 8
-MAX_LABELS = 1000  # of a status
-MAX_LABELS_BYTES = 1 << 14
+MAX_DETAIL = 200  # characters of a refusal: a key may be as long as the message
+MAX_LABELS = 1000  # in a status
+MAX_LABELS_BYTES = 1 << 14  # of all labels of a status as JSON
 
-# `AgentStatus.problem` of statuses that others publish in an agent's name, offline
+# `AgentStatus.problem` of an offline status that another program publishes in an agent's name
 EXPELLED = "expelled: its credentials were revoked"
 ROTATED = "its credentials were replaced: the agent needs the new file"
 ASKED = "missed a deadline: asked whether it is there"
 
 
 def digest(content: bytes | bytearray | memoryview) -> bytes:
-    """The name of a content: blake2b, 16 bytes."""
+    """The name of a content: its blake2b hash, 16 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
@@ -61,12 +62,14 @@ def _checksum(body: bytes | memoryview) -> bytes:
 
 def _name(text: str) -> str:
     if not is_name(text):
-        raise ValueError("letters, digits, '.', '_' and '-', at most 64, are wanted")
+        raise ValueError(
+            "expected a name of letters, digits, '.', '_' and '-', at most 64 characters"
+        )
     return text
 
 
 def _model_key(text: str) -> str:
-    """A cluster, or "@" and an agent. Anything else would subscribe to what the order does not name."""
+    """A cluster, or "@" and an agent. Anything else could make the agent subscribe to other topics."""
     if not is_name(text.removeprefix("@")):
         raise ValueError("expected a cluster's name, or @ and an agent's")
     return text
@@ -75,18 +78,20 @@ def _model_key(text: str) -> str:
 def _few_parts(refs: list[ModelRef]) -> list[ModelRef]:
     parts = sum(ref.parts for ref in refs)
     if parts > MAX_PARTS:
-        raise ValueError(f"{parts} parts of models in one order, at most {MAX_PARTS} are possible")
+        raise ValueError(
+            f"the models of one order have {parts} parts, at most {MAX_PARTS} are accepted"
+        )
     return refs
 
 
 def _finite(value: Any, depth: int = 0) -> Any:
-    """Only finite numbers, short strings, and lists and str-keyed maps of these."""
+    """Finite numbers, short texts, and lists and maps of these with text keys. Raises ValueError for anything else."""
     if depth > MAX_DEPTH:
         raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     match value:
         case None | bool():
             return value
-        case str() if len(value) <= 4096:
+        case str() if len(value) <= MAX_TEXT:
             return value
         case int() if abs(value) < 2**63:
             return value
@@ -96,48 +101,56 @@ def _finite(value: Any, depth: int = 0) -> Any:
             return [_finite(item, depth + 1) for item in value]
         case dict() if all(isinstance(key, str) for key in value):
             return {key: _finite(item, depth + 1) for key, item in value.items()}
-    raise ValueError("finite numbers, strings, lists and maps of these are wanted")
+    raise ValueError("expected finite numbers, texts, and lists and maps of these")
 
 
 DeviceKind = Literal["cuda", "mps", "cpu"]  # what torch computes on
 DeviceWish = Literal["auto", "cpu", "cuda", "mps"]
-ALWAYS_THERE: tuple[DeviceWish, ...] = ("auto", "cpu")  # wishes that every machine can fulfil
+ALWAYS_THERE: tuple[DeviceWish, ...] = ("auto", "cpu")  # possible on every machine
 Name = Annotated[str, AfterValidator(_name)]
-Numbers = Annotated[
-    dict[str, Any], AfterValidator(lambda value: _finite(value))
-]  # alone: pydantic fills a second argument
+# the lambda hides the second argument of `_finite`, which pydantic would fill
+Numbers = Annotated[dict[str, Any], AfterValidator(lambda value: _finite(value))]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
 Digest = Annotated[bytes, Field(min_length=DIGEST_BYTES, max_length=DIGEST_BYTES)]
-Text = Annotated[str, Field(max_length=4096), AfterValidator(printable)]  # it is shown on terminals
+Text = Annotated[
+    str, Field(max_length=MAX_TEXT), AfterValidator(printable)
+]  # it may be shown on terminals
 
 
 class Message(BaseModel):
-    """The common ground: frozen, strict, unknown keys refused."""
+    """The base of all messages: frozen, strict types, no unknown keys, finite numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
     def _refusal(cls, error: ValidationError) -> DecodeError:
-        """Names the first field that is wrong; cut short, because a key may be as long as the message."""
+        """The refusal of a message, with its first wrong field."""
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))
         reason = "not json" if first["type"] == "json_invalid" else "fields"
-        return DecodeError(reason, f"{cls.__name__}.{where}: {first['msg']}"[:200])
+        detail = f"{cls.__name__}.{where}: {first['msg']}"
+        return DecodeError(reason, detail[:MAX_DETAIL])
 
 
 class Packed(Message):
     """A msgpack message."""
 
-    max_bytes: ClassVar[int] = (
-        1 << 40
-    )  # bytes; what carries weights is bounded where its parts are put together
+    # what carries weights is limited where its parts are put together
+    max_bytes: ClassVar[int] = 1 << 40
 
     def to_bytes(self) -> bytes:
+        """Version, checksum and body."""
         body: bytes = msgpack.packb(self.model_dump(), use_bin_type=True)
-        return b"".join((bytes([VERSION]), _checksum(body), body))
+        version = bytes([VERSION])
+        return b"".join((version, _checksum(body), body))
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
+        """The message in a payload.
+
+        Raises:
+            DecodeError: for one of the reasons "empty", "too long", "version", "checksum", "not msgpack", "fields".
+        """
         if not payload:
             raise DecodeError("empty")
         if len(payload) > cls.max_bytes:
@@ -145,10 +158,10 @@ class Packed(Message):
                 "too long", f"{len(payload)} bytes of msgpack, at most {cls.max_bytes}"
             )
         if payload[0] != VERSION:
-            raise DecodeError("version", f"{payload[0]}, want {VERSION}")
+            raise DecodeError("version", f"{payload[0]}, expected {VERSION}")
         body = memoryview(payload)[1 + CHECKSUM_BYTES :]
         if _checksum(body) != payload[1 : 1 + CHECKSUM_BYTES]:
-            raise DecodeError("checksum", "the message was damaged or cut short")
+            raise DecodeError("checksum", "the message is damaged or cut short")
         try:
             data = msgpack.unpackb(
                 body,
@@ -159,7 +172,7 @@ class Packed(Message):
                 object_pairs_hook=json_text.unique,
             )
         except Exception as error:  # msgpack raises a dozen types, some of them bare ValueErrors
-            raise DecodeError("not msgpack", str(error)[:200]) from None
+            raise DecodeError("not msgpack", str(error)[:MAX_DETAIL]) from None
         try:
             return cls.model_validate(data)
         except ValidationError as error:
@@ -170,14 +183,23 @@ class Document(Message):
     """A JSON message."""
 
     max_bytes: ClassVar[int] = 1 << 22
-    checked: ClassVar[bool] = True  # False: people write it by hand, without a checksum
+    checked: ClassVar[bool] = True  # False: people write the message by hand, without a checksum
 
     def to_bytes(self) -> bytes:
+        """The JSON text, with the key `check` at its end if the message is `checked`."""
         body = self.model_dump_json().encode()
-        return body[:-1] + _check_key(body) if self.checked else body
+        if not self.checked:
+            return body
+        without_brace = body[:-1]
+        return without_brace + _check_key(body)
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
+        """The message in a payload.
+
+        Raises:
+            DecodeError: for one of the reasons "empty", "too long", "checksum", "not json", "fields".
+        """
         if not payload:
             raise DecodeError("empty")
         if len(payload) > cls.max_bytes:
@@ -185,9 +207,8 @@ class Document(Message):
         if cls.checked:
             payload = _without_check(payload)
         try:
-            json_text.loads(
-                payload, depth=MAX_DOCUMENT_DEPTH
-            )  # pydantic takes the second of two equal keys
+            # pydantic would take the second of two equal keys
+            json_text.loads(payload, depth=MAX_DOCUMENT_DEPTH)
         except json_text.JsonError as error:
             raise DecodeError("not json", str(error)) from None
         try:
@@ -197,19 +218,22 @@ class Document(Message):
 
 
 def _check_key(body: bytes) -> bytes:
-    return b',"check":"%s"}' % _checksum(body).hex().encode()
+    """The end of a message with a checksum, in place of its closing brace."""
+    checksum = _checksum(body).hex()
+    return b',"check":"%s"}' % checksum.encode()
 
 
 def _without_check(payload: bytes) -> bytes:
+    """The JSON text without the key `check`. Raises DecodeError("checksum") unless it is right."""
     length = len(_check_key(b""))
     body = payload[:-length] + b"}"
     if payload[-length:] != _check_key(body):
-        raise DecodeError("checksum", "the message was damaged or cut short")
+        raise DecodeError("checksum", "the message is damaged or cut short")
     return body
 
 
 class Part(Packed):
-    """A slice of a larger content. `about` is the step (a report's) or version that it belongs to."""
+    """A part of a larger content. `about` is the step of a report, or the version of a model."""
 
     digest: Digest
     index: Count
@@ -220,7 +244,7 @@ class Part(Packed):
 
 
 class ModelRef(Message):
-    """A model that an order names: where its parts lie and which content they make."""
+    """A model that an order names: the topic of its parts, and the content that they form."""
 
     key: Annotated[str, Field(max_length=65), AfterValidator(_model_key)]
     digest: Digest
@@ -229,7 +253,7 @@ class ModelRef(Message):
 
 
 class Work(Message):
-    """What an agent should do. Everything that the worker needs besides the data and the models."""
+    """The work of an order: everything that the worker needs besides the data and the models."""
 
     phase: Name
     round: Count
@@ -246,13 +270,12 @@ class Work(Message):
     codec: Numbers  # {"name": "float32", "delta": false, ...}
     evaluation: Numbers
     part_bytes: Annotated[int, Field(ge=1024, le=8 << 20)]
-    privacy: Numbers | None = (
-        None  # noise that the agent adds: {"signatures": ..., "local": ..., "rounds": R}
-    )
+    # noise that the agent adds: {"signatures": ..., "local": ..., "rounds": R}
+    privacy: Numbers | None = None
 
     @model_serializer(mode="wrap")
-    def _without_what_is_not_used(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """An order without privacy is that of an earlier version, byte for byte: older agents understand it."""
+    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `privacy` out if it is not used: the order is then the same as before the field existed."""
         fields: dict[str, Any] = dump(self)
         if self.privacy is None:
             del fields["privacy"]
@@ -260,12 +283,11 @@ class Work(Message):
 
 
 class OrderMessage(Packed):
-    """The desired state of one agent (retained). `step` 0 or `work` None: nothing to do.
+    """The desired state of one agent (retained). If `step` is 0 or `work` is None, there is nothing to do.
 
-    `accepted` is the newest step of this agent whose report lies safely on the coordinator's disk;
-    reports of steps up to `closed` that were not accepted are no longer wanted.
-    `again` grows with every restart of the coordinator, which then lost sight of the parts in transit and
-    wants them once more; `serial` grows with every order in between.
+    `accepted` is the newest step of this agent whose report is stored safely by the coordinator. Reports of steps up to
+    `closed` that were not accepted are no longer needed. `again` grows with every restart of the coordinator, which has
+    then lost the parts in transit and needs them once more; `serial` grows with every order in between.
     """
 
     max_bytes: ClassVar[int] = 16 << 20
@@ -281,12 +303,12 @@ class OrderMessage(Packed):
 
     @property
     def age(self) -> tuple[int, int]:
-        """Of two orders of one run, the greater is the newer."""
+        """Compares orders of one run: the greater one is newer."""
         return self.again, self.serial
 
 
 class Encoded(Message):
-    """One vector, encoded (`shared.codec`). `base`: digest of the model it is a delta against, or empty."""
+    """One encoded vector (`covey.shared.wire.codec`). `base`: digest of the model that it is a difference to, or empty."""
 
     codec: Name
     length: Count
@@ -297,17 +319,17 @@ class Encoded(Message):
 
 
 class ModelContent(Packed):
-    """A model, whole: what the parts of a model topic make."""
+    """A whole model: the content of the parts on a model topic."""
 
     layout: Name
     vector: Encoded
 
 
 class ReportContent(Packed):
-    """A report, whole: what the parts of a report topic make. `failure` says why the work was not done.
+    """A whole report: the content of the parts on a report topic. `failure` is the reason if the work was not done.
 
-    `client_state`: "lost" where the agent's memory of earlier work was damaged or gone, "ahead" where it is that of
-    later work, which the coordinator has lost. Methods with client state then end with other models.
+    `client_state` is "lost" if the agent's state of earlier work is damaged or missing, and "ahead" if it belongs to
+    later work that the coordinator has lost. Methods that keep client state then end with other models.
     """
 
     run: Name
@@ -317,15 +339,15 @@ class ReportContent(Packed):
     steps: Count
     loss: float
     numbers: Numbers
-    seconds: float  # spent in the strategy's work, data loading and encoding excluded
+    seconds: float  # of the strategy's work, without loading data and encoding
     vectors: dict[str, Encoded]
     failure: Text | None = None
-    client_state: Literal["whole", "lost", "ahead"] = "whole"  # the memory that the work began with
+    client_state: Literal["whole", "lost", "ahead"] = "whole"  # that the work began with
     device: DeviceKind = "cpu"  # what torch computed on
 
     @model_serializer(mode="wrap")
     def _without_the_usual_device(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A report from a CPU is that of an earlier version, byte for byte: older coordinators understand it."""
+        """Leave `device` out for a CPU: the report is then the same as before the field existed."""
         fields: dict[str, Any] = dump(self)
         if self.device == "cpu":
             del fields["device"]
@@ -333,7 +355,13 @@ class ReportContent(Packed):
 
     @classmethod
     def failed(cls, order: OrderMessage, client: str, why: str) -> Self:
-        """The answer to an order whose work could not be done."""
+        """The report of work that could not be done.
+
+        Args:
+            order: the order.
+            client: the agent's id.
+            why: the reason, which may be shown on other machines.
+        """
         empty: dict[str, Any] = {
             "examples": 0,
             "steps": 0,
@@ -346,7 +374,7 @@ class ReportContent(Packed):
 
 
 def bounded_labels(labels: Sequence[str]) -> list[str]:
-    """The first labels, as many as a status has room for."""
+    """As many of the first labels as a status has room for."""
     kept: list[str] = []
     room = MAX_LABELS_BYTES
     for label in labels[:MAX_LABELS]:
@@ -358,47 +386,42 @@ def bounded_labels(labels: Sequence[str]) -> list[str]:
 
 
 class AgentStatus(Document):
-    """Who an agent is and how it does (retained, and as last will with `online` false).
+    """The state of an agent (retained; also its last will, with `online` false).
 
-    `session` is new for each start of the agent: a last will of an older session is ignored.
+    `session` is new for each start of the agent. A last will of an older session is ignored.
     """
 
     max_bytes: ClassVar[int] = 1 << 15
 
     agent: Name
     session: Name
-    serial: Count = 0  # grows with every status of a session; a last will has 0
+    serial: Count = 0  # grows with every status of a session; 0 in a last will
     online: bool
-    epoch: Annotated[str, Field(max_length=64)] = (
-        ""  # the coordinator's roll call that this answers
-    )
-    task: Annotated[str, Field(max_length=64)] = (
-        ""  # digest of the task that the data was checked against
-    )
+    # the roll call of the coordinator that this status answers
+    epoch: Annotated[str, Field(max_length=64)] = ""
+    # digest of the task that the data was checked against
+    task: Annotated[str, Field(max_length=64)] = ""
     samples: Count = 0
     test_samples: Count = 0
-    labels: Annotated[
-        list[Text], Field(max_length=MAX_LABELS)
-    ] = []  # as many as `bounded_labels` leaves
-    problem: Text | None = None  # why this agent stays out of the run
+    # as many as `bounded_labels` returns
+    labels: Annotated[list[Text], Field(max_length=MAX_LABELS)] = []
+    problem: Text | None = None  # why this agent does not take part
     cluster: int | None = None
     busy: bool = False
     step: Count = 0
-    run: Annotated[str, Field(max_length=64)] = ""  # the run that the agent's state belongs to
-    accepted: Count = 0  # the newest step of that run whose report it believes to be accepted
+    run: Annotated[str, Field(max_length=64)] = ""  # the run of the agent's state
+    accepted: Count = 0  # newest step of that run whose report was accepted, as far as it knows
     version: Text = ""
-    dropped: Annotated[
-        dict[Text, Count], Field(max_length=64)
-    ] = {}  # messages refused by this agent, by reason
+    # messages that this agent has refused, by reason
+    dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}
 
 
 class CoordinatorStatus(Document):
-    """What runs (retained, and as last will with `online` false). A new `epoch` calls the roll."""
+    """The state of the run (retained; also the last will, with `online` false). A new `epoch` is a roll call."""
 
     online: bool
-    epoch: Annotated[str, Field(max_length=64)] = (
-        ""  # session of the coordinator, a dot, its connections so far
-    )
+    # session of the coordinator, a dot, and the number of its connections so far
+    epoch: Annotated[str, Field(max_length=64)] = ""
     run: Annotated[str, Field(max_length=64)] = ""
     name: Text = ""
     round: Count = 0
@@ -412,12 +435,12 @@ class CoordinatorStatus(Document):
 
     @property
     def session(self) -> str:
-        """One life of the coordinator; empty in a last will."""
+        """Identifies one start of the coordinator; empty in a last will."""
         return self.epoch.partition(".")[0]
 
 
 class RosterMessage(Document):
-    """Everybody the coordinator knows, by agent, and all refused messages by reason: for people (retained)."""
+    """All agents that the coordinator knows, and all refused messages by reason (retained, for people)."""
 
     run: Annotated[str, Field(max_length=64)] = ""
     agents: dict[Name, Numbers] = {}
@@ -425,7 +448,7 @@ class RosterMessage(Document):
 
 
 class Control(Document):
-    """An operator's command. `release` trusts `agent` again after a quarantine; `tell` makes a running coordinator answer."""
+    """A command of an operator. `release` ends the quarantine of `agent`; `tell` makes a running coordinator answer."""
 
     checked: ClassVar[bool] = False
     max_bytes: ClassVar[int] = 1 << 12

@@ -1,9 +1,9 @@
-"""Contents cut into parts, and put together again: sans-io, bounded, in any order.
+"""Contents cut into parts and put together again: sans-io, bounded, in any order.
 
-The rule of the cut: a content of `size` bytes in `count` parts has parts of ceil(size / count) bytes, only the
-last may be shorter, and none is empty. So every single part says whether it can be right, and a sender
-chooses nothing but the number of parts.
-This module needs neither numpy nor torch: an idle agent imports it.
+The rule: a content of `size` bytes in `count` parts has parts of ceil(size / count) bytes. Only the last part may be
+shorter, and none is empty. Every single part therefore shows whether it can be right, and a sender chooses nothing but
+the number of parts.
+An idle agent imports this module, so it needs neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from typing import BinaryIO, Protocol
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
-REMEMBERED = 64  # finished contents per sender that are known again when a part of them comes late
-BOOKKEEPING = (
-    1024  # bytes charged for a pending content besides its size: tiny contents are not free
+MAX_FINISHED = (
+    64  # finished contents that are remembered per sender, in case one of their parts comes late
 )
+# charged for a pending content in addition to its size: tiny contents take memory too
+OVERHEAD_BYTES = 1024
 
 
 def part_count(size: int, part_bytes: int) -> int:
-    """How many parts of at most `part_bytes` make a content of `size` >= 1 bytes. Else ValueError."""
+    """The number of parts of at most `part_bytes` for a content of `size` bytes. Raises ValueError if either is below 1."""
     if size < 1 or part_bytes < 1:
         raise ValueError(
             f"a content of {size} bytes cannot be cut into parts of {part_bytes} bytes"
@@ -36,39 +37,51 @@ def part_count(size: int, part_bytes: int) -> int:
 
 
 def part_length(size: int, count: int) -> int:
-    """Bytes of every part but the last."""
+    """The length in bytes of every part except the last."""
     return -(-size // count)
 
 
 def part_at(
     source: BinaryIO, index: int, *, digest: bytes, size: int, part_bytes: int, about: int
 ) -> Part:
-    """One part of a seekable content, to send a missing one again.
+    """One part of a content, for example to send a missing one again.
 
-    Raises IndexError for an index that the content does not have, ValueError for a source shorter than `size`.
+    Args:
+        source: the content, seekable.
+        index: of the part, from 0.
+        digest: of the whole content.
+        size: of the whole content in bytes.
+        part_bytes: limit of a part.
+        about: the step of a report, or the version of a model.
+
+    Raises:
+        IndexError: the content has no such part.
+        ValueError: `source` is shorter than `size`.
     """
     count = part_count(size, part_bytes)
     if not 0 <= index < count:
         raise IndexError(f"part {index} of a content with {count} parts")
-    start = index * part_length(size, count)
-    wanted = min(part_length(size, count), size - start)
+    full_length = part_length(size, count)
+    start = index * full_length
+    length = min(full_length, size - start)
     source.seek(start)
-    data = source.read(wanted)
-    if len(data) != wanted:
-        raise ValueError(f"the content ends after {start + len(data)} bytes, {size} were announced")
+    data = source.read(length)
+    if len(data) != length:
+        end = start + len(data)
+        raise ValueError(f"the content ends after {end} bytes, expected {size}")
     return Part(digest=digest, index=index, count=count, size=size, about=about, data=data)
 
 
 def split(
     source: BinaryIO, *, digest: bytes, size: int, part_bytes: int, about: int
 ) -> Iterator[Part]:
-    """All parts of a seekable content in order, one in memory at a time. Raises as `part_at`."""
+    """All parts of a content in order, with one in memory at a time. Arguments and errors are those of `part_at`."""
     for index in range(part_count(size, part_bytes)):
         yield part_at(source, index, digest=digest, size=size, part_bytes=part_bytes, about=about)
 
 
 def check(part: Part) -> None:
-    """Does the part obey the rule of the cut? DecodeError "bad count", "bad index" or "wrong length"."""
+    """Raises DecodeError "bad count", "bad index" or "wrong length" unless a part obeys the rule above."""
     length = part_length(part.size, part.count)
     if part_count(part.size, length) != part.count:
         raise DecodeError(
@@ -76,28 +89,28 @@ def check(part: Part) -> None:
         )
     if part.index >= part.count:
         raise DecodeError("bad index", f"part {part.index} of {part.count}")
-    wanted = min(length, part.size - part.index * length)
-    if len(part.data) != wanted:
+    expected = min(length, part.size - part.index * length)
+    if len(part.data) != expected:
         raise DecodeError(
-            "wrong length", f"part {part.index} has {len(part.data)} bytes, want {wanted}"
+            "wrong length", f"part {part.index} has {len(part.data)} bytes, expected {expected}"
         )
 
 
 class Sink(Protocol):
-    """Where the parts of one content go."""
+    """Receives the parts of one content."""
 
     def write(self, offset: int, data: bytes) -> None:
-        """Keep `data` at `offset`; never called beyond the content's size."""
+        """Store `data` at `offset`. It is never called beyond the content's size."""
 
     def digest(self) -> bytes:
-        """The digest (`shared.messages.digest`) of all that was written."""
+        """The digest (`messages.digest`) of everything that was written."""
 
     def discard(self) -> None:
-        """Forget the content; no other call follows."""
+        """Delete the content. No other call follows."""
 
 
 class FileSink:
-    """A content in a file, sparse until written. Holds no descriptor between parts: many agents send at once."""
+    """A content in a file, sparse until it is written. No descriptor stays open between parts: many agents send at once."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
@@ -107,62 +120,79 @@ class FileSink:
     def write(self, offset: int, data: bytes) -> None:
         with self.path.open("r+b", buffering=0) as file:
             view = memoryview(data)
-            while view:  # a write may stop short, at 2 GiB or on a signal
-                done = os.pwrite(file.fileno(), view, offset)
-                view, offset = view[done:], offset + done
+            while view:  # a write may stop early, at 2 GiB or on a signal
+                written = os.pwrite(file.fileno(), view, offset)
+                view = view[written:]
+                offset += written
 
     def digest(self) -> bytes:
         with self.path.open("rb") as file:
-            return hashlib.file_digest(
-                file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)
-            ).digest()
+            content_hash = hashlib.file_digest(file, _new_hash)
+        return content_hash.digest()
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
+def _new_hash() -> hashlib.blake2b:
+    return hashlib.blake2b(digest_size=DIGEST_BYTES)
+
+
 @dataclass(frozen=True)
 class Pending:
-    """A content that is not complete: for logs and status."""
+    """An incomplete content, for logs and status."""
 
     sender: str
     digest: bytes
     about: int
     size: int
     count: int
-    received: int
-    touched: float  # when its last new part came
+    received: int  # parts
+    touched: float  # time of its latest new part, in seconds
 
 
 @dataclass
 class _Partial:
+    """An incomplete content."""
+
     size: int
     count: int
     about: int
     sink: Sink
-    touched: float
-    have: bytearray  # one byte per part
-    received: int = 0
+    touched: float  # time of its latest new part, in seconds
+    have: bytearray  # one byte per part: 1 if it was written
+    received: int = 0  # the number of ones in `have`
 
     @property
     def cost(self) -> int:
-        return self.size + self.count + BOOKKEEPING
+        """Bytes that are charged for it."""
+        return _cost(self.size, self.count)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.received == self.count
+
+
+def _cost(size: int, count: int) -> int:
+    return size + count + OVERHEAD_BYTES
 
 
 @dataclass
 class _Sender:
-    partials: OrderedDict[bytes, _Partial] = field(
-        default_factory=OrderedDict
-    )  # least recently touched first
+    """The contents of one sender, by digest."""
+
+    # least recently touched first
+    partials: OrderedDict[bytes, _Partial] = field(default_factory=OrderedDict)
+    # the latest MAX_FINISHED, least recently seen first; the values mean nothing
     finished: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
 
 class Assembler:
-    """Feed it parts; it returns a content's sink once, when the content is whole and its digest is right.
+    """Feed it parts. It returns the sink of a content once, when the content is complete and its digest is right.
 
-    At most `per_sender` contents of one sender are pending, each of at most `largest_bytes`, and all senders'
-    together at most `total_bytes` (each is charged its size and a little for bookkeeping). To make room only the
-    same sender's least recently touched contents are given up. Senders are names that the caller has vetted.
+    Each content has at most `largest_bytes`, one sender has at most `per_sender` incomplete contents, and those of all
+    senders are charged at most `total_bytes`. To make room, only the least recently touched contents of the same sender
+    are dropped. Senders are names that the caller has verified. Contents without a new part for `max_age_s` expire.
     """
 
     def __init__(
@@ -179,12 +209,15 @@ class Assembler:
         self._per_sender = per_sender
         self._total_bytes = total_bytes
         self._max_age_s = max_age_s
-        self._senders: dict[str, _Sender] = {}
+        self._senders: dict[str, _Sender] = {}  # by name; entries stay until `drop`
         self._bytes = 0  # the sum of the costs of all partials
+
+    def __repr__(self) -> str:
+        return f"Assembler({len(self.pending)} contents pending, {self._bytes} bytes charged)"
 
     @property
     def pending(self) -> tuple[Pending, ...]:
-        """Every incomplete content, by sender and then least recently touched first."""
+        """All incomplete contents, sorted by sender; of one sender the least recently touched first."""
         return tuple(
             _describe(name, key, partial)
             for name, sender in sorted(self._senders.items())
@@ -192,12 +225,16 @@ class Assembler:
         )
 
     def feed(self, sender: str, part: Part, now: float) -> Sink | None:
-        """Take one part; the sink where it completed its content.
+        """Take one part at the time `now`, in seconds.
 
-        A part that is there already, or whose content was finished lately, is None and changes nothing.
-        Raises DecodeError: "too large", "bad count", "bad index", "wrong length", "contradicts" (count or size
-        differ from the content's first part), "no room", "wrong digest" (the content is given up whole).
-        What a sink raises (OSError) goes through, and the part may be fed again.
+        Returns:
+            The sink if this part completed its content. None otherwise, also for a part that arrived before, or whose
+            content was finished recently.
+
+        Raises:
+            DecodeError: "too large", "bad count", "bad index", "wrong length", "contradicts" (count or size differ from
+                those of the content's first part), "no room", or "wrong digest" (then the whole content is dropped).
+            OSError: from the sink; the part may be fed again.
         """
         if part.size > self.largest_bytes:
             raise DecodeError("too large", f"{part.size} bytes, at most {self.largest_bytes}")
@@ -207,38 +244,43 @@ class Assembler:
             own.finished.move_to_end(part.digest)
             return None
         partial = own.partials.get(part.digest) or self._begin(sender, part, now)
-        if (partial.size, partial.count) != (part.size, part.count):
-            seen = f"{part.size} bytes in {part.count} parts"
+        if partial.size != part.size or partial.count != part.count:
             raise DecodeError(
-                "contradicts", f"{seen}, the first part said {partial.size} in {partial.count}"
+                "contradicts",
+                f"{part.size} bytes in {part.count} parts, the first part had {partial.size} in {partial.count}",
             )
         if partial.have[part.index]:
             return None
-        partial.sink.write(part.index * part_length(part.size, part.count), part.data)
+        offset = part.index * part_length(part.size, part.count)
+        partial.sink.write(offset, part.data)
         partial.have[part.index] = 1
         partial.received += 1
         partial.touched = now
         own.partials.move_to_end(part.digest)
-        return self._finish(sender, part.digest) if partial.received == partial.count else None
+        if not partial.is_complete:
+            return None
+        return self._finish(sender, part.digest)
 
     def missing(self, sender: str, digest: bytes) -> list[int]:
-        """Indices of the parts that a pending content lacks; empty where nothing of it is pending."""
-        partial = self._senders.get(sender, _Sender()).partials.get(digest)
-        return (
-            []
-            if partial is None
-            else [index for index, there in enumerate(partial.have) if not there]
-        )
+        """Indices of the parts that an incomplete content lacks; empty if none of its parts is here."""
+        own = self._senders.get(sender)
+        if own is None or digest not in own.partials:
+            return []
+        partial = own.partials[digest]
+        return [index for index, written in enumerate(partial.have) if not written]
 
     def expire(self, now: float) -> list[Pending]:
-        """Give up every content without a new part for `max_age_s`; returns what was given up."""
-        late = [item for item in self.pending if now - item.touched >= self._max_age_s]
-        for item in late:
-            self._give_up(item.sender, item.digest)
-        return late
+        """Drop every content without a new part for `max_age_s`. Returns what was dropped."""
+        expired = []
+        for item in self.pending:
+            age_s = now - item.touched
+            if age_s >= self._max_age_s:
+                self._give_up(item.sender, item.digest)
+                expired.append(item)
+        return expired
 
     def drop(self, sender: str) -> list[Pending]:
-        """Forget a sender, its pending and its finished contents; returns what was pending."""
+        """Forget a sender with all its contents. Returns its incomplete ones."""
         lost = [item for item in self.pending if item.sender == sender]
         for item in lost:
             self._give_up(sender, item.digest)
@@ -246,7 +288,7 @@ class Assembler:
         return lost
 
     def forget(self, sender: str, digest: bytes) -> None:
-        """Accept this content from the beginning, though it was finished before or lies here in parts."""
+        """Accept a content from the beginning, although it was finished before or some of its parts are here."""
         own = self._senders.get(sender)
         if own is None:
             return
@@ -255,19 +297,18 @@ class Assembler:
             self._give_up(sender, digest)
 
     def _begin(self, sender: str, part: Part, now: float) -> _Partial:
+        """Make room for a content, and create its sink."""
         partials = self._senders[sender].partials
-        cost = part.size + part.count + BOOKKEEPING
+        cost = _cost(part.size, part.count)
         own_bytes = sum(partial.cost for partial in partials.values())
-        if (
-            self._bytes - own_bytes + cost > self._total_bytes
-        ):  # even without all of this sender's others
-            raise DecodeError(
-                "no room", f"for {part.size} bytes, {self._bytes - own_bytes} are others'"
-            )
+        others_bytes = self._bytes - own_bytes
+        if others_bytes + cost > self._total_bytes:  # dropping all of this sender's would not help
+            raise DecodeError("no room", f"for {part.size} bytes, other senders use {others_bytes}")
         while partials and (
             len(partials) >= self._per_sender or self._bytes + cost > self._total_bytes
         ):
-            self._give_up(sender, next(iter(partials)))
+            oldest = next(iter(partials))
+            self._give_up(sender, oldest)
         sink = self._new_sink(sender, part)
         partial = _Partial(part.size, part.count, part.about, sink, now, bytearray(part.count))
         partials[part.digest] = partial
@@ -282,24 +323,24 @@ class Assembler:
             partial.sink.discard()
             raise DecodeError("wrong digest", f"{partial.size} bytes about {partial.about}")
         own.finished[digest] = None
-        if len(own.finished) > REMEMBERED:
+        if len(own.finished) > MAX_FINISHED:
             own.finished.popitem(last=False)
         return partial.sink
 
     def _give_up(self, sender: str, digest: bytes) -> None:
         partial = self._senders[sender].partials.pop(digest)
         self._bytes -= partial.cost
-        with contextlib.suppress(OSError):  # what cannot be removed now is swept with the spool
+        with contextlib.suppress(OSError):  # what cannot be deleted now is deleted with the spool
             partial.sink.discard()
 
 
 def _describe(sender: str, digest: bytes, partial: _Partial) -> Pending:
     return Pending(
-        sender,
-        digest,
-        partial.about,
-        partial.size,
-        partial.count,
-        partial.received,
-        partial.touched,
+        sender=sender,
+        digest=digest,
+        about=partial.about,
+        size=partial.size,
+        count=partial.count,
+        received=partial.received,
+        touched=partial.touched,
     )

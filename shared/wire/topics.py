@@ -19,8 +19,9 @@ from functools import lru_cache
 from covey.shared.errors import DecodeError
 
 ROOT = "covey"
+MAX_PART_DIGITS = 7
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-REMEMBERED = 1024  # topics whose meaning is kept at hand: the same ones come again and again
+CACHE_SIZE = 1024  # parsed topics: the same ones arrive again and again
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ Topic = AgentTopic | ClusterTopic | PlainTopic
 
 
 def is_name(text: str) -> bool:
-    """May `text` stand for a federation, an agent or a cluster in a topic?"""
+    """Whether `text` is a valid name of a federation, an agent or a cluster in a topic."""
     return NAME.fullmatch(text) is not None
 
 
@@ -88,11 +89,11 @@ class Topics:
         return f"{self.base}/agents/{agent}/order"
 
     def report(self, agent: str, part: int = 0) -> str:
-        """Where an agent sends all parts of its reports: `part` 0. An agent may write no other (`broker.acl`)."""
+        """The topic of an agent's reports. All parts go to `part` 0; the access rules allow no other."""
         return f"{self.base}/agents/{agent}/report/{part}"
 
     def model(self, key: str) -> str:
-        """Where the parts of a model lie: key "3" for cluster 3, "@pi-7" for agent pi-7's own."""
+        """The topic above the parts of a model: key "3" for cluster 3, "@pi-7" for the own model of agent pi-7."""
         if key.startswith("@"):
             return f"{self.base}/agents/{key[1:]}/model"
         return f"{self.base}/clusters/{key}/model"
@@ -106,11 +107,11 @@ class Topics:
         return f"{self.base}/agents/+/report/+"
 
     def parse(self, topic: str) -> Topic:
-        """The meaning of a topic; DecodeError("topic") for one that is not in the tree."""
+        """The meaning of a topic. Raises DecodeError("topic") if it is not in the tree."""
         return _parsed(self.base, topic)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _parsed(base: str, topic: str) -> Topic:
     inside, prefix, path = topic.partition(f"{base}/")
     words = path.split("/") if prefix and not inside else []
@@ -129,4 +130,7 @@ def _parsed(base: str, topic: str) -> Topic:
 
 
 def _is_part(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 7 and (text == "0" or text[0] != "0")
+    """Whether a word is the number of a part: decimal digits without leading zeros."""
+    if not (text.isascii() and text.isdigit()) or len(text) > MAX_PART_DIGITS:
+        return False
+    return text == "0" or not text.startswith("0")

@@ -172,7 +172,7 @@ def test_a_celeba_without_its_images_says_which_and_where(tmp_path: Path) -> Non
         ({"a": ([[1], [2]], [0])}, {}, "user 'a': 2 x and 1 y"),
         ({"a": ([[1]], [0])}, {"user_data": {"b": {}}}, "user 'a': user_data has no lists x and y"),
         ({"a": ([[1], [1, 2]], [0, 1])}, {}, "user 'a': the rows of x have different lengths"),
-        ({"a": ([[1], [float("nan")]], [0, 1])}, {}, "NaN is no number of JSON"),
+        ({"a": ([[1], [float("nan")]], [0, 1])}, {}, "NaN is not a number in JSON"),
         (
             {"a": (["to be", "or not"], [0, 1])},
             {},

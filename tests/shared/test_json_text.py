@@ -25,9 +25,9 @@ def test_a_number_that_is_not_finite_is_not_written(value: float) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ('{"a": NaN}', "NaN is no number of JSON"),
-        ("[Infinity]", "Infinity is no number of JSON"),
-        ("[-Infinity]", "-Infinity is no number of JSON"),
+        ('{"a": NaN}', "NaN is not a number in JSON"),
+        ("[Infinity]", "Infinity is not a number in JSON"),
+        ("[-Infinity]", "-Infinity is not a number in JSON"),
         ("[1e999]", "a number is not finite"),
         ('{"a": 1, "a": 2}', "a key occurs twice"),
         ('{"b": {"a": 1, "a": 2}}', "a key occurs twice"),

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import Part, digest
 from covey.shared.wire.parts import (
-    BOOKKEEPING,
-    REMEMBERED,
+    MAX_FINISHED,
+    OVERHEAD_BYTES,
     Assembler,
     FileSink,
     Pending,
@@ -223,7 +223,7 @@ def test_forgetting_gives_up_what_lies_here_in_parts() -> None:
 
 def test_the_memory_of_finished_contents_is_bounded_and_keeps_the_newest() -> None:
     together = assembler()
-    contents = [bytes([0, number]) for number in range(REMEMBERED + 1)]
+    contents = [bytes([0, number]) for number in range(MAX_FINISHED + 1)]
     for content in contents:
         assert feed(together, cut(content)) == [content]
     assert feed(together, cut(contents[-1])) == []
@@ -232,7 +232,7 @@ def test_the_memory_of_finished_contents_is_bounded_and_keeps_the_newest() -> No
 
 def test_a_finished_content_that_keeps_coming_stays_in_memory() -> None:
     together = assembler()
-    for number in range(REMEMBERED + 1):
+    for number in range(MAX_FINISHED + 1):
         assert feed(together, cut(bytes([0, number]))) == [bytes([0, number])]
         assert feed(together, cut(bytes([0, 0]))) == []
 
@@ -253,7 +253,7 @@ def test_the_least_recently_touched_content_of_the_same_sender_makes_room() -> N
 
 
 def test_bytes_make_room_among_the_same_senders_contents_alone() -> None:
-    cost = 10 + 3 + BOOKKEEPING
+    cost = 10 + 3 + OVERHEAD_BYTES
     together = assembler(per_sender=9, total=3 * cost)
     first, second, third = (bytes([number] * 10) for number in range(3))
     feed(together, cut(first)[:1], "mine")
@@ -268,7 +268,7 @@ def test_bytes_make_room_among_the_same_senders_contents_alone() -> None:
 
 
 def test_a_sender_for_whom_there_is_no_room_is_refused_and_loses_nothing() -> None:
-    cost = 10 + 3 + BOOKKEEPING
+    cost = 10 + 3 + OVERHEAD_BYTES
     together = assembler(total=cost)
     feed(together, cut(CONTENT)[:1], "mine")
     assert refused(together, cut(CONTENT)[0], "greedy") == "no room"
@@ -345,7 +345,7 @@ class AnyFeeding(RuleBasedStateMachine):
     contents = tuple(bytes([number]) * (7 * number + 1) for number in range(6))
     parts = tuple(part for content in contents for part in cut(content, 5))
     senders = st.sampled_from(["a", "b", "c"])
-    total = 3 * BOOKKEEPING
+    total = 3 * OVERHEAD_BYTES
 
     def __init__(self) -> None:
         super().__init__()
@@ -384,7 +384,7 @@ class AnyFeeding(RuleBasedStateMachine):
     def within_bounds(self) -> None:
         pending = self.together.pending
         assert (
-            sum(item.size + item.count + BOOKKEEPING for item in pending)
+            sum(item.size + item.count + OVERHEAD_BYTES for item in pending)
             == self.together._bytes
             <= self.total
         )
