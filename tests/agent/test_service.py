@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -117,42 +118,34 @@ class World:
         """How often a whole report has arrived."""
         return len(self.parts) // part_count(REPORT_BYTES, PART_BYTES)
 
-
-Story = Callable[[World], Awaitable[None]]
-
-
-def play(
-    folder: Path, story: Story, *, broker: MemoryBroker | None = None, pool: FakePool | None = None
-) -> World:
-    async def program() -> World:
-        world = World(folder, broker or MemoryBroker(), pool or FakePool())
-        async with world.hand, asyncio.TaskGroup() as group:
-            listener = group.create_task(world.listen())
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls, folder: Path, *, broker: MemoryBroker | None = None, pool: FakePool | None = None
+    ) -> AsyncIterator[World]:
+        """A world whose hand listens to everything that the agent publishes."""
+        world = cls(folder, broker or MemoryBroker(), pool or FakePool())
+        async with world.hand:
+            listener = asyncio.create_task(world.listen())
             await asyncio.sleep(0.1)
-            await story(world)
+            yield world
             listener.cancel()
-        return world
 
-    return clock.run(program(), within_s=3600)
-
-
-def alive(story: Callable[[World, Agent], Awaitable[None]], **options: Any) -> Story:
-    """A story about an agent that lives from its beginning to its end."""
-
-    async def told(world: World) -> None:
-        agent = world.agent(**options)
-        life = asyncio.create_task(world.live(agent))
+    @asynccontextmanager
+    async def living(self, **options: Any) -> AsyncIterator[Agent]:
+        """An agent that lives until the end of the context, and says goodbye."""
+        agent = self.agent(**options)
+        life = asyncio.create_task(self.live(agent))
         await asyncio.sleep(0.1)
-        await story(world, agent)
+        yield agent
         agent.stop()
         await life
         await asyncio.sleep(0.1)
 
-    return told
 
-
-def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world, world.living() as agent:
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2)
@@ -162,8 +155,6 @@ def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
         assert agent.outbox.memory is not None
         assert agent.outbox.memory.read_bytes() == b"memory"
         assert agent.outbox.report is None
-
-    world = play(tmp_path, alive(story))
     assert world.pool.steps == [1]
     assert [(part.index, part.about, part.count) for part in world.parts] == [
         (i, 1, 5) for i in range(5)
@@ -172,8 +163,9 @@ def test_an_agent_fetches_works_reports_and_commits(tmp_path: Path) -> None:
     assert not world.statuses[-1].online
 
 
-def test_a_report_is_sent_by_the_next_life_without_working_again(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_report_is_sent_by_the_next_life_without_working_again(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world:
         await world.model()
         await world.order(order(1, ref()))
         agent = world.agent()
@@ -187,12 +179,12 @@ def test_a_report_is_sent_by_the_next_life_without_working_again(tmp_path: Path)
         assert world.reports() == 2
         second.stop()
         await life
+    assert world.pool.steps == [1]
 
-    assert play(tmp_path, story).pool.steps == [1]
 
-
-def test_an_agent_that_vanishes_is_announced_by_its_last_will(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+@clock.virtual(within_s=3600)
+async def test_an_agent_that_vanishes_is_announced_by_its_last_will(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world:
         agent = world.agent()
         life = asyncio.create_task(world.live(agent))
         await asyncio.sleep(1)
@@ -202,13 +194,12 @@ def test_an_agent_that_vanishes_is_announced_by_its_last_will(tmp_path: Path) ->
         await asyncio.sleep(0.1)
         assert not world.statuses[-1].online
 
-    play(tmp_path, story)
 
-
-def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_option(
+@clock.virtual(within_s=3600)
+async def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_option(
     tmp_path: Path,
 ) -> None:
-    async def story(world: World, first: Agent) -> None:
+    async with World.open(tmp_path) as world, world.living(session="a-older") as first:
         await asyncio.sleep(60)
         second = world.agent("clone", session="z-younger")
         with pytest.raises(NameTakenError, match=r"id 'pi' .*--id"):
@@ -217,11 +208,10 @@ def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_names_the_
         assert world.statuses[-1].online
         assert world.statuses[-1].session == first.session.status.session
 
-    play(tmp_path, alive(story, session="a-older"))
 
-
-def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world, world.living() as agent:
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2)
@@ -229,8 +219,6 @@ def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Path) ->
             await world.order(order(1, ref(), again=1))
             await asyncio.sleep(10)
         agent.show_story()
-
-    world = play(tmp_path, alive(story))
     (shown,) = [notice for notice in world.told if notice["event"] == "story"]
     texts = [line["text"] for line in shown["lines"]]
     assert texts[:2] == ["Connected to the broker.", "Joined run run-1."]
@@ -238,8 +226,11 @@ def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Path) ->
     assert all(datetime.fromisoformat(line["at"]).tzinfo for line in shown["lines"])
 
 
-def test_an_agent_that_restarts_again_and_again_is_not_its_own_namesake(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+@clock.virtual(within_s=3600)
+async def test_an_agent_that_restarts_again_and_again_is_not_its_own_namesake(
+    tmp_path: Path,
+) -> None:
+    async with World.open(tmp_path) as world:
         for life in range(4):
             agent = world.agent(session=f"life-{life}")
             running = asyncio.create_task(world.live(agent))
@@ -250,11 +241,10 @@ def test_an_agent_that_restarts_again_and_again_is_not_its_own_namesake(tmp_path
             await agent.vanish()
             await running
 
-    play(tmp_path, story)
 
-
-def test_a_broker_that_restarts_gets_status_and_report_again(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_broker_that_restarts_gets_status_and_report_again(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(1.2)
@@ -263,19 +253,17 @@ def test_a_broker_that_restarts_gets_status_and_report_again(tmp_path: Path) -> 
         await asyncio.sleep(8)
         assert world.reports() >= 2
         assert len(world.statuses) > before
+    assert world.pool.steps == [1]
 
-    assert play(tmp_path, alive(story)).pool.steps == [1]
 
-
-def test_a_new_order_gives_the_old_job_up(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_new_order_gives_the_old_job_up(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(0.5)
         await world.order(order(2, ref()))
         await asyncio.sleep(2)
-
-    world = play(tmp_path, alive(story))
     assert world.pool.steps == [1, 2]
     assert world.pool.given_up == 1
     assert {part.about for part in world.parts} == {2}
@@ -296,27 +284,25 @@ class LosingPool(FakePool):
         return answer
 
 
-def test_the_work_of_a_lost_worker_is_done_once_more(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_the_work_of_a_lost_worker_is_done_once_more(tmp_path: Path) -> None:
+    async with World.open(tmp_path, pool=LosingPool(1)) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2.5)
         assert world.reports() == 1
-
-    world = play(tmp_path, alive(story), pool=LosingPool(1))
     assert world.pool.steps == [1, 1]
     assert [event["why"] for event in world.told if event["event"] == "worker lost"] == [
         "out of memory; the job is done again"
     ]
 
 
-def test_a_worker_that_is_lost_twice_becomes_a_report_that_says_so(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_worker_that_is_lost_twice_becomes_a_report_that_says_so(tmp_path: Path) -> None:
+    async with World.open(tmp_path, pool=LosingPool(2)) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2.5)
-
-    world = play(tmp_path, alive(story), pool=LosingPool(2))
     content = ReportContent.from_bytes(world.parts[0].data)
     assert "out of memory" in str(content.failure)
     assert (content.step, content.client, content.run) == (1, "pi", "run-1")
@@ -329,18 +315,17 @@ def flip(path: Path) -> None:
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_sent_damaged(
+@clock.virtual(within_s=3600)
+async def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_sent_damaged(
     tmp_path: Path,
 ) -> None:
-    async def story(world: World, agent: Agent) -> None:
+    async with World.open(tmp_path) as world, world.living() as agent:
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(1.5)
         assert agent.outbox.report is not None
         flip(agent.outbox.report)
         await asyncio.sleep(10)
-
-    world = play(tmp_path, alive(story))
     assert world.pool.steps == [1, 1]
     assert world.reports() >= 2
     assert {part.data for part in world.parts} == {b"r" * (REPORT_BYTES // 5)}
@@ -351,8 +336,11 @@ def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_not_se
     )
 
 
-def test_a_report_that_was_damaged_before_a_restart_is_worked_on_again(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_report_that_was_damaged_before_a_restart_is_worked_on_again(
+    tmp_path: Path,
+) -> None:
+    async with World.open(tmp_path) as world:
         await world.model()
         await world.order(order(1, ref()))
         agent = world.agent()
@@ -367,14 +355,13 @@ def test_a_report_that_was_damaged_before_a_restart_is_worked_on_again(tmp_path:
         second.stop()
         await life
         assert world.reports() == 2
-
-    world = play(tmp_path, story)
     assert world.pool.steps == [1, 1]
     assert {part.data for part in world.parts} == {b"r" * (REPORT_BYTES // 5)}
 
 
-def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world:
         await world.model()
         await world.order(order(1, ref()))
         agent = world.agent()
@@ -388,8 +375,6 @@ def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_path: Pa
         second.stop()
         await life
         assert world.reports() >= 1
-
-    world = play(tmp_path, story)
     assert any("the model is damaged" in event.get("why", "") for event in world.told)
 
 
@@ -404,8 +389,11 @@ class DoubtingPool(FakePool):
         return await super().call(job, weight=weight)
 
 
-def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(
+    tmp_path: Path,
+) -> None:
+    async with World.open(tmp_path, pool=DoubtingPool()) as world, world.living() as agent:
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2)
@@ -415,8 +403,6 @@ def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(tmp_pat
         await world.order(order(2, ref(), accepted=1))
         await asyncio.sleep(10)
         assert {part.about for part in world.parts} == {1, 2}
-
-    world = play(tmp_path, alive(story), pool=DoubtingPool())
     assert world.pool.steps == [1, 2, 2]
     assert any("the model is damaged" in event.get("why", "") for event in world.told)
 
@@ -429,27 +415,27 @@ class ForgetfulPool(FakePool):
         return {"memory_damaged": True} if job.get("memory") else answer
 
 
-def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(
+@clock.virtual(within_s=3600)
+async def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(
     tmp_path: Path,
 ) -> None:
-    async def story(world: World, agent: Agent) -> None:
+    async with World.open(tmp_path, pool=ForgetfulPool()) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(2)
         await world.order(order(2, ref(), accepted=1))
         await asyncio.sleep(3)
-
-    world = play(tmp_path, alive(story), pool=ForgetfulPool())
     assert world.pool.steps == [1, 2, 2]
     assert [job["client_state"] for job in world.pool.jobs] == ["whole", "whole", "lost"]
     (why,) = [event["why"] for event in world.told if event["event"] == "damaged"]
     assert "memory-run-1-1" in why
 
 
-def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_work(
+@clock.virtual(within_s=3600)
+async def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_work(
     tmp_path: Path,
 ) -> None:
-    async def story(world: World, agent: Agent) -> None:
+    async with World.open(tmp_path) as world, world.living():
         await world.model()
         await world.order(order(1, ref(), again=1))
         await asyncio.sleep(2)
@@ -459,26 +445,27 @@ def test_an_accepted_report_that_the_coordinator_lost_is_sent_again_without_new_
         await world.order(order(1, ref(), again=2))  # a restored coordinator
         await asyncio.sleep(1)
         assert world.reports() == 2
-
-    world = play(tmp_path, alive(story))
     assert world.pool.steps == [1]
     assert world.parts[: len(world.parts) // 2] == world.parts[len(world.parts) // 2 :]
 
 
-def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_data_is_inspected_for_the_coordinators_task(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world, world.living():
         await world.hand.publish(
             TOPICS.coordinator_status, status(task=True).to_bytes(), retain=True
         )
         await asyncio.sleep(3)
-
-    world = play(tmp_path, alive(story))
     said = world.statuses[-2]
     assert (said.epoch, said.task, said.samples, said.test_samples) == ("e1", TASK.digest, 80, 20)
 
 
-def test_a_report_waits_for_what_comes_before_it(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_a_report_waits_for_what_comes_before_it(tmp_path: Path) -> None:
+    async with (
+        World.open(tmp_path) as world,
+        world.living(before_report=lambda order: asyncio.sleep(5)),
+    ):
         await world.model()
         await world.order(order(1, ref()))
         await asyncio.sleep(5)
@@ -486,27 +473,26 @@ def test_a_report_waits_for_what_comes_before_it(tmp_path: Path) -> None:
         await asyncio.sleep(2)
         assert world.reports() == 1
 
-    play(tmp_path, alive(story, before_report=lambda order: asyncio.sleep(5)))
 
-
-def test_messages_that_make_no_sense_are_counted_and_shown(tmp_path: Path) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_messages_that_make_no_sense_are_counted_and_shown(tmp_path: Path) -> None:
+    async with World.open(tmp_path) as world, world.living():
         await world.hand.publish(TOPICS.order("pi"), b"\xff nonsense", retain=True)
         await world.hand.publish(TOPICS.order("pi"), b"", retain=True)
         await world.order(rest(cluster=1))
         await asyncio.sleep(1)
-
-    world = play(tmp_path, alive(story))
     assert world.statuses[-2].dropped == {"version": 1}
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_bad_habits_of_a_broker_change_neither_work_nor_report(tmp_path: Path, seed: int) -> None:
-    async def story(world: World, agent: Agent) -> None:
+@clock.virtual(within_s=3600)
+async def test_bad_habits_of_a_broker_change_neither_work_nor_report(
+    tmp_path: Path, seed: int
+) -> None:
+    broker = MemoryBroker(seed, duplicate=0.2, reorder=0.2, drop_session=0.05)
+    async with World.open(tmp_path, broker=broker) as world, world.living():
         await world.order(order(1, ref()))
         await world.model()
         await asyncio.sleep(600)
         assert {part.index for part in world.parts} == set(range(5))
-
-    broker = MemoryBroker(seed, duplicate=0.2, reorder=0.2, drop_session=0.05)
-    assert play(tmp_path, alive(story), broker=broker).pool.steps == [1]
+    assert world.pool.steps == [1]
