@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from covey.coordinator.plan.plan import PhaseCost, Plan, plan
+from covey.coordinator.plan.cost import PhaseCost
+from covey.coordinator.plan.plan import Plan, plan
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.describe import methods
 from covey.shared.scenario.scenario import Scenario

@@ -1,0 +1,94 @@
+"""A made-up agent, to drive a strategy dry: it trains in no time and needs no memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.shared.numerics.vectors import Vector
+from covey.shared.strategies.base import (
+    Contrast,
+    DataSplit,
+    GradientCorrection,
+    SampleIndices,
+    TrainingResult,
+)
+
+EXAMPLES = 32  # training samples
+NO_CORRECTION = GradientCorrection()
+
+
+class ConstantClient:
+    """Whatever it trains, its model is one number repeated; that number differs between agents.
+
+    It is a `Local`, whose methods are documented there.
+
+    Args:
+        value: the number, from 1
+        size: length of a model's vector
+        outputs: classes, or 1 for regression
+        features: numbers in one sample
+    """
+
+    def __init__(self, value: int, size: int, outputs: int, features: int) -> None:
+        self._value = value
+        self._size = size
+        self._outputs = outputs
+        self._features = features
+
+    def __repr__(self) -> str:
+        return f"ConstantClient({self._value})"
+
+    @property
+    def examples(self) -> int:
+        return EXAMPLES
+
+    def loss(self, model: Vector) -> float:
+        if not model.size:
+            return 0.0
+        return abs(float(model[0]) - self._value)
+
+    def losses(self, model: Vector) -> npt.NDArray[np.float32]:
+        return np.full(EXAMPLES, self.loss(model), np.float32)
+
+    def gradient(
+        self, model: Vector, *, batch: int | None = None, rows: SampleIndices | None = None
+    ) -> Vector:
+        return self._constant()
+
+    def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
+        yield [np.arange(EXAMPLES)]
+
+    def train(
+        self,
+        start: Vector,
+        correction: GradientCorrection = NO_CORRECTION,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+        weights: npt.NDArray[np.float32] | None = None,
+        contrast: Contrast | None = None,
+        frozen: int = 0,
+        velocity: Vector | None = None,
+    ) -> TrainingResult:
+        return TrainingResult(self._constant(), 1, 1.0)
+
+    def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
+        own = self._value % clusters
+        return np.bincount([own] * EXAMPLES, minlength=clusters)
+
+    def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
+        return np.zeros((EXAMPLES, self._outputs), np.float32)
+
+    def inputs(self) -> npt.NDArray[np.float32]:
+        return np.eye(EXAMPLES, self._features, dtype=np.float32) * self._value
+
+    def targets(self, split: DataSplit) -> npt.NDArray[Any]:
+        return np.zeros(EXAMPLES, np.int64)
+
+    def _constant(self) -> Vector:
+        """The model: a view of one number, which takes no memory."""
+        return np.broadcast_to(np.float32(self._value), (self._size,))

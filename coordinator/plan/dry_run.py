@@ -1,0 +1,285 @@
+"""A strategy driven dry: both of its halves, over a few made-up agents, with every phase priced.
+
+The costs are read off the orders and the reports, and scaled to the real number of agents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from covey.coordinator.engine.sampling import cohort_size
+from covey.coordinator.plan.constant_client import EXAMPLES, ConstantClient
+from covey.coordinator.plan.cost import PhaseCost
+from covey.coordinator.plan.prices import Prices
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import (
+    ClientId,
+    ClientState,
+    Job,
+    Order,
+    Phase,
+    Report,
+    Setup,
+    View,
+)
+
+DRY_AGENTS = 8
+MIN_ROUNDS = 3
+MAX_VALUES = 20_000_000  # numbers folded, after which the last round stands for the rest
+MAX_PHASES = 50  # in one round, after which the strategy is taken to be stuck
+EVALUATE = Phase("evaluate", "all", ends_round=False)
+EMPTY_REPORT = Report({}, EXAMPLES)  # without vectors
+
+
+@dataclass(frozen=True)
+class _Cohort:
+    """Made-up agents that a phase invites, and how many real agents they stand for."""
+
+    names: tuple[ClientId, ...]
+    invited: int
+
+
+class DryRun:
+    """The rounds of a scenario over made-up agents.
+
+    Args:
+        scenario: what to run
+        setup: the initial models; only their lengths matter
+        agents: how many agents the real run has
+    """
+
+    def __init__(self, scenario: Scenario, setup: Setup, agents: int) -> None:
+        rounds = scenario.rounds
+        cohort = cohort_size(agents, rounds.participation, rounds.agents)
+        drawn = math.ceil(cohort * rounds.over_select)
+        made_up = min(agents, DRY_AGENTS)
+        self.scenario = scenario
+        self.setup = setup
+        self.agents = agents
+        self.strategy = scenario.strategy
+        self.state: Any = self.strategy.init(setup)  # after the newest phase
+        self.prices = Prices(scenario.wire, scenario.federation, setup)
+        self.clients = tuple(f"agent-{index:04d}" for index in range(made_up))
+        self.sample = min(agents, drawn)  # real agents that a round draws
+        self._scale = agents / made_up  # real agents for each of the made-up ones
+        self._client_states: dict[ClientId, ClientState] = {}  # empty before the first work
+
+    def __repr__(self) -> str:
+        return f"DryRun({self.scenario.name!r}, agents={self.agents})"
+
+    def run(self) -> Iterator[list[PhaseCost]]:
+        """The phases of one round after another, until the rest of the rounds is known to be alike."""
+        rounds = self.scenario.rounds.count
+        values_folded = 0
+        for number in range(rounds):
+            if number >= MIN_ROUNDS and values_folded > MAX_VALUES:
+                return
+            view = View(number, rounds, 0, self.clients)
+            phases = list(self._round(view))
+            for phase in phases:
+                clients = min(phase.invited, DRY_AGENTS)
+                values_folded += clients * self.setup.layout.size
+            yield phases
+
+    def preparation(self) -> list[PhaseCost]:
+        """The phase that sums up features, if the fleet standardises them."""
+        if self.scenario.task.standardise != "federated":
+            return []
+        cost = PhaseCost(
+            name="moments",
+            times=1,
+            invited=self.agents,
+            down_bytes=0,
+            up_bytes=self.prices.report(EMPTY_REPORT, None),
+            down_values=0,
+            up_values=0,
+            published_bytes=0,
+            ends_round=False,
+        )
+        return [cost]
+
+    def evaluation(self) -> PhaseCost:
+        """The evaluations, at the end and every so often before, of the models as they are served now."""
+        every = self.scenario.evaluation.every
+        times = 1
+        if every:
+            before_the_end = range(every, self.scenario.rounds.count, every)
+            times += len(before_the_end)
+        orders = [self.strategy.serve(self.state, client) for client in self.clients]
+        reports = [EMPTY_REPORT] * len(orders)
+        cost = self._cost(EVALUATE, self.agents, orders, reports)
+        return replace(cost, times=times)
+
+    def disk_bytes(self, phases: Sequence[PhaseCost]) -> int:
+        """Reports of the largest phase, arriving and accepted; two checkpoints; models sent out and exported."""
+        spool = 0
+        outgoing = 0
+        for phase in phases:
+            accepted = 4 * phase.up_values  # decoded, in float32
+            of_one = phase.up_bytes + accepted
+            spool = max(spool, phase.invited * of_one)
+            outgoing = max(outgoing, phase.published_bytes)
+        clients = frozenset(self.clients)
+        checkpoint = _state_bytes(self.state, clients, self._scale, set())
+        exported = 0
+        for model in self.strategy.clusters(self.state):
+            exported += model.nbytes
+        return spool + outgoing + 2 * checkpoint + exported
+
+    # -- one round ---------------------------------------------------------------------------------------------
+
+    def _round(self, view: View) -> Iterator[PhaseCost]:
+        """Drive the phases of one round; yields the cost of each that invites agents."""
+        sampled: dict[tuple[ClientId, ...], int] = {}  # cohorts that this round drew
+        for _ in range(MAX_PHASES):
+            phase = self.strategy.plan(self.state, view)
+            cohort = self._cohort(phase, view)
+            names = cohort.names
+            # a later phase that names the drawn agents stands for as many real ones
+            invited = sampled.get(names, cohort.invited)
+            if phase.cohort == "sample":
+                sampled[names] = invited
+            orders = [self.strategy.order(self.state, phase, client) for client in names]
+            reports = []
+            for client, order in zip(names, orders, strict=True):
+                reports.append(self._work(phase, view, client, order))
+            if names:
+                yield self._cost(phase, invited, orders, reports)
+            done = replace(phase, cohort=names)
+            by_client = list(zip(names, reports, strict=True))
+            self.state = self.strategy.fold(self.state, done, by_client)
+            if phase.ends_round:
+                return
+        raise RuntimeError(f"{self.scenario.strategy.name}: no phase ends the round")
+
+    def _cohort(self, phase: Phase, view: View) -> _Cohort:
+        match phase.cohort:
+            case "all":
+                return _Cohort(self.clients, self.agents)
+            case "sample":
+                # rounds take turns, so that all made-up agents train
+                count = min(self.sample, len(self.clients))
+                start = view.round * count
+                turn = itertools.cycle(self.clients)
+                chosen = itertools.islice(turn, start, start + count)
+                return _Cohort(tuple(sorted(chosen)), self.sample)
+            case names:
+                invited = round(len(names) * self._scale)
+                return _Cohort(tuple(sorted(names)), invited)
+
+    def _work(self, phase: Phase, view: View, client: ClientId, order: Order) -> Report:
+        """The client's half of the strategy, on constants."""
+        setup = self.setup
+        task = self.scenario.task
+        job = Job(
+            phase.name,
+            view.round,
+            client,
+            setup.seed,
+            tuple(self.strategy.model(self.state, key) for key in order.models),
+            order.numbers,
+            order.cluster,
+            setup.layout,
+            setup.training,
+        )
+        number = self.clients.index(client) + 1
+        local = ConstantClient(number, setup.layout.size, task.outputs, math.prod(task.features))
+        before = self._client_states.get(client, {})
+        report, after = self.strategy.work(job, local, before)
+        self._client_states[client] = after
+        return report
+
+    # -- costs -------------------------------------------------------------------------------------------------
+
+    def _cost(
+        self, phase: Phase, invited: int, orders: Sequence[Order], reports: Sequence[Report]
+    ) -> PhaseCost:
+        """The cost of a phase with these orders and reports, for `invited` real agents."""
+        lengths: dict[str, int] = {}  # of each model that an order names
+        for order in orders:
+            for key in order.models:
+                model = self.strategy.model(self.state, key)
+                lengths[key] = model.size
+        prices = {}
+        for key, length in lengths.items():
+            prices[key] = self.prices.model(key, length)
+        shared_bytes = 0  # models of clusters, published once for all their agents
+        single_bytes = 0  # models for one agent alone
+        for key, price in prices.items():
+            if key.startswith("@"):
+                single_bytes += price
+            else:
+                shared_bytes += price
+        wire = self.scenario.wire
+        up_bytes = [self.prices.report(report, wire) for report in reports]
+        scaled_single_bytes = single_bytes * invited / len(orders)
+        return PhaseCost(
+            name=phase.name,
+            times=1,
+            invited=invited,
+            down_bytes=_mean([_total(order, prices) for order in orders]),
+            up_bytes=_mean(up_bytes),
+            down_values=_mean([_total(order, lengths) for order in orders]),
+            up_values=_mean([_values(report) for report in reports]),
+            published_bytes=shared_bytes + round(scaled_single_bytes),
+            idle_bytes=self._idle_bytes(phase, invited) if shared_bytes else 0,
+            ends_round=phase.ends_round,
+        )
+
+    def _idle_bytes(self, phase: Phase, invited: int) -> int:
+        """What agents that are not invited receive, together: their cluster's model with `delivery: all`."""
+        if self.scenario.wire.delivery != "all" or phase.name == EVALUATE.name:
+            return 0
+        of_one = self.prices.model("0", self.setup.layout.size)
+        return (self.agents - invited) * of_one
+
+
+def _total(order: Order, by_model: Mapping[str, int]) -> int:
+    """The sum over the models that an order names."""
+    return sum(by_model[key] for key in order.models)
+
+
+def _values(report: Report) -> int:
+    return sum(vector.size for vector in report.vectors.values())
+
+
+def _mean(values: Sequence[int]) -> int:
+    """The mean, rounded to an integer; 0 of nothing."""
+    if not values:
+        return 0
+    return round(sum(values) / len(values))
+
+
+def _state_bytes(value: Any, clients: frozenset[ClientId], scale: float, seen: set[int]) -> int:
+    """Bytes of a state's arrays, each counted once; what is kept per client grows with the number of agents.
+
+    Args:
+        value: the state, or a part of it
+        clients: the made-up agents
+        scale: real agents for each of them
+        seen: ids of the arrays that were counted
+    """
+    match value:
+        case np.ndarray():
+            if id(value) in seen:
+                return 0
+            seen.add(id(value))
+            return value.nbytes
+        case Mapping():
+            total = sum(_state_bytes(item, clients, scale, seen) for item in value.values())
+            is_per_client = len(value) > 0 and clients.issuperset(value)
+            return round(total * scale) if is_per_client else total
+        case tuple() | list():
+            return sum(_state_bytes(item, clients, scale, seen) for item in value)
+    if not is_dataclass(value):
+        return 0
+    total = 0
+    for field in fields(value):
+        total += _state_bytes(getattr(value, field.name), clients, scale, seen)
+    return total
