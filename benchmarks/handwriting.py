@@ -3,7 +3,7 @@
     python -m benchmarks.handwriting runs/writers --out docs/figures/handwriting.png
 
 FeSEM's authors show such samples as a case study of their clusters (Long et al. 2023). A coordinator has no samples: this
-reads the data set of a simulated fleet, as its workers do, and is therefore no part of a run's report.
+program reads the data set of a simulated fleet, as its workers do, and is therefore no part of a run's report.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from covey.shared.seeds import generator
 
 Pixels = npt.NDArray[np.uint8]
 AGENTS = 4  # of each cluster
-GAP = 12  # pixels between two clusters, white
+GAP = 12  # pixels between two clusters
+WHITE = 255
+CLASSES = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,41 +39,54 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data-root", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, required=True, help="the .png to write")
     options = parser.parse_args(arguments)
-    result = json.loads((options.run / "result.json").read_text())
+    result_file = options.run / "result.json"
+    result = json.loads(result_file.read_text())
     scenario = load(options.run / "scenario.yaml")
     data, split = fleet_data(scenario, options.data_root)
-    count = scenario.fleet.agents if scenario.fleet is not None else 0
-    datasets = {agent_name(i, count): client_dataset(data, split, i) for i in range(count)}
-    picture = mosaic(datasets, result["assignment"], scenario.seed)
+    datasets: dict[str, Dataset] = {}
+    for index in range(split.agents):
+        name = agent_name(index, split.agents)
+        datasets[name] = client_dataset(data, split, index)
+    pixels = mosaic(datasets, result["assignment"], scenario.seed)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(picture).save(options.out, optimize=True)
+    Image.fromarray(pixels).save(options.out, optimize=True)
 
 
 def mosaic(datasets: Mapping[str, Dataset], assignment: Mapping[str, int], seed: int) -> Pixels:
-    """Dark on white (height, width): clusters from top to bottom, some agents of each drawn on the seed, a row per agent
-    with one of its training images for every class that it has."""
+    """The picture (height, width), dark on white.
+
+    Clusters come from top to bottom, some agents of each drawn on the seed, in a row per agent one of its training images
+    for every class that it has.
+    """
     bands: list[Pixels] = []
     for cluster in sorted(set(assignment.values())):
         members = sorted(agent for agent, own in assignment.items() if own == cluster)
-        order = generator(seed, "handwriting", cluster).permutation(len(members))
-        rows = [row_of(datasets[members[i]]) for i in order[:AGENTS]]
-        bands.append(np.concatenate(rows))
-        bands.append(np.full((GAP, bands[-1].shape[1]), 255, np.uint8))
-    return np.concatenate(bands[:-1])
+        draw = generator(seed, "handwriting", cluster)
+        order = draw.permutation(len(members))
+        rows: list[Pixels] = []
+        for index in order[:AGENTS]:
+            agent = members[index]
+            rows.append(row_of(datasets[agent]))
+        band = np.concatenate(rows)
+        gap = np.full((GAP, band.shape[1]), WHITE, np.uint8)
+        bands += [band, gap]
+    without_last_gap = bands[:-1]
+    return np.concatenate(without_last_gap)
 
 
 def row_of(data: Dataset) -> Pixels:
-    """The first training image (height, width) of each class, classes side by side; white where the agent has none."""
-    images: Any = data.features.reshape(len(data.features), *data.features.shape[-2:])
+    """The first training image (height, width) of each class, side by side; a class that the agent lacks is white."""
+    height, width = data.features.shape[-2:]
+    images: Any = data.features.reshape(-1, height, width)
     labels = np.asarray(data.targets)
     cells: list[Pixels] = []
-    for label in range(10):
+    for label in range(CLASSES):
+        cell = np.full((height, width), WHITE, np.uint8)
         own = np.flatnonzero(labels == label)
-        cells.append(
-            255 - images[own[0]].astype(np.uint8)
-            if len(own)
-            else np.full_like(images[0], 255, np.uint8)
-        )
+        if len(own):
+            first = images[own[0]].astype(np.uint8)
+            cell = WHITE - first
+        cells.append(cell)
     return np.concatenate(cells, axis=1)
 
 

@@ -1,4 +1,4 @@
-"""What a signature reveals: which labels an agent holds, from FedClust's final layers, with and without noise.
+"""How well FedClust's signatures reveal which labels an agent holds, with and without noise.
 
     python benchmarks/leakage.py
     python benchmarks/leakage.py --noise 0 0.1 1 --seeds 1
@@ -9,6 +9,8 @@ pulls its bias up), the other has learnt from final layers of agents whose label
 the ROC curve over all pairs of agent and label: 1 is certainty, 0.5 is guessing. Also printed: how much of the mean image
 of a class lies in the span that PACFL sends for it.
 """
+
+# density: arithmetic on arrays
 
 from __future__ import annotations
 
@@ -36,10 +38,11 @@ from covey.shared.strategies.base import Training
 from covey.shared.strategies.pacfl import signature
 
 OUT = Path(__file__).parent / "results" / "leakage.json"
-AGENTS, SHARE = 60, 0.3
+AGENTS = 60
+SHARE = 0.3  # of the labels, for each agent
 CLASSES = 10
 CLIP = 1.0
-RIDGE = 10.0
+RIDGE = 10.0  # penalty of the learnt reader
 NOISES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)  # multiples of the clip
 
 Matrix = npt.NDArray[np.float64]
@@ -47,12 +50,12 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Reading:
-    """Area under the ROC curve of both readers; `noise` None: signatures as they are, no clip."""
+    """Area under the ROC curve of both readers."""
 
     seed: int
-    noise: float | None
-    biases: float
-    learnt: float
+    noise: float | None  # in multiples of the clip; None: signatures as they are, not clipped
+    biases: float  # of the reader that looks at the biases
+    learnt: float  # of the reader that has learnt
 
 
 def scenario(seed: int) -> Scenario:
@@ -81,18 +84,25 @@ def fleet_of(plan: Scenario) -> list[Dataset]:
     """Every agent's data."""
     assert plan.fleet is not None
     data, split = fleet_data(plan)
-    return [fit(client_dataset(data, split, i), plan.task) for i in range(plan.fleet.agents)]
+    fleet: list[Dataset] = []
+    for index in range(plan.fleet.agents):
+        own = client_dataset(data, split, index)
+        fleet.append(fit(own, plan.task))
+    return fleet
 
 
 def signatures(plan: Scenario, fleet: Sequence[Dataset]) -> tuple[Vector, list[Vector]]:
     """The start's final layer and each agent's after an epoch (S,)."""
     start, layout = initial(plan.task, plan.seed)
     training = Training(epochs=1, batch=10, lr=0.1)
-    found = []
-    for i, data in enumerate(fleet):
-        local = TorchLocal(data, plan.task, layout, training, generator(plan.seed, "shuffle", i))
-        found.append(local.train(start).end[layout.final_layer].copy())
-    return start[layout.final_layer].copy(), found
+    final_layer = layout.final_layer
+    found: list[Vector] = []
+    for index, data in enumerate(fleet):
+        rng = generator(plan.seed, "shuffle", index)
+        local = TorchLocal(data, plan.task, layout, training, rng)
+        end = local.train(start).end
+        found.append(end[final_layer].copy())
+    return start[final_layer].copy(), found
 
 
 def held(fleet: Sequence[Dataset]) -> Matrix:
@@ -105,20 +115,24 @@ def held(fleet: Sequence[Dataset]) -> Matrix:
 
 def by_biases(steps: Matrix, truth: Matrix) -> float:
     """The reader that looks at the biases: the last values of a final layer."""
-    return float(roc_auc_score(truth.ravel(), steps[:, -CLASSES:].ravel()))
+    biases = steps[:, -CLASSES:]
+    return float(roc_auc_score(truth.ravel(), biases.ravel()))
 
 
 def by_learning(steps: Matrix, truth: Matrix) -> float:
     """The reader that has seen the other half of the agents with their labels: ridge regression on final layers."""
     half = len(steps) // 2
+    first = slice(0, half)
+    second = slice(half, None)
     scores = np.zeros_like(truth)
-    for known, asked in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
-        seen = steps[known] / (steps[known].std() or 1.0)
-        new = steps[asked] / (steps[known].std() or 1.0)
+    for known, asked in ((first, second), (second, first)):
+        spread = steps[known].std() or 1.0
+        seen = steps[known] / spread
+        new = steps[asked] / spread
         kernel = seen @ seen.T + RIDGE * np.eye(half)
-        scores[asked] = (
-            new @ seen.T @ np.linalg.solve(kernel, truth[known] - truth[known].mean(axis=0))
-        )
+        centred = truth[known] - truth[known].mean(axis=0)
+        solution = np.linalg.solve(kernel, centred)
+        scores[asked] = new @ seen.T @ solution
     return float(roc_auc_score(truth.ravel(), scores.ravel()))
 
 
@@ -128,17 +142,24 @@ def read(seed: int, noises: Sequence[float]) -> list[Reading]:
     fleet = fleet_of(plan)
     base, sent = signatures(plan, fleet)
     truth = held(fleet)
-    bare = np.stack([one.astype(np.float64) - base for one in sent])
+    bare = steps_from(base, sent)
     found = [Reading(seed, None, by_biases(bare, truth), by_learning(bare, truth))]
     for amount in noises:
         settings = SignaturePrivacy(clip=CLIP, noise_multiplier=amount)
-        hidden = [
-            noised(one, base, settings, Noise.simulated(seed, "leakage", i, str(amount)))
-            for i, one in enumerate(sent)
-        ]
-        steps = np.stack([one.astype(np.float64) - base for one in hidden])
-        found.append(Reading(seed, amount, by_biases(steps, truth), by_learning(steps, truth)))
+        hidden: list[Vector] = []
+        for index, own in enumerate(sent):
+            noise = Noise.simulated(seed, "leakage", index, str(amount))
+            hidden.append(noised(own, base, settings, noise))
+        steps = steps_from(base, hidden)
+        reading = Reading(seed, amount, by_biases(steps, truth), by_learning(steps, truth))
+        found.append(reading)
     return found
+
+
+def steps_from(base: Vector, signatures: Sequence[Vector]) -> Matrix:
+    """How far each signature (S,) is from the start, (agents, S)."""
+    steps = [signature.astype(np.float64) - base for signature in signatures]
+    return np.stack(steps)
 
 
 def mean_in_span(seed: int) -> float:
@@ -148,9 +169,13 @@ def mean_in_span(seed: int) -> float:
         inputs = data.features.reshape(len(data.targets), -1).astype(np.float32)
         vectors, labels = signature(inputs, data.targets, 3)
         for label in np.unique(data.targets):
-            own = vectors[np.asarray(labels) == label].astype(np.float64)
-            mean = inputs[data.targets == label].mean(axis=0, dtype=np.float64)
-            shares.append(float(np.sum((own @ mean) ** 2) / np.sum(mean**2)))
+            is_own = np.asarray(labels) == label
+            own = vectors[is_own].astype(np.float64)
+            images = inputs[data.targets == label]
+            mean = images.mean(axis=0, dtype=np.float64)
+            in_span = own @ mean
+            share = np.sum(in_span**2) / np.sum(mean**2)
+            shares.append(float(share))
     return float(np.mean(shares))
 
 
@@ -159,18 +184,18 @@ def table(readings: Sequence[Reading]) -> str:
     lines = ["| noise on signatures | AUC, biases alone | AUC, learnt reader |", "|---|---:|---:|"]
     for amount in dict.fromkeys(one.noise for one in readings):
         own = [one for one in readings if one.noise == amount]
-        name = (
-            "none, no clip"
-            if amount is None
-            else "clip only"
-            if not amount
-            else f"{amount:g} x clip"
-        )
-        biases, learnt = (
-            float(np.mean([getattr(one, key) for one in own])) for key in ("biases", "learnt")
-        )
-        lines.append(f"| {name} | {biases:.3f} | {learnt:.3f} |")
+        biases = np.mean([one.biases for one in own])
+        learnt = np.mean([one.learnt for one in own])
+        lines.append(f"| {_name_of(amount)} | {biases:.3f} | {learnt:.3f} |")
     return "\n".join(lines)
+
+
+def _name_of(noise: float | None) -> str:
+    if noise is None:
+        return "none, no clip"
+    if noise == 0:
+        return "clip only"
+    return f"{noise:g} x clip"
 
 
 def main() -> None:
@@ -180,17 +205,19 @@ def main() -> None:
     )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    readings = [one for seed in given.seeds for one in read(seed, given.noise)]
-    span = mean_in_span(given.seeds[0])
+    readings: list[Reading] = []
+    for seed in options.seeds:
+        readings += read(seed, options.noise)
+    span = mean_in_span(options.seeds[0])
     print(table(readings))
-    print(
-        f"\nPACFL: {100 * span:.1f} % of a class's mean image lie in the span that is sent for it"
-    )
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    document = {"readings": [asdict(one) for one in readings], "pacfl_mean_in_span": span}
-    given.out.write_text(json.dumps(document, indent=0))
+    percent = 100 * span
+    print(f"\nPACFL: {percent:.1f} % of a class's mean image lie in the span that is sent for it")
+    records = [asdict(one) for one in readings]
+    document = {"readings": records, "pacfl_mean_in_span": span}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(document, indent=0))
 
 
 if __name__ == "__main__":

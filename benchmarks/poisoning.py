@@ -1,17 +1,17 @@
-"""What hostile agents do to clustered training, and what each rule of the aggregation section saves.
+"""How far hostile agents damage clustered training, and how much each rule of the aggregation section saves.
 
     python -m benchmarks.poisoning --data-root ../shared/data [--seeds 1 2 3]
 
-Fashion-MNIST with a label skew of 20 % (two labels an agent), 30 agents of whom 6 are hostile, a small MLP, every
-method with three clusters. The hostile agents belong to this file alone: they train honestly and bend what they
-report. Only vectors that become models are bent; signatures stay honest, so that liars get into clusters.
+Fashion-MNIST with a label skew of 20 % (two labels an agent), 30 agents of which 6 are hostile, a small MLP, every
+method with three clusters. The hostile agents exist in this file only: they train honestly and bend what they report.
+Only vectors that become models are bent; signatures stay honest, so that liars get into clusters.
 
 - `sign_flip`: ten times the honest step, backwards; `random`: a random step ten times as long as the honest one;
   `scaled`: ten times the honest step; `label_flip`: training on labels 9 - y, reported as it is
 
-E-server and E-tuned are means over the honest agents. Every cell is written to --out as soon as it is done, and a
-second start goes on where the first one ended. `--table` runs nothing and prints what there is; `--page` puts the tables
-into a Markdown page that has them already.
+E-server and E-tuned are means over the honest agents. Every cell is written to --out as soon as it is finished, and a
+second start resumes after the last finished cell. `--table` runs nothing and prints the finished cells; `--page` replaces
+the tables in a Markdown page that has them already.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ from covey.shared.strategies.base import ClientId, Setup, Training
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import OrderMessage, ReportContent
 
-AGENTS, HOSTILE, CLUSTERS, ROUNDS = 30, 6, 3, 10
+AGENTS = 30
+HOSTILE = 6
+CLUSTERS = 3
+ROUNDS = 10
 TIMES = 10.0  # how far a bent step goes, in lengths of the honest one
 METHODS = ("fedavg", "fedclust", "pacfl", "ifca")
 ATTACKS = ("none", "sign_flip", "random", "scaled", "label_flip")
@@ -76,11 +79,15 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the JSON file."""
         return f"{self.method} {self.rule} {self.attack} {self.seed}"
 
 
 def scenario(cell: Cell) -> Scenario:
-    clusters: dict[str, Any] = {} if cell.method == "fedavg" else {"n_clusters": CLUSTERS}
+    """The scenario that a coordinator would run."""
+    clusters: dict[str, Any] = {}
+    if cell.method != "fedavg":
+        clusters["n_clusters"] = CLUSTERS
     if cell.method == "ifca":
         clusters["initial"] = "random"
     return Scenario.model_validate(
@@ -116,13 +123,14 @@ def hostile(seed: int) -> frozenset[ClientId]:
 
 @cache
 def fleet(seed: int, data_root: str) -> dict[ClientId, Dataset]:
-    """Everybody's data, the same for all cells of a seed."""
+    """Each agent's data, the same for all cells of a seed."""
     scene = scenario(Cell("fedavg", "mean", "none", seed))
     data, split = fleet_data(scene, data_root)
-    return {
-        agent_name(i, AGENTS): fit(client_dataset(data, split, i), scene.task)
-        for i in range(AGENTS)
-    }
+    datasets: dict[ClientId, Dataset] = {}
+    for index in range(AGENTS):
+        own = client_dataset(data, split, index)
+        datasets[agent_name(index, AGENTS)] = fit(own, scene.task)
+    return datasets
 
 
 def flipped(data: Dataset) -> Dataset:
@@ -131,21 +139,33 @@ def flipped(data: Dataset) -> Dataset:
 
 
 def bent(honest: Vector, base: Vector, attack: str, draw: np.random.Generator) -> Vector:
-    """What a hostile agent reports instead of an honest model."""
+    """The model (d,) that a hostile agent reports instead of an honest one."""
     step = honest.astype(np.float64) - base
     if attack == "random":
         noise = draw.normal(0, 1, step.size)
-        step = noise / np.linalg.norm(noise) * np.linalg.norm(step)
-    return np.asarray(base + step * (-TIMES if attack == "sign_flip" else TIMES), np.float32)
+        direction = noise / np.linalg.norm(noise)
+        step = direction * np.linalg.norm(step)
+    times = -TIMES if attack == "sign_flip" else TIMES
+    return np.asarray(base + step * times, np.float32)
 
 
 class Poisoned(InProcess):
     """The in-process driver with liars among the clients."""
 
+    cell: Cell
+    datasets: dict[ClientId, Dataset]  # of all agents
+    liars: frozenset[ClientId]
+
     def __init__(
-        self, folder: Path, cell: Cell, setup: Setup, people: dict[ClientId, Dataset]
+        self,
+        folder: Path,
+        cell: Cell,
+        setup: Setup,
+        datasets: dict[ClientId, Dataset],
     ) -> None:
-        self.cell, self.people, self.liars = cell, people, hostile(cell.seed)
+        self.cell = cell
+        self.datasets = datasets
+        self.liars = hostile(cell.seed)
         scene = scenario(cell)
         super().__init__(folder, scene, setup, rules_of(scene), self._local)
         self.run.spool.durable = False
@@ -153,28 +173,28 @@ class Poisoned(InProcess):
     def _local(self, client: ClientId, order: OrderMessage) -> TorchLocal:
         work = order.work
         assert work is not None
-        data = self.people[client]
-        if self.cell.attack == "label_flip" and client in self.liars and work.phase != "evaluate":
+        data = self.datasets[client]
+        flips = self.cell.attack == "label_flip" and client in self.liars
+        if flips and work.phase != "evaluate":
             data = flipped(data)
+        task = self.run.scenario.task
         training = Training.model_validate(work.training)
-        return TorchLocal(
-            data, self.run.scenario.task, self.run.setup.layout, training, shuffle(work, client)
-        )
+        rng = shuffle(work, client)
+        return TorchLocal(data, task, self.run.setup.layout, training, rng)
 
     def _answer(self, client: ClientId, order: OrderMessage) -> list[Effect]:
         work = order.work
         assert work is not None
         layout = self.run.setup.layout
-        models = [decode_model(self.run.orders.content_of(ref.key), layout) for ref in work.models]
+        models: list[Vector] = []
+        for ref in work.models:
+            content = self.run.orders.content_of(ref.key)
+            models.append(decode_model(content, layout))
+        local = self._local(client, order)
         client_state = self._client_states.get(client, {})
-        report, kept = execute_order(
-            order, models, self._local(client, order), client_state, client=client
-        )
-        if (
-            client in self.liars
-            and self.cell.attack not in ("none", "label_flip")
-            and "model" in report.vectors
-        ):
+        report, kept = execute_order(order, models, local, client_state, client=client)
+        bends = client in self.liars and self.cell.attack not in ("none", "label_flip")
+        if bends and "model" in report.vectors:
             report = self._lie(report, models)
         effects = self.run.receive(client, report.to_bytes(), self._now)
         if self.run.facts.accepted.get(client) == order.step:
@@ -192,28 +212,31 @@ class Poisoned(InProcess):
 
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
     """E-server and E-tuned of the honest agents, and what happened to the liars."""
-    people = fleet(cell.seed, data_root)
+    datasets = fleet(cell.seed, data_root)
+    sizes: dict[ClientId, tuple[int, int]] = {}
+    for name, data in datasets.items():
+        sizes[name] = (len(data.targets), len(data.test_targets))
     scene = scenario(cell)
-    starts = [initial(scene.task, cell.seed, place) for place in range(scene.strategy.starts)]
-    setup = setup_of(scene, [start for start, _ in starts], starts[0][1])
+    starts: list[Vector] = []
+    for place in range(scene.strategy.starts):
+        start, layout = initial(scene.task, cell.seed, place)
+        starts.append(start)
+    setup = setup_of(scene, starts, layout)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        driver = Poisoned(Path(folder), cell, setup, people)
-        run = driver.complete(
-            {name: (len(one.targets), len(one.test_targets)) for name, one in people.items()}
-        )
-        figures = {mode: honest_accuracy(driver, mode) for mode in ("server", "tuned")}
-        finite = all(bool(np.isfinite(model).all()) for model in run.strategy.clusters(run.state))
-        clusters = len(run.strategy.clusters(run.state))
-        quarantined = sorted(run.engine.quarantined)
-    seconds = time.process_time() - began
-    return {
-        **figures,
-        "finite": finite,
-        "clusters": clusters,
-        "quarantined": quarantined,
-        "seconds": round(seconds, 2),
-    }
+        driver = Poisoned(Path(folder), cell, setup, datasets)
+        run = driver.complete(sizes)
+        models = run.strategy.clusters(run.state)
+        finite = [bool(np.isfinite(model).all()) for model in models]
+        seconds = time.process_time() - began
+        return {
+            "server": honest_accuracy(driver, "server"),
+            "tuned": honest_accuracy(driver, "tuned"),
+            "finite": all(finite),
+            "clusters": len(models),
+            "quarantined": sorted(run.engine.quarantined),
+            "seconds": round(seconds, 2),
+        }
 
 
 def honest_accuracy(driver: Poisoned, mode: str) -> float:
@@ -232,26 +255,39 @@ def cells(seeds: Sequence[int]) -> Iterator[Cell]:
 
 
 def table(found: dict[str, dict[str, Any]], mode: str, seeds: Sequence[int]) -> str:
-    """Markdown: a row per method and rule, a column per attack; percent, mean over the seeds that are there."""
-    lines = [f"| method | rule | {' | '.join(ATTACKS)} |", "|---|---|" + "---:|" * len(ATTACKS)]
+    """Markdown: a row per method and rule, a column per attack; percent, mean over the finished seeds."""
+    head = " | ".join(ATTACKS)
+    lines = [f"| method | rule | {head} |", "|---|---|" + "---:|" * len(ATTACKS)]
     for method, rule in itertools.product(METHODS, RULES):
         row: list[str] = []
         for attack in ATTACKS:
-            keys = [Cell(method, rule, attack, seed).key for seed in seeds]
-            values = [100 * found[key][mode] for key in keys if key in found]
-            spread = f" ± {np.std(values):.1f}" if len(values) > 1 else ""
-            row.append(f"{np.mean(values):.1f}{spread}" if values else "")
-        lines.append(f"| {method} | {rule} | {' | '.join(row)} |")
+            values: list[float] = []
+            for seed in seeds:
+                key = Cell(method, rule, attack, seed).key
+                if key in found:
+                    values.append(100 * found[key][mode])
+            row.append(mean_and_spread(values))
+        text = " | ".join(row)
+        lines.append(f"| {method} | {rule} | {text} |")
     return "\n".join(lines)
+
+
+def mean_and_spread(values: Sequence[float]) -> str:
+    """The mean, and with more than one value the standard deviation; nothing without values."""
+    if not values:
+        return ""
+    text = f"{np.mean(values):.1f}"
+    if len(values) > 1:
+        text += f" ± {np.std(values):.1f}"
+    return text
 
 
 def put_into(page: Path, found: dict[str, dict[str, Any]], seeds: Sequence[int]) -> None:
     """Replace the two tables of a page, E-server's first."""
     tables = iter([table(found, "server", seeds), table(found, "tuned", seeds)])
     pattern = r"^\| method \| rule \| none .*(?:\n\|.*)*"
-    write_atomically(
-        page, re.sub(pattern, lambda _: next(tables), page.read_text(), flags=re.MULTILINE).encode()
-    )
+    text = re.sub(pattern, lambda _: next(tables), page.read_text(), flags=re.MULTILINE)
+    write_atomically(page, text.encode())
 
 
 def main() -> None:
@@ -259,35 +295,40 @@ def main() -> None:
     parser.add_argument("--data-root", default="../shared/data")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
-    parser.add_argument(
-        "--page", type=Path, help="a Markdown page whose two tables are brought up to date"
-    )
-    given = parser.parse_args()
+    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose two tables are replaced")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    found: dict[str, dict[str, Any]] = (
-        json.loads(given.out.read_text())["cells"] if given.out.exists() else {}
-    )
-    for cell in [] if given.table else cells(given.seeds):
+    found: dict[str, dict[str, Any]] = {}
+    if options.out.exists():
+        found = json.loads(options.out.read_text())["cells"]
+    planned = [] if options.table else list(cells(options.seeds))
+    for cell in planned:
         if cell.key in found:
             continue
-        found[cell.key] = measured(cell, given.data_root)
+        found[cell.key] = measured(cell, options.data_root)
         print(cell.key, found[cell.key], flush=True)
-        facts = {
-            "agents": AGENTS,
-            "hostile": HOSTILE,
-            "clusters": CLUSTERS,
-            "rounds": ROUNDS,
-            "times": TIMES,
-        }
-        write_atomically(
-            given.out, json.dumps({"settings": facts, "cells": found}, indent=1).encode()
-        )
-    if given.page is not None:
-        put_into(given.page, found, sorted({int(key.rpartition(" ")[2]) for key in found}))
+        save(options.out, found)
+    if options.page is not None:
+        seeds = {int(key.rpartition(" ")[2]) for key in found}
+        put_into(options.page, found, sorted(seeds))
     for mode in ("server", "tuned"):
-        print(f"\nE-{mode} of the honest agents, percent\n\n{table(found, mode, given.seeds)}")
+        text = table(found, mode, options.seeds)
+        print(f"\nE-{mode} of the honest agents, percent\n\n{text}")
+
+
+def save(out: Path, found: dict[str, dict[str, Any]]) -> None:
+    """Write the finished cells with the settings that all of them share."""
+    settings = {
+        "agents": AGENTS,
+        "hostile": HOSTILE,
+        "clusters": CLUSTERS,
+        "rounds": ROUNDS,
+        "times": TIMES,
+    }
+    content = json.dumps({"settings": settings, "cells": found}, indent=1)
+    write_atomically(out, content.encode())
 
 
 if __name__ == "__main__":

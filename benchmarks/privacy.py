@@ -4,16 +4,20 @@
     python benchmarks/privacy.py --data fashion-mnist --data-root ../shared/data
     python benchmarks/privacy.py --show
 
-Cells that are finished stay in the JSON file and are not run again; what is printed are tables in markdown. The
+Cells that are finished stay in the JSON file and are not run again; the program prints tables in markdown. The
 coordinator's half of a cell (clustering, clip, noise, account) is the code of every run. Local training is softmax
 regression from zero, written here in numpy for all agents at once, so that a cell takes about a second. Four planted groups
 hold classes of their own, so that clustering has something to find.
 """
 
+# density: arithmetic on arrays
+
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -26,33 +30,29 @@ import numpy.typing as npt
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.rdp import RdpAccountant
 
-from covey.agent.data.partition import fleet_data
+from covey.agent.data.partition import client_dataset, fleet_data
 from covey.coordinator.run.private_fold import Ledger, PrivateFold
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
 from covey.shared.numerics.vectors import Layout, Tensor, Vector
 from covey.shared.privacy.noise import Noise
-from covey.shared.privacy.settings import SignaturePrivacy, noised
+from covey.shared.privacy.settings import noised
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Phase, Report, Setup
 
 OUT = Path(__file__).parent / "results" / "privacy.json"
-CLASSES, GROUPS = 10, 4
-ORDERS = (
-    *range(2, 65),
-    128,
-    256,
-)  # of Renyi: whole ones are quick to compute, others gain little here
+CLASSES = 10
+GROUPS = 4
+# of Renyi: whole ones are quick to compute, others gain little here
+ORDERS = (*range(2, 65), 128, 256)
 DELTA = 1e-4  # below one over the number of agents, and over the examples of an agent
 NOISES = (None, 0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # None: neither clip nor noise
-SIGNATURE_NOISES = (
-    0.03,
-    0.1,
-    0.3,
-)  # of FedClust with noise 2 on its sums; elsewhere both are the same
+# of FedClust with noise 2 on its sums; elsewhere both are the same
+SIGNATURE_NOISES = (0.03, 0.1, 0.3)
 TARGETS = (None, 32.0, 16.0, 8.0, 4.0, 2.0, 1.0, 0.5)
+METHODS = ("fedavg", "fedclust")
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -60,19 +60,19 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same in all cells of one data set and kind of privacy.
+    """What all cells of one data set and kind of privacy have in common.
 
-    Client-level privacy needs many agents, for its noise is divided by their number: there are as many as the data
-    can bear, with few examples each. DP-SGD needs many examples on a device: few agents share the same data.
+    Client-level privacy needs many agents, because its noise is divided by their number: as many as the data can bear,
+    with few examples each. DP-SGD needs many examples on a device: few agents share the same data.
     """
 
     agents: int
-    limit: int | None
+    limit: int | None  # training samples of the whole fleet
     rounds: int
     epochs: int
     batch: int
     lr: float
-    clip: float
+    clip: float  # norm of a step (client) or of an example's gradient (local)
 
 
 SETTINGS = {
@@ -89,38 +89,38 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One run. `noise` is the noise multiplier of sums (client) or the target epsilon (local); None: no privacy at all.
-    `signature` is the noise multiplier of FedClust's signatures where it differs from that of the sums."""
+    """One run."""
 
     data: str
-    kind: str
+    kind: str  # "client" or "local"
     method: str
-    noise: float | None
+    noise: float | None  # multiplier of sums (client) or target epsilon (local); None: no privacy
     seed: int
-    signature: float | None = None
+    signature: float | None = None  # noise multiplier of signatures, if it is not that of the sums
 
     @property
     def group(self) -> str:
         """Names the cell but for its seed."""
         words = (self.data, self.kind, self.method, self.noise, self.signature)
-        return "/".join(str(word) for word in words)
+        texts = [str(word) for word in words]
+        return "/".join(texts)
 
     @property
     def key(self) -> str:
+        """The cell's name in the JSON file."""
         return f"{self.group}/{self.seed}"
 
 
 def cells(data: str, seeds: Sequence[int]) -> list[Cell]:
     """All cells of a data set, those of one seed before those of the next."""
-    found = []
+    found: list[Cell] = []
     for seed in seeds:
-        for method in ("fedavg", "fedclust"):
-            found += [Cell(data, "client", method, noise, seed) for noise in NOISES]
-        found += [
-            Cell(data, "client", "fedclust", 2.0, seed, signature) for signature in SIGNATURE_NOISES
-        ]
-        for method in ("fedavg", "fedclust"):
-            found += [Cell(data, "local", method, target, seed) for target in TARGETS]
+        for method, noise in itertools.product(METHODS, NOISES):
+            found.append(Cell(data, "client", method, noise, seed))
+        for signature in SIGNATURE_NOISES:
+            found.append(Cell(data, "client", "fedclust", 2.0, seed, signature))
+        for method, target in itertools.product(METHODS, TARGETS):
+            found.append(Cell(data, "local", method, target, seed))
     return found
 
 
@@ -163,7 +163,9 @@ def privacy_of(cell: Cell, setting: Setting) -> dict[str, Any] | None:
         "client": {"clip": setting.clip, "noise_multiplier": cell.noise, "delta": DELTA}
     }
     if cell.method == "fedclust":
-        signature = cell.noise if cell.signature is None else cell.signature
+        signature = cell.signature
+        if signature is None:
+            signature = cell.noise
         section["signatures"] = {"clip": setting.clip, "noise_multiplier": signature}
     return section
 
@@ -175,29 +177,39 @@ class Agents:
     at the end.
     """
 
+    plan: Scenario
+    names: list[str]  # of the agents
+    rows: list[Rows]  # each agent's training examples
+    truth: list[int]  # each agent's group
+    inputs: Floats  # (examples, values + 1), all training examples
+    targets: Rows  # (examples,)
+    tests: list[tuple[Floats, Rows]]  # each group's test examples and their classes
+
     def __init__(self, plan: Scenario, data_root: Path | None) -> None:
-        assert plan.fleet is not None
         data, split = fleet_data(plan, data_root)
-        self.plan, self.seed = plan, plan.seed
-        self.names = [agent_name(i, plan.fleet.agents) for i in range(plan.fleet.agents)]
-        self.rows = [split.train(i) for i in range(len(self.names))]
         assert split.truth is not None
+        agents = range(split.agents)
+        self.plan = plan
+        self.seed = plan.seed
+        self.names = [agent_name(agent, split.agents) for agent in agents]
+        self.rows = [split.train(agent) for agent in agents]
         self.truth = [int(group) for group in split.truth]
         self.inputs = _with_ones(data.features, plan.task.scale)
         self.targets = np.asarray(data.targets, np.int64)
-        test = data.test_features if split.test_of == "test" else data.features
-        test_targets = data.test_targets if split.test_of == "test" else data.targets
         self.tests = []
         for group in range(GROUPS):
-            own = split.test(self.truth.index(group))
-            self.tests.append(
-                (_with_ones(test[own], plan.task.scale), np.asarray(test_targets)[own])
-            )
+            member = self.truth.index(group)
+            own = client_dataset(data, split, member)
+            inputs = _with_ones(own.test_features, plan.task.scale)
+            self.tests.append((inputs, own.test_targets))
 
     @property
     def layout(self) -> Layout:
+        """Of a softmax regression."""
         values = self.inputs.shape[1] - 1
-        return Layout((Tensor("fc.weight", (CLASSES, values)), Tensor("fc.bias", (CLASSES,))), 2)
+        weight = Tensor("fc.weight", (CLASSES, values))
+        bias = Tensor("fc.bias", (CLASSES,))
+        return Layout((weight, bias), 2)
 
     def train(self, starts: Sequence[Vector], round_: int) -> list[Vector]:
         """Local SGD of every agent from its start (d,)."""
@@ -206,12 +218,15 @@ class Agents:
         draw = generator(self.seed, "benchmark order", round_)
         for _ in range(training.epochs):
             orders = [draw.permutation(rows) for rows in self.rows]
-            for at in range(0, max(map(len, orders)), training.batch):
-                batch = _padded([order[at : at + training.batch] for order in orders])
+            longest = max(len(order) for order in orders)
+            for start in range(0, longest, training.batch):
+                end = start + training.batch
+                batch = _padded([order[start:end] for order in orders])
                 errors = self._errors(models, batch)
-                sizes = np.maximum((batch >= 0).sum(axis=1), 1)
-                gradient = np.matmul(errors.swapaxes(1, 2), self.inputs[batch])
-                models -= training.lr * gradient / sizes[:, None, None].astype(np.float32)
+                examples = (batch >= 0).sum(axis=1)
+                sizes = np.maximum(examples, 1).astype(np.float32)
+                total = np.matmul(errors.swapaxes(1, 2), self.inputs[batch])
+                models -= training.lr * total / sizes[:, None, None]
         return [_vector(model) for model in models]
 
     def train_privately(
@@ -224,141 +239,199 @@ class Agents:
         training = self.plan.training
         models = np.stack([_matrix(start) for start in starts])
         draw = generator(self.seed, "benchmark samples", round_)
-        for _ in range(training.epochs * steps_per_epoch(self.rows, training.batch)):
-            chosen = [
-                rows[draw.random(len(rows)) < training.batch / len(rows)] for rows in self.rows
-            ]
-            batch = _padded(chosen)
+        steps = training.epochs * steps_per_epoch(self.rows, training.batch)
+        for _ in range(steps):
+            samples: list[Rows] = []
+            for rows in self.rows:
+                rate = training.batch / len(rows)
+                drawn = draw.random(len(rows)) < rate
+                samples.append(rows[drawn])
+            batch = _padded(samples)
             errors = self._errors(models, batch)
             inputs = self.inputs[batch]
-            norms = np.linalg.norm(errors, axis=2) * np.linalg.norm(inputs, axis=2)
-            errors *= np.minimum(1.0, clip / np.maximum(norms, 1e-12))[:, :, None].astype(
-                np.float32
-            )
+            error_norms = np.linalg.norm(errors, axis=2)
+            input_norms = np.linalg.norm(inputs, axis=2)
+            norms = np.maximum(error_norms * input_norms, 1e-12)
+            shrink = np.minimum(1.0, clip / norms).astype(np.float32)
+            errors *= shrink[:, :, None]
             total = np.matmul(errors.swapaxes(1, 2), inputs)
-            total += np.float32(clip * noise) * draw.standard_normal(total.shape, dtype=np.float32)
+            noise_of_step = draw.standard_normal(total.shape, dtype=np.float32)
+            total += np.float32(clip * noise) * noise_of_step
             models -= training.lr * total / training.batch
         return [_vector(model) for model in models]
 
     def accuracy(self, models: Sequence[Vector]) -> float:
         """Mean over agents of the accuracy of each one's model on the test data of its group."""
-        scores: dict[tuple[int, int], float] = {}
+        known: dict[tuple[int, int], float] = {}  # by group and model: most agents share both
+        scores: list[float] = []
         for group, model in zip(self.truth, models, strict=True):
-            if (group, id(model)) not in scores:
+            key = (group, id(model))
+            if key not in known:
                 inputs, targets = self.tests[group]
-                guesses = (inputs @ _matrix(model).T).argmax(axis=1)
-                scores[group, id(model)] = float(np.mean(guesses == targets))
-        return float(
-            np.mean(
-                [scores[group, id(model)] for group, model in zip(self.truth, models, strict=True)]
-            )
-        )
+                logits = inputs @ _matrix(model).T
+                guesses = logits.argmax(axis=1)
+                known[key] = float(np.mean(guesses == targets))
+            scores.append(known[key])
+        return float(np.mean(scores))
 
     def _errors(self, models: Floats, batch: Rows) -> Floats:
-        """Chances minus truth of each example of each agent's batch, (agents, batch, classes); 0 where there is none."""
-        inputs, targets = self.inputs[batch], self.targets[batch]
+        """Chances minus truth of each example, (agents, batch, classes); 0 for padding, which is -1 in `batch`."""
+        inputs = self.inputs[batch]
+        targets = self.targets[batch]
         logits = np.matmul(inputs, models.swapaxes(1, 2))
         logits -= logits.max(axis=2, keepdims=True)
         chances = np.exp(logits)
         chances /= chances.sum(axis=2, keepdims=True)
-        chances -= np.eye(CLASSES, dtype=np.float32)[targets]
-        chances *= (batch >= 0)[:, :, None]
+        one_hot = np.eye(CLASSES, dtype=np.float32)
+        chances -= one_hot[targets]
+        is_example = batch >= 0
+        chances *= is_example[:, :, None]
         return np.asarray(chances, np.float32)
 
 
 @lru_cache(maxsize=1)
 def fleet_of(data: str, kind: str, seed: int, data_root: Path | None) -> Agents:
     """The agents that all cells of one data set, kind of privacy and seed have in common."""
-    return Agents(scenario(Cell(data, kind, "fedavg", None, seed)), data_root)
+    cell = Cell(data, kind, "fedavg", None, seed)
+    return Agents(scenario(cell), data_root)
 
 
 def steps_per_epoch(rows: Sequence[Rows], batch: int) -> int:
-    """Of the largest agent; all do as many, so that they can be trained side by side."""
-    return -(-max(map(len, rows)) // batch)
+    """Of the largest agent; all make as many, so that they can be trained side by side."""
+    largest = max(len(own) for own in rows)
+    return math.ceil(largest / batch)
+
+
+@dataclass(frozen=True)
+class LocalNoise:
+    """DP-SGD of all agents alike."""
+
+    clip: float
+    multiplier: float
+    epsilon: float  # of the whole run
+
+    @classmethod
+    def of(cls, cell: Cell, plan: Scenario, agents: Agents) -> LocalNoise | None:
+        """The least noise that keeps every agent below the cell's target; None without one."""
+        if plan.privacy is None or plan.privacy.local is None:
+            return None
+        section = plan.privacy.local
+        training = plan.training
+        assert section.target_epsilon is not None
+        phases = plan.rounds.count
+        if cell.method == "fedclust":
+            phases += 1  # that of the signatures
+        steps = phases * training.epochs * steps_per_epoch(agents.rows, training.batch)
+        # the rate of the smallest agent, rounded up, stands for all
+        smallest = min(len(rows) for rows in agents.rows)
+        rate = round(training.batch / smallest + 5e-4, 3)
+        multiplier = multiplier_for(section.target_epsilon, rate, steps)
+        epsilon = sampled_epsilon(multiplier, rate, steps)
+        return cls(section.max_grad_norm, multiplier, epsilon)
+
+
+class Run:
+    """One cell's run: a coordinator's half, and all agents side by side."""
+
+    def __init__(self, cell: Cell, data_root: Path | None) -> None:
+        self.plan = scenario(cell)
+        self.agents = fleet_of(cell.data, cell.kind, cell.seed, data_root)
+        self.strategy: Any = self.plan.strategy
+        self.start = np.zeros(self.agents.layout.size, np.float32)
+        setup = Setup(
+            (self.start,),
+            self.agents.layout,
+            self.plan.seed,
+            self.plan.rounds.count,
+            1.0,
+            self.plan.training,
+        )
+        self.state = self.strategy.init(setup)
+        self.local_noise = LocalNoise.of(cell, self.plan, self.agents)
+        self.private: PrivateFold | None = None  # the coordinator's account and noise
+        if self.plan.privacy:
+            key = self.plan.name.encode() + bytes([self.plan.seed])
+            self.private = PrivateFold(self.plan, self.plan.privacy, key, Ledger())
+
+    def trained(self, models: Sequence[Vector], round_: int) -> list[Vector]:
+        """Every agent's model after its training."""
+        noise = self.local_noise
+        if noise is None:
+            return self.agents.train(models, round_)
+        return self.agents.train_privately(models, round_, noise.clip, noise.multiplier)
+
+    def cluster(self) -> None:
+        """FedClust's phase before the rounds."""
+        agents = self.agents
+        signatures = self.trained([self.start] * len(agents.names), -1)
+        if self.plan.privacy is not None and self.plan.privacy.signatures is not None:
+            settings = self.plan.privacy.signatures
+            for index, bare in enumerate(signatures):
+                noise = Noise.simulated(self.plan.seed, "benchmark signature", index)
+                signatures[index] = noised(bare, self.start, settings, noise)
+        reports: list[tuple[str, Report]] = []
+        for name, signature in zip(agents.names, signatures, strict=True):
+            reports.append((name, Report({"signature": signature}, 1)))
+        if self.private is not None:
+            for name, report in reports:
+                self.private.enter("signature", 1, name, report)
+        self.state = self.strategy.fold(self.state, Phase("signature"), reports)
+
+    def round(self, round_: int) -> None:
+        """Training of every agent, and the fold."""
+        agents = self.agents
+        ends = self.trained(self.served(), round_)
+        reports: list[tuple[str, Report]] = []
+        for name, rows, end in zip(agents.names, agents.rows, ends, strict=True):
+            reports.append((name, Report({"model": end}, len(rows))))
+        if self.private is None:
+            self.state = self.strategy.fold(self.state, Phase(), reports)
+        else:
+            self.state = self.private.fold(self.state, Phase(), reports)
+            self.private.count_sums(Phase(), reports)
+
+    def served(self) -> list[Vector]:
+        """Each agent's model."""
+        models = self.strategy.clusters(self.state)
+        clusters = self.strategy.assignment(self.state)
+        return [models[clusters.get(name, 0)] for name in self.agents.names]
+
+    def epsilon(self) -> float | None:
+        """What the run has spent; None without any privacy."""
+        account = self.private.spent() if self.private is not None else {}
+        if "client" in account:
+            return float(account["client"]["epsilon"])
+        if self.local_noise is not None:
+            return self.local_noise.epsilon
+        return None
+
+    def rand_index(self) -> float | None:
+        """Adjusted Rand index of the clusters; None for a method without clusters."""
+        clusters = self.strategy.assignment(self.state)
+        if not clusters:
+            return None
+        found = [clusters[name] for name in self.agents.names]
+        return adjusted_rand(found, self.agents.truth)
 
 
 def measured(cell: Cell, data_root: Path | None) -> dict[str, Any]:
     """Run one cell."""
     began = time.process_time()
-    plan = scenario(cell)
-    agents = fleet_of(cell.data, cell.kind, cell.seed, data_root)
-    start = np.zeros(agents.layout.size, np.float32)
-    training = plan.training
-    strategy: Any = plan.strategy
-    state = strategy.init(
-        Setup((start,), agents.layout, plan.seed, plan.rounds.count, 1.0, training)
-    )
-    private = (
-        PrivateFold(plan, plan.privacy, plan.name.encode() + bytes([plan.seed]), Ledger())
-        if plan.privacy
-        else None
-    )
-    local = plan.privacy.local if plan.privacy is not None else None
-    phases = plan.rounds.count + (1 if cell.method == "fedclust" else 0)
-    noise = spent = 0.0
-    if local is not None:
-        assert local.target_epsilon is not None
-        steps = phases * training.epochs * steps_per_epoch(agents.rows, training.batch)
-        rate = round(
-            training.batch / min(map(len, agents.rows)) + 5e-4, 3
-        )  # of the smallest agent, for all
-        noise = multiplier_for(local.target_epsilon, rate, steps)
-        spent = sampled_epsilon(noise, rate, steps)
-
-    def trained(models: Sequence[Vector], round_: int) -> list[Vector]:
-        if local is None:
-            return agents.train(models, round_)
-        return agents.train_privately(models, round_, local.max_grad_norm, noise)
-
+    run = Run(cell, data_root)
     if cell.method == "fedclust":
-        signatures = trained([start] * len(agents.names), -1)
-        settings = plan.privacy.signatures if plan.privacy is not None else None
-        if settings is not None:
-            signatures = [
-                _noised(one, start, settings, plan.seed, i) for i, one in enumerate(signatures)
-            ]
-        reports = [
-            (name, Report({"signature": one}, 1))
-            for name, one in zip(agents.names, signatures, strict=True)
-        ]
-        if private is not None:
-            for name, report in reports:
-                private.enter("signature", 1, name, report)
-        state = strategy.fold(state, Phase("signature"), reports)
-    for round_ in range(plan.rounds.count):
-        ends = trained(served(strategy, state, agents.names), round_)
-        models = zip(agents.names, agents.rows, ends, strict=True)
-        reports = [(name, Report({"model": end}, len(rows))) for name, rows, end in models]
-        if private is None:
-            state = strategy.fold(state, Phase(), reports)
-        else:
-            state = private.fold(state, Phase(), reports)
-            private.count_sums(Phase(), reports)
-    clusters = strategy.assignment(state)
-    found = [clusters[name] for name in agents.names] if clusters else []
-    account = private.spent() if private is not None else {}
-    epsilon = (
-        account["client"]["epsilon"]
-        if "client" in account
-        else spent
-        if local is not None
-        else None
-    )
+        run.cluster()
+    for round_ in range(run.plan.rounds.count):
+        run.round(round_)
+    examples = [len(rows) for rows in run.agents.rows]
     return {
         **asdict(cell),
-        "accuracy": agents.accuracy(served(strategy, state, agents.names)),
-        "epsilon": epsilon,
-        "ari": adjusted_rand(found, agents.truth) if found else None,
+        "accuracy": run.agents.accuracy(run.served()),
+        "epsilon": run.epsilon(),
+        "ari": run.rand_index(),
         "setting": asdict(SETTINGS[cell.data, cell.kind]),
-        "examples": int(np.median([len(rows) for rows in agents.rows])),
+        "examples": int(np.median(examples)),
         "seconds": round(time.process_time() - began, 1),
     }
-
-
-def served(strategy: Any, state: Any, names: Sequence[str]) -> list[Vector]:
-    """Each agent's model."""
-    models, clusters = strategy.clusters(state), strategy.assignment(state)
-    return [models[clusters.get(name, 0)] for name in names]
 
 
 @lru_cache(maxsize=4096)
@@ -372,8 +445,9 @@ def sampled_epsilon(noise: float, rate: float, steps: int) -> float:
 
 @lru_cache(maxsize=4096)
 def multiplier_for(target: float, rate: float, steps: int) -> float:
-    """The least noise that keeps so many steps below the target, to a hundredth."""
-    low, high = 0.2, 400.0
+    """The least noise that keeps this number of steps below the target, to a hundredth."""
+    low = 0.2
+    high = 400.0
     while high / low > 1.005:
         middle = (low * high) ** 0.5
         if sampled_epsilon(middle, rate, steps) > target:
@@ -383,32 +457,35 @@ def multiplier_for(target: float, rate: float, steps: int) -> float:
     return high
 
 
-def _noised(
-    vector: Vector, base: Vector, settings: SignaturePrivacy, seed: int, agent: int
-) -> Vector:
-    return noised(vector, base, settings, Noise.simulated(seed, "benchmark signature", agent))
-
-
 def _with_ones(features: npt.NDArray[Any], scale: float) -> Floats:
-    flat = features.reshape(len(features), -1).astype(np.float32) * np.float32(scale)
-    return np.concatenate([flat, np.ones((len(flat), 1), np.float32)], axis=1)
+    """Scaled examples (n, values + 1), with a one at the end of each."""
+    n = len(features)
+    flat = features.reshape(n, -1).astype(np.float32)
+    scaled = flat * np.float32(scale)
+    ones = np.ones((n, 1), np.float32)
+    return np.concatenate([scaled, ones], axis=1)
 
 
 def _matrix(vector: Vector) -> Floats:
     """Weights and biases of a vector (d,) side by side."""
-    values = vector.size // CLASSES - 1
-    weights = vector[: CLASSES * values].reshape(CLASSES, values)
-    biases = vector[CLASSES * values :].reshape(CLASSES, 1)
+    cut = vector.size - CLASSES
+    weights = vector[:cut].reshape(CLASSES, -1)
+    biases = vector[cut:].reshape(CLASSES, 1)
     return np.concatenate([weights, biases], axis=1)
 
 
 def _vector(matrix: Floats) -> Vector:
-    return np.concatenate([matrix[:, :-1].ravel(), matrix[:, -1]]).astype(np.float32)
+    """The vector (d,) of a matrix of weights and biases."""
+    weights = matrix[:, :-1].ravel()
+    biases = matrix[:, -1]
+    return np.concatenate([weights, biases]).astype(np.float32)
 
 
 def _padded(batches: Sequence[Rows]) -> Rows:
-    """Batches of different sizes as one table; -1 where there is no example."""
-    table = np.full((len(batches), max(1, *map(len, batches))), -1, np.int64)
+    """Batches of different sizes as one table, padded with -1."""
+    sizes = [len(batch) for batch in batches]
+    shape = (len(batches), max(1, *sizes))
+    table = np.full(shape, -1, np.int64)
     for row, batch in zip(table, batches, strict=True):
         row[: len(batch)] = batch
     return table
@@ -419,43 +496,66 @@ def table(rows: Sequence[dict[str, Any]], data: str, kind: str) -> list[str]:
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if (row["data"], row["kind"]) == (data, kind):
-            cell = Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
+            settings = {name: row[name] for name in Cell.__dataclass_fields__}
+            cell = Cell(**settings)
             groups.setdefault(cell.group, []).append(row)
     first = "noise multiplier" if kind == "client" else "target epsilon"
-    lines = [f"| method | {first} | epsilon | accuracy, % | ARI |", "|---|---:|---:|---:|---:|"]
-    return lines + [_line(own) for own in groups.values()]
+    lines = [
+        f"| method | {first} | epsilon | accuracy, % | ARI |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for own in groups.values():
+        lines.append(_line(own))
+    return lines
 
 
 def _line(rows: Sequence[dict[str, Any]]) -> str:
+    """The line of one cell: the mean over its seeds."""
     one = rows[0]
-    accuracies = [100 * row["accuracy"] for row in rows]
-    deviation = f" ± {np.std(accuracies, ddof=1):.1f}" if len(rows) > 1 else ""
+    percent = [100 * row["accuracy"] for row in rows]
+    accuracy = f"{np.mean(percent):.1f}"
+    if len(rows) > 1:
+        deviation = np.std(percent, ddof=1)
+        accuracy += f" ± {deviation:.1f}"
     epsilons = [row["epsilon"] for row in rows]
-    epsilon = "no bound" if None in epsilons else f"{max(epsilons):.2f}"
+    epsilon = "no bound"
+    if None not in epsilons:
+        epsilon = f"{max(epsilons):.2f}"
     rands = [row["ari"] for row in rows if row["ari"] is not None]
-    ari = (
-        f"{abs(round(float(np.mean(rands)), 2)):.2f}" if rands else "–"
-    )  # chance may be a trace below 0
-    noise = "no privacy" if one["noise"] is None else f"{one['noise']:g}"
-    if one["kind"] == "client" and one["noise"] == 0:
+    ari = "–"
+    if rands:
+        mean = round(float(np.mean(rands)), 2)
+        ari = f"{abs(mean):.2f}"  # chance may be a trace below 0
+    return f"| {one['method']} | {_noise_of(one)} | {epsilon} | {accuracy} | {ari} |"
+
+
+def _noise_of(row: dict[str, Any]) -> str:
+    """A cell's noise, in words."""
+    noise = "no privacy"
+    if row["noise"] is not None:
+        noise = f"{row['noise']:g}"
+    if row["kind"] == "client" and row["noise"] == 0:
         noise = "0 (clip only)"
-    if one["signature"] is not None:
-        noise += f", signatures {one['signature']:g}"
-    return (
-        f"| {one['method']} | {noise} | {epsilon} | {np.mean(accuracies):.1f}{deviation} | {ari} |"
-    )
+    if row["signature"] is not None:
+        noise += f", signatures {row['signature']:g}"
+    return noise
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> str:
-    """All that was measured so far."""
+    """Everything measured so far."""
     text: list[str] = []
     for (data, kind), setting in SETTINGS.items():
         own = [row for row in rows if (row["data"], row["kind"]) == (data, kind)]
-        if own:
-            name = "client-level" if kind == "client" else "example-level (DP-SGD)"
-            seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in own}))
-            facts = f"{setting.agents} agents with about {own[0]['examples']} examples each, {setting.rounds} rounds"
-            text += [f"\n{data}, {name}: {facts}, seeds {seeds}\n", *table(own, data, kind)]
+        if not own:
+            continue
+        name = "client-level" if kind == "client" else "example-level (DP-SGD)"
+        seeds = sorted({str(row["seed"]) for row in own})
+        examples = own[0]["examples"]
+        facts = (
+            f"{setting.agents} agents with about {examples} examples each, {setting.rounds} rounds"
+        )
+        text.append(f"\n{data}, {name}: {facts}, seeds {', '.join(seeds)}\n")
+        text += table(own, data, kind)
     return "\n".join(text)
 
 
@@ -467,21 +567,23 @@ def main() -> None:
     parser.add_argument(
         "--only", default="", help="run only cells whose key holds this, e.g. client/fedavg"
     )
-    parser.add_argument("--show", action="store_true", help="run nothing, print what is there")
+    parser.add_argument("--show", action="store_true", help="run nothing, print finished cells")
     parser.add_argument("--out", type=Path, default=OUT)
-    given = parser.parse_args()
-    done: dict[str, dict[str, Any]] = (
-        json.loads(given.out.read_text()) if given.out.exists() else {}
-    )
-    wanted = (
-        [] if given.show else [cell for data in given.data for cell in cells(data, given.seeds)]
-    )
-    for cell in wanted:
-        if cell.key in done or given.only not in cell.key:
+    options = parser.parse_args()
+    done: dict[str, dict[str, Any]] = {}
+    if options.out.exists():
+        done = json.loads(options.out.read_text())
+    planned: list[Cell] = []
+    if not options.show:
+        for data in options.data:
+            planned += cells(data, options.seeds)
+    for cell in planned:
+        if cell.key in done or options.only not in cell.key:
             continue
-        done[cell.key] = measured(cell, given.data_root)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(given.out, json.dumps(done, indent=0).encode())
+        done[cell.key] = measured(cell, options.data_root)
+        content = json.dumps(done, indent=0)
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(options.out, content.encode())
     print(tables(list(done.values())))
 
 
