@@ -8,7 +8,7 @@
 The rules:
 - A step number names one attempt at one phase and is never used twice. `round` counts folded rounds.
 - A phase closes when its target of reports is reached, when everybody alive has reported, when the
-  grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn anew.
+  grace period after the quorum is over, or at the deadline. Without a quorum it is void and drawn again.
 - A vanished agent's slot is refilled during the first half of the deadline, where somebody is free.
 - An agent that is silent until a step closes is asked whether it is there. It has left if it does not answer within
   `rollcall_s`: an agent that cannot announce its end costs one deadline, not one per round.

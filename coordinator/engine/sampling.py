@@ -18,8 +18,11 @@ Listed = tuple[tuple[ClientId, ...], ...]  # the participants of each round
 
 def cohort_size(known: int, participation: float, agents: int | None) -> int:
     """m = max(floor(C * N), 1) (McMahan et al. 2017), or the fixed number of agents."""
+    if agents is not None:
+        return agents
     # the small addition keeps 0.29 * 100 at 29, where floats give 28.999999999999996
-    return agents if agents is not None else max(math.floor(participation * known + 1e-9), 1)
+    share = math.floor(participation * known + 1e-9)
+    return max(share, 1)
 
 
 def invitation_order(
@@ -27,7 +30,8 @@ def invitation_order(
 ) -> tuple[ClientId, ...]:
     """Everybody known in the order in which this attempt at this round would invite them."""
     ids = sorted(known)
-    order = generator(seed, "cohort", purpose, round_, attempt).permutation(len(ids))
+    rng = generator(seed, "cohort", purpose, round_, attempt)
+    order = rng.permutation(len(ids))
     return tuple(ids[i] for i in order)
 
 
@@ -36,15 +40,17 @@ def expected_share(scenario: Scenario, listed: Listed | None) -> float:
 
     `listed` are the participants of each round where the scenario lists them.
     """
-    rounds, fleet = scenario.rounds, scenario.fleet
-    if fleet is None:
-        if rounds.agents is None:
-            return rounds.participation
-        known = max(rounds.start_agents or 0, rounds.agents)  # more may come at any time
-        return min(rounds.agents / known, math.nextafter(1.0, 0.0))
-    invited = sum(map(len, listed)) / len(listed) if listed else rounds.agents
-    return (
-        rounds.participation
-        if invited is None
-        else min(invited / (fleet.agents - fleet.newcomers), 1.0)
-    )
+    rounds = scenario.rounds
+    fleet = scenario.fleet
+    if fleet is not None and listed:
+        federated = fleet.agents - fleet.newcomers
+        invited = sum(len(clients) for clients in listed) / len(listed)
+        return min(invited / federated, 1.0)
+    if rounds.agents is None:
+        return rounds.participation
+    if fleet is not None:
+        federated = fleet.agents - fleet.newcomers
+        return min(rounds.agents / federated, 1.0)
+    # more agents than these may come at any time, so that a share of 1 is out of reach
+    known = max(rounds.start_agents or 0, rounds.agents)
+    return min(rounds.agents / known, math.nextafter(1.0, 0.0))

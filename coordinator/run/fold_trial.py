@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
 Figures = dict[str, Any]
+Scaling = dict[str, list[float]]  # means and deviations per channel
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Outcome:
 
     state: Any
     means: Means  # of the reporters, for the record
-    scaling: dict[str, list[float]] | None = None  # of the phase that finds moments
+    scaling: Scaling | None = None  # of the phase that finds moments
     evaluation: Mapping[ClientId, Figures] = field(default_factory=dict)  # by mode
 
 
@@ -48,12 +49,13 @@ class FoldTrial:
                 moments = [report.numbers for _, report in fair]
                 scaling = folding.pooled(moments, settings)
                 folding.check_json(scaling, "the scaling")
-                return Outcome(self.state, self._means(fair), scaling=scaling)
+                means = self._means(fair)
+                return Outcome(self.state, means, scaling=scaling)
             case "evaluate":
                 claims = {client: report.numbers for client, report in fair}
                 evaluation = folding.fair_figures(claims, settings)
-                fair = _with_numbers(fair, evaluation)
-                return Outcome(self.state, self._means(fair), evaluation=evaluation)
+                means = self._means(_with_numbers(fair, evaluation))
+                return Outcome(self.state, means, evaluation=evaluation)
             case _:
                 state = self._folded(fair)
                 return Outcome(state, self._means(fair))
@@ -68,11 +70,13 @@ class FoldTrial:
         if self.scenario.aggregation.refuse_beyond is None:
             return []
         privacy = self.scenario.privacy
-        if privacy is not None and privacy.client is not None:
+        is_private = privacy is not None and privacy.client is not None
+        if is_private:
             # every report is clipped; and whom to refuse must not depend on what the others sent
             return []
+        strategy = self.scenario.strategy
         try:
-            return folding.steps_of(self.scenario.strategy, self.state, self.phase, reports)
+            return folding.steps_of(strategy, self.state, self.phase, reports)
         except (OSError, MemoryError):
             raise
         except Exception:
@@ -85,21 +89,30 @@ class FoldTrial:
         if settings.clips:
             steps = folding.steps_of(strategy, self.state, self.phase, reports)
         clipped = folding.clip(strategy, self.state, reports, steps, settings)
-        fold: Callable[..., Any] = strategy.fold if self.privacy is None else self.privacy.fold
-        state = fold(self.state, self.phase, clipped, settings.average)
+        if self.privacy is None:
+            state = strategy.fold(self.state, self.phase, clipped, settings.average)
+        else:
+            state = self.privacy.fold(self.state, self.phase, clipped, settings.average)
         folding.check_sound(strategy, state)
         return state
 
     def _means(self, reports: Reports) -> Means:
-        weight = self.scenario.evaluation.weight
-        means = records.means(reports, self.phase.name, weight, self.newcomers, self.trained)
+        means = records.means(
+            reports,
+            self.phase.name,
+            self.scenario.evaluation.weight,
+            self.newcomers,
+            self.trained,
+        )
         folding.check_json(means.to_json(), "its averages")
         return means
 
 
 def failure_of(error: Exception) -> str:
     """Why a fold failed that no report is to blame for, for the record."""
-    return f"the fold failed: {type(error).__name__}: {error}"[:MAX_REASON]
+    kind = type(error).__name__
+    reason = f"the fold failed: {kind}: {error}"
+    return reason[:MAX_REASON]
 
 
 def _with_numbers(
@@ -107,5 +120,6 @@ def _with_numbers(
 ) -> list[tuple[ClientId, Report]]:
     changed: list[tuple[ClientId, Report]] = []
     for client, report in reports:
-        changed.append((client, replace(report, numbers=numbers[client])))
+        with_numbers = replace(report, numbers=numbers[client])
+        changed.append((client, with_numbers))
     return changed

@@ -42,7 +42,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> bool:
     """Make the run's folder, or check that it can be resumed: True where it has a checkpoint to go on from.
 
-    A run that was stopped before its first checkpoint begins anew. No run is ever overwritten.
+    A run that was stopped before its first checkpoint begins again. No run is ever overwritten.
     """
     folder, text = options.folder, dump(scenario).encode()
     checkpoint, begun = Checkpoint(folder / "checkpoint"), folder / "scenario.yaml"

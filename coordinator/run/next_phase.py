@@ -21,7 +21,8 @@ def next_phase(
         view: what the engine shows of the run: rounds, and who is present.
         newcomers: agents that take part in nothing before the last round.
     """
-    if scenario.task.standardise == "federated" and facts.scaling is None:
+    federated = scenario.task.standardise == "federated"
+    if federated and facts.scaling is None:
         return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
     phase: Phase | None
     if view.round < view.rounds:
@@ -38,7 +39,9 @@ def _evaluation_is_due(scenario: Scenario, view: View) -> bool:
     """Between rounds, every `evaluation.every` of them; the last evaluation comes after all rounds."""
     every = scenario.evaluation.every
     between_rounds = 0 < view.round < view.rounds
-    return every > 0 and between_rounds and view.round % every == 0
+    if every == 0 or not between_rounds:
+        return False
+    return view.round % every == 0
 
 
 def _entry(scenario: Scenario, state: Any, view: View, newcomers: Set[ClientId]) -> Phase | None:
@@ -46,6 +49,10 @@ def _entry(scenario: Scenario, state: Any, view: View, newcomers: Set[ClientId])
     if not newcomers:
         return None
     phase = scenario.strategy.plan(state, view)
-    if phase is None or phase.ends_round or isinstance(phase.cohort, str):
+    if phase is None or phase.ends_round:
         return None
-    return phase if newcomers & set(phase.cohort) else None
+    if isinstance(phase.cohort, str):  # everybody, or a sample
+        return None
+    if newcomers.isdisjoint(phase.cohort):
+        return None
+    return phase

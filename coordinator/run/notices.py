@@ -1,6 +1,6 @@
 """What a run reports to its observer: one frozen class for each kind of event, with one JSON form.
 
-The observer is whoever watches a run: the progress bar, the lines of `--json`, the metrics. The same JSON objects are the
+An observer watches a run: the progress bar, the lines of `--json`, a test. The same JSON objects are the
 lines of `rounds.jsonl` and the payload of the metrics topic; only some kinds of notices are written there, see `Record`.
 """
 

@@ -1,4 +1,4 @@
-"""What the command line says about a run besides the scenario."""
+"""The options of a run that come from the command line and not from the scenario."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from covey.shared.mqtt.broker_url import SYSTEM_TLS, Tls
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says besides the scenario."""
+    """How and where to run a scenario."""
 
     folder: Path
     resume: bool = False

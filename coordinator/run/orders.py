@@ -52,24 +52,32 @@ class OrderBook:
         self._serial = 0  # of the newest order; grows with every order of this process
 
     def __repr__(self) -> str:
-        return f"<OrderBook: {self._serial} orders, models {sorted(self._models)}>"
+        models = sorted(self._models)
+        return f"<OrderBook: {self._serial} orders, models {models}>"
 
     def order_of(self, client: ClientId, state: Any) -> SendOrder:
         """What this agent should do now: its work in the open step, or nothing."""
         engine = self._engine
-        open_step = engine.step if engine.stage is Stage.OPEN else None
-        its_step = open_step if open_step is not None and _awaits(open_step, client) else None
-        newest_closed = engine.number if open_step is None else engine.number - 1
+        closed = engine.number
+        number = 0
+        work = None
+        step = engine.step
+        if step is not None and engine.stage is Stage.OPEN:
+            closed = step.number - 1
+            if _awaits(step, client):
+                number = step.number
+                work = self._work(client, step, state)
+        clusters = self._strategy.assignment(state)
         self._serial += 1
         order = OrderMessage(
             run=self._facts.run,
             serial=self._serial,
-            step=0 if its_step is None else its_step.number,
+            step=number,
             accepted=self._facts.accepted.get(client, 0),
-            closed=newest_closed,
+            closed=closed,
             again=self._facts.incarnation,
-            cluster=self._strategy.assignment(state).get(client),
-            work=None if its_step is None else self._work(client, its_step, state),
+            cluster=clusters.get(client),
+            work=work,
         )
         return SendOrder(client, order)
 
@@ -88,13 +96,20 @@ class OrderBook:
     def volume(self, send: SendOrder) -> tuple[int, int]:
         """Values (float32 numbers) and bytes (encoded) of the models that an order names."""
         refs = _refs(send)
-        values = sum(self._models[ref.key].values for ref in refs)
-        size = sum(ref.size for ref in refs)
+        values = 0
+        size = 0
+        for ref in refs:
+            values += self._models[ref.key].values
+            size += ref.size
         return values, size
 
     def digests(self) -> dict[str, str]:
         """The digests of the present models, by key."""
-        return {key: send.ref.digest.hex() for key, send in sorted(self._models.items())}
+        digests: dict[str, str] = {}
+        for key in sorted(self._models):
+            ref = self._models[key].ref
+            digests[key] = ref.digest.hex()
+        return digests
 
     def forget_models(self) -> None:
         """The strategy's state has changed: its models are encoded again when an order names them."""
@@ -124,14 +139,21 @@ class OrderBook:
         scenario = self._scenario
         wire = scenario.wire
         order = self._strategy_order(client, step.phase, state)
-        models = [self._model(key, step.number, state).ref for key in order.models]
-        privacy = scenario.privacy
+        models: list[ModelRef] = []
+        for key in order.models:
+            send = self._model(key, step.number, state)
+            models.append(send.ref)
+        codec = Codec(wire.codec, wire.delta, wire.block, wire.keep)
+        training = self._training(step.phase)
+        privacy = None
+        if scenario.privacy is not None:
+            privacy = scenario.privacy.for_agents(scenario.rounds.count)
         return Work(
             phase=step.phase.name,
             round=self._engine.round,
             seed=scenario.seed,
             strategy=self._strategy.model_dump(mode="json"),
-            training=self._training(step.phase).model_dump(mode="json"),
+            training=training.model_dump(mode="json"),
             task=scenario.task.for_agents(),
             layout=self._setup.layout.to_wire(),
             scaling=self._facts.scaling,
@@ -139,16 +161,17 @@ class OrderBook:
             numbers=dict(order.numbers),
             cluster=order.cluster,
             sizes=dict(step.phase.sizes),
-            codec=Codec(wire.codec, wire.delta, wire.block, wire.keep).to_wire(),
+            codec=codec.to_wire(),
             evaluation=scenario.evaluation.model_dump(mode="json"),
             part_bytes=wire.part_bytes,
-            privacy=None if privacy is None else privacy.for_agents(scenario.rounds.count),
+            privacy=privacy,
         )
 
     def _training(self, phase: Phase) -> Training:
         if phase.name == EVALUATE:
             return self._scenario.tuning
-        return self._scenario.training.in_round(self._engine.round, self._scenario.rounds.count)
+        rounds = self._scenario.rounds.count
+        return self._scenario.training.in_round(self._engine.round, rounds)
 
     def _strategy_order(self, client: ClientId, phase: Phase, state: Any) -> Order:
         if phase.name == MOMENTS:
@@ -163,15 +186,21 @@ class OrderBook:
         return self._models[key]
 
     def _encoded(self, key: str, step: int, state: Any) -> SendModel:
-        scenario = self._scenario
-        codec = Codec(scenario.wire.down, block=scenario.wire.block)
-        rng = generator(scenario.seed, "down", self._engine.round, key)
+        wire = self._scenario.wire
+        codec = Codec(wire.down, block=wire.block)
+        rng = generator(self._scenario.seed, "down", self._engine.round, key)
+        layout = self._setup.layout
         model = self._strategy.model(state, key)
-        content = encode_model(model, self._setup.layout.digest, codec, rng)
+        content = encode_model(model, layout.digest, codec, rng)
         path = self._folder / key
         self._room.write(lambda: write_atomically(path, content))
-        parts = part_count(len(content), scenario.wire.part_bytes)
-        ref = ModelRef(key=key, digest=digest(content), parts=parts, size=len(content))
+        size = len(content)
+        ref = ModelRef(
+            key=key,
+            digest=digest(content),
+            parts=part_count(size, wire.part_bytes),
+            size=size,
+        )
         return SendModel(ref, path, step, model.size)
 
 

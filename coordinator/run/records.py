@@ -97,18 +97,23 @@ def one_device(devices: Iterable[str]) -> str | None:
     Bytes repeat on one kind of device only, so figures of a mixed fleet depend on which agents had which.
     """
     kinds = set(devices)
-    return kinds.pop() if len(kinds) == 1 else MIXED if kinds else None
+    if len(kinds) > 1:
+        return MIXED
+    return kinds.pop() if kinds else None
 
 
 def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> dict[str, float]:
     """The best and the newest test figures of an agent right after its local training."""
-    track: Mapping[str, float] = numbers["track"]
+    newest: dict[str, float] = dict(numbers["track"])
     if best is None or not best["n"]:
-        return dict(track)
-    if not track["n"]:
+        return newest
+    if not newest["n"]:
         return best
-    key = "accuracy" if "accuracy" in track else "mse"
-    return dict(track) if (track[key] > best[key]) == (key == "accuracy") else best
+    if "accuracy" in newest:
+        is_better = newest["accuracy"] > best["accuracy"]
+    else:
+        is_better = newest["mse"] <= best["mse"]
+    return newest if is_better else best
 
 
 def by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +190,9 @@ def averages(
     weight: str,
 ) -> dict[str, Any]:
     """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
-    modes = dict.fromkeys(mode for one in evaluation.values() for mode in one)
+    modes: dict[str, None] = {}  # in the order of their first appearance
+    for figures in evaluation.values():
+        modes |= dict.fromkeys(figures)
     return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
 
 
@@ -200,8 +207,9 @@ def last_of_undrawn(
     What they hold comes from a phase before the rounds, or is E-server where the method has none that trains.
     """
     undrawn = {client: one for client, one in figures.items() if client not in drawn}
-    nobody: dict[str, Any] = {"last": {"agents": 0}}
-    row: dict[str, Any] = {**nobody, **averages(undrawn, train_samples, weight)}["last"]
+    by_mode = averages(undrawn, train_samples, weight)
+    nobody: dict[str, Any] = {"agents": 0}
+    row: dict[str, Any] = by_mode.get("last", nobody)
     return row
 
 
@@ -211,16 +219,18 @@ def _average(
     train_samples: Mapping[ClientId, int],
     weight: str,
 ) -> dict[str, Any]:
-    having = {
-        client: one[mode]
-        for client, one in evaluation.items()
-        if one.get(mode) and one[mode]["n"] > 0
-    }
+    having: dict[ClientId, Mapping[str, Any]] = {}  # those with test data
+    for client, modes in evaluation.items():
+        figures = modes.get(mode)
+        if figures and figures["n"] > 0:
+            having[client] = figures
+    amounts: list[float] = []
+    for client, figures in having.items():
+        extra = train_samples.get(client, 0) if weight == "total" else 0
+        amounts.append(float(figures["n"] + extra))
     row: dict[str, Any] = {"agents": len(having)}
-    extra = train_samples if weight == "total" else {}
-    amounts = [float(one["n"] + extra.get(client, 0)) for client, one in having.items()]
     for figure in FIGURES:
-        values = [one[figure] for one in having.values() if figure in one]
+        values = [figures[figure] for figures in having.values() if figure in figures]
         if values:
             row[figure] = {"micro": metrics.micro(values, amounts), "macro": metrics.macro(values)}
     return row
@@ -228,12 +238,10 @@ def _average(
 
 def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
     """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
-    values = (
-        traffic.get("down_vectors", 0)
-        + traffic.get("up_vectors", 0)
-        - traffic.get("evaluation_vectors", 0)
-    )
-    return 32 * values / 1e6 / max(agents, 1)
+    down = traffic.get("down_vectors", 0) - traffic.get("evaluation_vectors", 0)
+    up = traffic.get("up_vectors", 0)
+    bits = 32 * (down + up)
+    return bits / 1e6 / max(agents, 1)
 
 
 def rounds_done(line: Mapping[str, Any]) -> int:

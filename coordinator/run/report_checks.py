@@ -1,8 +1,8 @@
-"""What a report must be before anybody computes with it: it comes from the network. Pure.
+"""Checks of reports, which come from the network, before anything is computed with them. Pure.
 
 A phase of a strategy declares the numbers that it uses (`Phase.numbers`); those that belong to the run itself are
-listed here. Only these go further, finite and within bounds: what nobody asked for is dropped, what is wrong is
-refused with a reason.
+listed here. Only these are kept, finite and within bounds. Numbers that nobody asked for are dropped; a report with wrong
+ones is refused with a reason.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from covey.shared.wire.messages import ReportContent
 
 EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
 TRACK = "track"  # test figures right after training, in any report
-LARGEST_VALUE = (
-    1e18  # of a vector: its square is still a float32, so training on it need not end in infinity
-)
-MOST_STEPS = 10_000_000  # of local SGD in one phase
-MOST_SECONDS = 1e9
+# of a vector: its square is still a float32, so training on it need not end in infinity
+LARGEST_VALUE = 1e18
+MAX_STEPS = 10_000_000  # of local SGD in one phase
+MAX_SECONDS = 1e9
 
 
 def read_report(
@@ -58,7 +57,7 @@ def read_report(
         check_vector(name, vector)
     numbers = checked_numbers(phase, content, scenario)
     if train_samples is not None and content.examples > train_samples:
-        claim = f"{content.examples}, the agent has told of {train_samples}"
+        claim = f"{content.examples}, the agent's status has {train_samples}"
         raise DecodeError("too many examples", claim)
     return Report(vectors, content.examples, numbers, content.steps, content.loss)
 
@@ -123,10 +122,10 @@ def _wrong_facts(report: ReportContent) -> str:
     """Loss, steps and seconds are summed over a cohort: each must leave room for the others."""
     if not abs(report.loss) <= LARGEST:
         return f"loss is {report.loss!r:.60}; at most {LARGEST:g} is expected"
-    if report.steps > MOST_STEPS:
-        return f"steps is {report.steps}; at most {MOST_STEPS} are expected"
-    if not 0 <= report.seconds <= MOST_SECONDS:
-        return f"seconds is {report.seconds!r:.60}; 0 to {MOST_SECONDS:g} are expected"
+    if report.steps > MAX_STEPS:
+        return f"steps is {report.steps}; at most {MAX_STEPS} are expected"
+    if not 0 <= report.seconds <= MAX_SECONDS:
+        return f"seconds is {report.seconds!r:.60}; 0 to {MAX_SECONDS:g} are expected"
     return ""
 
 

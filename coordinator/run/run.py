@@ -4,8 +4,8 @@ Events go in, effects come out: what is to be published. The service sends effec
 in-process driver hands them to local clients. Both therefore compute the same bytes.
 
 Order of writing, so that a kill between any two lines loses nothing:
-a step is in the checkpoint before its first order is sent; a report is in the spool before its agent is
-told that it was accepted; a fold is in the checkpoint before its reports leave the spool.
+a step is in the checkpoint before its first order is sent; a report is in the spool before its agent
+learns that it was accepted; a fold is in the checkpoint before its reports leave the spool.
 """
 
 from __future__ import annotations

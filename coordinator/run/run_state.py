@@ -1,5 +1,7 @@
 """What a checkpoint holds of a run besides the engine's snapshot and the strategy's state."""
 
+# density: a list of declarations with their defaults
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -7,6 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.shared.strategies.base import ClientId
+
+Json = dict[str, Any]
+Figures = dict[str, float]
+Steps = dict[ClientId, int]
 
 
 @dataclass
@@ -31,24 +37,24 @@ class RunState:
     # Means and deviations per channel, once the fleet has found them; None before, or without standardisation.
     scaling: dict[str, list[float]] | None = None
 
-    # The newest step whose report was accepted, by agent. In a checkpoint only folded steps count: which reports of the
-    # open step there are, is what the spool knows, also after a kill.
-    accepted: dict[ClientId, int] = field(default_factory=dict)
+    # The newest step whose report was accepted, by agent. In a checkpoint only folded steps count: the spool knows
+    # the reports of the open step, also after a kill.
+    accepted: Steps = field(default_factory=dict)
 
     # The newest training round of each agent that was drawn for one; the others are missing.
-    trained: dict[ClientId, int] = field(default_factory=dict)
+    trained: Steps = field(default_factory=dict)
 
     # The figures of each agent's newest evaluation, by mode.
-    evaluation: dict[ClientId, dict[str, Any]] = field(default_factory=dict)
+    evaluation: dict[ClientId, Json] = field(default_factory=dict)
 
     # The best test figures of each agent right after its local training, where they are tracked.
-    tracked: dict[ClientId, dict[str, float]] = field(default_factory=dict)
+    tracked: dict[ClientId, Figures] = field(default_factory=dict)
 
     # Totals of values and bytes sent, as the run's counter had them when the checkpoint was written.
     traffic: dict[str, int] = field(default_factory=dict)
 
     # The median norm of the newest steps, by name of the vector: what a report of a small cohort is compared with.
-    usual: dict[str, float] = field(default_factory=dict)
+    usual: Figures = field(default_factory=dict)
 
     # The kind of device that each agent has computed on so far, or `records.MIXED`.
     devices: dict[ClientId, str] = field(default_factory=dict)
@@ -57,15 +63,18 @@ class RunState:
     stopped: str = ""
 
     # The newest line of the audit log, sequence and hash; empty before the first checkpoint.
-    audit: dict[str, Any] = field(default_factory=dict)
+    audit: Json = field(default_factory=dict)
 
     # The privacy account, as `private_fold.Ledger` keeps it; empty without a `privacy` section.
-    ledger: dict[str, dict[ClientId, Any]] = field(default_factory=dict)
+    ledger: dict[str, Json] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The attributes as a checkpoint names them."""
-        names = {"incarnation": "again"}
-        return {names.get(name, name): value for name, value in vars(self).items()}
+        saved: Json = {}
+        for name, value in vars(self).items():
+            key = "again" if name == "incarnation" else name
+            saved[key] = value
+        return saved
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> RunState:

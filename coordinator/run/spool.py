@@ -84,10 +84,8 @@ class Spool:
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""
-        return sorted(
-            path.name.removesuffix(_SUFFIX)
-            for path in (self.folder / str(step)).glob("[!.]*" + _SUFFIX)
-        )
+        reports = (self.folder / str(step)).glob("[!.]*" + _SUFFIX)
+        return sorted(path.name.removesuffix(_SUFFIX) for path in reports)
 
     def sound(self, step: int) -> list[ClientId]:
         """`who`, after every report of the step was read and compared with its seal: for a new process.
@@ -95,7 +93,7 @@ class Spool:
         One that is damaged is removed and named in `damaged`, so that its agent is asked again.
         """
         for client in self.who(step):
-            path = self.folder / str(step) / (client + _SUFFIX)
+            path = self._file(step, client)
             try:
                 check_seal(path)
             except (OSError, ValueError) as error:
@@ -107,7 +105,7 @@ class Spool:
 
     def unreadable(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
         """Which of these reports cannot be opened any more, and why."""
-        reasons = {}
+        reasons: dict[ClientId, str] = {}
         for client in clients:
             try:
                 self._read(step, client)
@@ -117,24 +115,29 @@ class Spool:
 
     def reports(self, step: int, clients: Iterable[ClientId]) -> list[tuple[ClientId, Report]]:
         """The reports of these clients in the order given; vectors are memory-mapped."""
-        return [(client, self._read(step, client)[0]) for client in clients]
+        found: list[tuple[ClientId, Report]] = []
+        for client in clients:
+            report, _ = self._read(step, client)
+            found.append((client, report))
+        return found
 
     def seconds(self, step: int, clients: Iterable[ClientId]) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
-        return {client: self._read(step, client)[1]["seconds"] for client in clients}
+        return self._others("seconds", step, clients)
 
     def client_states(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
         """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
-        states = {client: str(self._read(step, client)[1]["client_state"]) for client in clients}
-        return {client: state for client, state in states.items() if state != "whole"}
+        states = self._others("client_state", step, clients)
+        return {client: str(state) for client, state in states.items() if state != "whole"}
 
     def devices(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
         """What kind of device each of these clients computed on."""
-        return {client: str(self._read(step, client)[1]["device"]) for client in clients}
+        devices = self._others("device", step, clients)
+        return {client: str(device) for client, device in devices.items()}
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
-        (self.folder / str(step) / (client + _SUFFIX)).unlink(missing_ok=True)
+        self._file(step, client).unlink(missing_ok=True)
 
     def drop(self, newest: int) -> None:
         """Forget every step up to `newest`. Maps that are still open stay readable."""
@@ -142,10 +145,26 @@ class Spool:
             if folder.name.isdigit() and int(folder.name) <= newest:
                 shutil.rmtree(folder)
 
+    def _file(self, step: int, client: ClientId) -> Path:
+        return self.folder / str(step) / (client + _SUFFIX)
+
+    def _others(self, name: str, step: int, clients: Iterable[ClientId]) -> dict[ClientId, Any]:
+        """What was kept with each of these reports under a name."""
+        found: dict[ClientId, Any] = {}
+        for client in clients:
+            _, others = self._read(step, client)
+            found[client] = others[name]
+        return found
+
     def _read(self, step: int, client: ClientId) -> tuple[Report, dict[str, Any]]:
         """The report, and what else was kept with it."""
-        arrays, facts = open_arrays(self.folder / str(step) / (client + _SUFFIX))
-        vectors = {name: cast(Vector, array.view(np.float32)) for name, array in arrays.items()}
-        others = {name: facts.pop(name) for name in ("seconds", "client_state")}
-        others["device"] = facts.pop("device", "cpu")  # reports of an earlier version do not say
+        arrays, facts = open_arrays(self._file(step, client))
+        vectors: dict[str, Vector] = {}
+        for name, array in arrays.items():
+            vectors[name] = cast(Vector, array.view(np.float32))
+        others = {
+            "seconds": facts.pop("seconds"),
+            "client_state": facts.pop("client_state"),
+            "device": facts.pop("device", "cpu"),  # missing in reports of an earlier version
+        }
         return Report(vectors=vectors, **facts), others

@@ -17,7 +17,7 @@ ANSWER_S = 5.0  # a coordinator that is busy answers late
 
 
 def already_running(name: str, federation: str) -> UserError:
-    """What a coordinator ends with that is not alone."""
+    """The error that ends a coordinator which is not alone."""
     return UserError(
         f"another coordinator is at work in federation {federation!r} on this broker (scenario {name}); stop it, or "
         "keep the two apart with the key `federation` in the scenario (agents: --federation)"
@@ -25,9 +25,9 @@ def already_running(name: str, federation: str) -> UserError:
 
 
 async def ensure_single_coordinator(url: BrokerUrl, federation: str) -> None:
-    """Raises UserError where a coordinator is at work in the federation; a broker that is not there has none.
+    """Raise UserError if a coordinator is at work in the federation. A broker that cannot be reached has none.
 
-    A retained "online" proves nothing, for coordinator and broker may have died together: whoever is there is asked.
+    A retained "online" proves nothing, for coordinator and broker may have died together: a coordinator that is online is asked.
     """
     topics, suspect = Topics(federation), False
     ask = Control(command="tell").to_bytes()
@@ -44,7 +44,7 @@ async def ensure_single_coordinator(url: BrokerUrl, federation: str) -> None:
                     case Down():
                         return
                     case Message(topics.control, payload) if payload == ask and not suspect:
-                        return  # what is retained has come before our own question
+                        return  # a retained status comes before our own question
                     case Message(topics.coordinator_status, payload, retained):
                         status = CoordinatorStatus.from_bytes(payload)
                         if not status.online or status.state in ("finished", "stopped"):

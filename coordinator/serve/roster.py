@@ -1,7 +1,7 @@
-"""Who is there, from retained statuses, roll calls and last wills.
+"""The agents of a run, from retained statuses, roll calls and last wills.
 
-A retained "online" proves nothing by itself: the broker may have been restored, the agent long gone.
-It counts only if it answers the present roll call; a live status always counts.
+A retained "online" proves nothing by itself: the broker may have been restored, and the agent may be long gone.
+It counts only if it answers the present roll call. A live status always counts.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import EXPELLED, AgentStatus
 
 NOBODY: Mapping[ClientId, str] = {}
-MOST_STRANGERS = 1000  # kept of those that never fitted
-LONGEST_PROBLEM = 500  # characters of it that are kept
+MAX_UNKNOWN = 1000  # kept of those that never fitted
+MAX_PROBLEM_CHARS = 500  # characters of it that are kept
 
 
 @dataclass
 class Entry:
-    """What is known of one agent. `here`: it takes part as far as we know."""
+    """What the coordinator knows about one agent."""
 
     status: AgentStatus
     seen: float  # seconds since the epoch
     labels: int  # how many
-    here: bool = False
-    member: bool = False  # it has taken part, or could have
+    here: bool = False  # online, and its data fits: the engine counts it as present
+    member: bool = False  # it was `here` at least once; it never becomes False again
     refusals: Counter[str] = field(default_factory=Counter)
     failure: str | None = None  # why its newest report holds no work
 
@@ -39,10 +39,10 @@ class Roster:
     def __init__(self, task_digest: str) -> None:
         self.task_digest = task_digest
         self.entries: dict[ClientId, Entry] = {}
-        self._strangers: OrderedDict[ClientId, None] = (
+        self._unknown: OrderedDict[ClientId, None] = (
             OrderedDict()
-        )  # who never fitted, least recently seen first
-        self.forgotten = 0  # strangers that made room for others
+        )  # those that never fitted, least recently seen first
+        self.forgotten = 0  # agents that never fitted and made room for others
         self.refusals: Counter[str] = Counter()  # all refused messages, by reason
 
     def seen(
@@ -65,7 +65,7 @@ class Roster:
         status = _slim(status)
         if entry is None:
             entry = self.entries[status.agent] = Entry(status, now, labels)
-        if not status.online:  # a last will knows nothing but that; who revokes credentials says so
+        if not status.online:  # a last will has nothing else; the broker's `revoke` adds a reason
             gone = {
                 "online": False,
                 "busy": False,
@@ -73,13 +73,16 @@ class Roster:
             }
             status = entry.status.model_copy(update=gone)
             labels = entry.labels
-        entry.status, entry.seen, entry.labels = status, now, labels
+        entry.status = status
+        entry.seen = now
+        entry.labels = labels
         fits = status.online and status.problem is None and status.task == self.task_digest
-        was, entry.here = entry.here, fits
+        was_here = entry.here
+        entry.here = fits
         self._remember(status.agent, entry)
         if fits:
             return [Joined(status.agent)]
-        return [Left(status.agent)] if was else []
+        return [Left(status.agent)] if was_here else []
 
     def is_expelled(self, agent: ClientId) -> bool:
         """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""
@@ -87,14 +90,14 @@ class Roster:
         return entry is not None and not entry.status.online and entry.status.problem == EXPELLED
 
     def _remember(self, agent: ClientId, entry: Entry) -> None:
-        """Members stay; of strangers, whose names cost nothing to invent, only the most recently seen stay."""
+        """Members stay. Of the others, whose names cost nothing to invent, only the most recently seen stay."""
         entry.member = entry.member or entry.here
-        self._strangers.pop(agent, None)
+        self._unknown.pop(agent, None)
         if entry.member:
             return
-        self._strangers[agent] = None
-        if len(self._strangers) > MOST_STRANGERS:
-            oldest, _ = self._strangers.popitem(last=False)
+        self._unknown[agent] = None
+        if len(self._unknown) > MAX_UNKNOWN:
+            oldest, _ = self._unknown.popitem(last=False)
             del self.entries[oldest]
             self.forgotten += 1
 
@@ -138,5 +141,5 @@ class Roster:
 
 def _slim(status: AgentStatus) -> AgentStatus:
     """What the roster keeps of a status: its sender decides how long the rest is."""
-    problem = status.problem[:LONGEST_PROBLEM] if status.problem is not None else None
+    problem = status.problem[:MAX_PROBLEM_CHARS] if status.problem is not None else None
     return status.model_copy(update={"labels": [], "dropped": {}, "problem": problem})

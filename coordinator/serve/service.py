@@ -1,7 +1,7 @@
-"""The async shell: moves messages between a link and a run, and tells it the time. It has no opinions.
+"""The async shell: moves messages between a link and a run, and passes the time on. It decides nothing.
 
-One task reads the link and writes parts straight to disk; one takes what has become of them and carries
-out the effects, in order. CPU work goes to a thread, so that keep-alives go out.
+One task reads the link and writes parts straight to disk. Another task takes the items that result from them and carries
+out the effects of the run, in order. CPU work runs in a thread, so that keep-alives are sent in time.
 """
 
 from __future__ import annotations
@@ -62,22 +62,19 @@ from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = (
-    10_000  # small items that were read and not yet dealt with; then the link's own bounds count
-)
-MOST_REPORTS = 2  # whole reports of one agent that wait to be accepted
-ROLL_AGAIN_S = (
-    5.0,
-    60.0,
-)  # first and longest wait before agents are asked again whose statuses were dropped
-MOST_AGENTS = 100_000
+# small items that were read and not yet dealt with; beyond this the link's own bounds count
+MAX_WAITING = 10_000
+MAX_REPORTS = 2  # whole reports of one agent that wait to be accepted
+# first and longest wait before agents are asked again whose statuses were dropped
+ROLL_AGAIN_S = (5.0, 60.0)
+MAX_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
-WAITING_S = 5.0  # so long nothing is said where no phase opens
+WAITING_S = 5.0  # where no phase opens, the reason is shown after this time
 RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
 PUBLISHERS = 32  # orders under way at once
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
-ORDER_AGAIN_S = 2.0  # orders that the broker did not take while the link was up are published again after this time
+ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Another coordinator has spoken, and may have overwritten what is retained: say all of it again."""
+    """Another coordinator published, and may have overwritten retained documents: publish all of them again."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +111,7 @@ Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
 
 
 def last_will(topics: Topics) -> Will:
-    """What the broker says when a coordinator vanishes."""
+    """The status that the broker publishes when a coordinator vanishes."""
     return Will(
         topics.coordinator_status, CoordinatorStatus(online=False, state="stopped").to_bytes()
     )
@@ -142,22 +139,18 @@ class Service:
         self.duplicate_ids = DuplicateIds(session or session_id(time.time(), uuid.uuid4().hex[:8]))
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
-        self._other = (
-            ""  # name of the run that was here before this one: it goes on, this one gives way
-        )
-        self._items: asyncio.Queue[Item] = asyncio.Queue(MOST_WAITING)
-        self._statuses: dict[
-            str, dict[bool, tuple[AgentStatus, bool]]
-        ] = {}  # waiting: online or not, retained
-        self._late: dict[
-            str, tuple[bytes, bool]
-        ] = {}  # the newest status of an agent that sends too many, not read
-        self._shown = Flood(singly=300)  # lines about peers, for whoever watches
+        # name of the run that was here before this one: it continues, and this one gives way
+        self._other = ""
+        self._items: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
+        # statuses that wait, by agent and by online or not; each with its retain flag
+        self._statuses: dict[str, dict[bool, tuple[AgentStatus, bool]]] = {}
+        # the newest status of each agent that sends too many: payload, not read yet, and retain flag
+        self._late: dict[str, tuple[bytes, bool]] = {}
+        self._shown = Flood(singly=300)  # limits the notices about peers
         self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
         self._rates = Rates(self.scenario.wire.part_bytes)
-        self._roll_at: float | None = (
-            None  # when to call the roll again, because statuses were dropped
-        )
+        # when to call the roll again, because statuses were dropped
+        self._roll_at: float | None = None
         self._roll_wait_s = ROLL_AGAIN_S[0]
         self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
         self._stopping = False
@@ -181,6 +174,9 @@ class Service:
         self._unpublished: set[str] = set()  # agents whose newest order the broker has not taken
         self._again_due: float | None = None  # when to publish these orders again
 
+    def __repr__(self) -> str:
+        return f"<Service of {self.topics.federation}: {self.state}, {self.run!r}>"
+
     def now(self) -> float:
         """The time of the engine and of everything here (s): it stands still while this process is frozen."""
         return self._clock.time(time_of_loop())
@@ -200,16 +196,15 @@ class Service:
     async def serve(self, first: Sequence[Effect] = ()) -> str | None:
         """Run until the run is over: "" or why it was given up; None after `stop`.
 
-        `first` are the effects of a resume; what they would publish is published anew at the first `Up`.
-        Raises UserError where another coordinator is at work in the federation and was there before.
+        `first` are the effects of a resume; what they would publish is published at the first `Up`.
+        Raises UserError if another coordinator is at work in the federation and was there before.
         """
         over = next((effect.why for effect in first if isinstance(effect, Done)), None)
         for effect in first:
             if isinstance(effect, Announce):
                 self.observer(effect.notice)
-        if (
-            over is None and self.run.engine.paused
-        ):  # it was when it was stopped; nobody would see why nothing happens
+        if over is None and self.run.engine.paused:
+            # it was paused when it was stopped; without this nobody would see why nothing happens
             self._tell_control("pause")
         async with asyncio.TaskGroup() as group:
             self.run.room.tell = self._disk_teller()
@@ -221,9 +216,8 @@ class Service:
                     break
                 try:
                     over = await self._carry_out(await self._decide(item))
-                except (
-                    DiskFullError
-                ) as error:  # the operator has stopped us while we waited for room
+                except DiskFullError as error:
+                    # the operator has stopped us while we waited for room
                     self._full = error
                     break
                 self._tell_of_waiting()
@@ -250,7 +244,7 @@ class Service:
         return tell
 
     async def _beat(self) -> None:
-        """Ask the clock so often that a silence is a freeze of this process; say so after one."""
+        """Ask the clock so often that a silence means a freeze of this process; report the freeze afterwards."""
         while True:
             await asyncio.sleep(BEAT_S)
             self.now()
@@ -280,7 +274,7 @@ class Service:
         return None
 
     def _tell_of_waiting(self) -> None:
-        """Say why the run does not go on once it has stood still for a while, and again where that changes."""
+        """Show why the run waits once it has waited for a while, and again when the reason changes."""
         why, now = self.run.engine.waits_for or "", self.now()
         if why == self._waiting_told:
             self._waiting_due = None
@@ -306,14 +300,13 @@ class Service:
                 self._drop_for_want_of_room(error)
                 continue
             if isinstance(item, Repeat) or item == Control(command="tell"):
-                await self._tell(
-                    online=True
-                )  # at once: others wait for it, and a fold may take long
+                # at once: others wait for it, and a fold may take long
+                await self._tell(online=True)
             if item is not None:
                 await self._items.put(item)
 
     def _drop_for_want_of_room(self, error: OSError) -> None:
-        """A part of a report that the disk has no room for: its agent sends the report again until it is accepted."""
+        """Drop a part of a report, because the disk is full: its agent sends the report again until it is accepted."""
         self.roster.refuse("disk full")
         if self.now() >= self._full_told + FULL_TOLD_S:
             self._full_told = self.now()
@@ -375,8 +368,8 @@ class Service:
             return None
         if status.agent != agent:
             raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
-        if agent not in self.roster.entries and len(self.roster.entries) >= MOST_AGENTS:
-            raise DecodeError("too many agents", f"{agent} would be one more than {MOST_AGENTS}")
+        if agent not in self.roster.entries and len(self.roster.entries) >= MAX_AGENTS:
+            raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
         waiting = self._statuses.setdefault(agent, {})
         is_new = not waiting
         # a last will of an older session must not hide the status after which it came
@@ -385,7 +378,7 @@ class Service:
         return Seen(agent) if is_new else None
 
     def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
-        """What others read of us: it may be the last will of an earlier life, or a coordinator beside us."""
+        """A status on our own topic: our own, the last will of an earlier process, or that of another coordinator."""
         if retained or status.session == self.duplicate_ids.session:
             return None
         if not status.online:
@@ -414,10 +407,10 @@ class Service:
         sink = self._parts.feed(agent, part, now)
         if sink is None:
             return None
-        if self._reports[agent] >= MOST_REPORTS:
+        if self._reports[agent] >= MAX_REPORTS:
             sink.discard()
             self._parts.forget(agent, part.digest)  # it may come again
-            raise DecodeError("rate", f"{MOST_REPORTS} reports of {agent} wait already")
+            raise DecodeError("rate", f"{MAX_REPORTS} reports of {agent} wait already")
         self._reports[agent] += 1
         assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
         return Arrived(agent, sink)
@@ -453,7 +446,7 @@ class Service:
                 self.run.audit.blame("control", "operator", "stop")
                 self.stop()
             case Control(command="tell"):
-                pass  # the reader has told
+                pass  # the reader has answered
             case Control(command="release", agent=agent):
                 self._roster_due = time_of_loop()
                 return await self._handle(Release(agent)) if agent is not None else []
@@ -489,7 +482,7 @@ class Service:
         return effects
 
     async def _up(self) -> list[Effect]:
-        """A (re)connected link: call the roll and say again what should be retained."""
+        """A (re)connected link: call the roll and publish again all that should be retained."""
         self._connections += 1
         self._name_epoch()
         self.observer(LinkUp())
@@ -501,7 +494,7 @@ class Service:
         return [*await asyncio.to_thread(self.run.desired), *effects]
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
-        """Say what we cannot hear; once we can, call the roll again, for answers were missed."""
+        """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
         self.observer(SubscriptionsRefused(list(topics)))
         self.run.audit.blame(
             "subscriptions_refused", "broker", ", ".join(topics) or "none any more"
@@ -515,7 +508,7 @@ class Service:
         self.epoch = f"{self.duplicate_ids.session}.{self._connections}"
 
     async def _call_roll_again(self) -> None:
-        """Statuses of unknown agents were dropped in a flood: ask all to say again who they are."""
+        """Statuses of unknown agents were dropped in a flood: ask all agents to publish theirs again."""
         self._roll_at = None
         self._roll_wait_s = min(2 * self._roll_wait_s, ROLL_AGAIN_S[1])
         self._connections += 1
@@ -562,7 +555,7 @@ class Service:
         if status.problem and status.online:
             self._observe_peer(AgentExcluded(status.agent, status.problem))
         if status.online and not retained and status.epoch != self.epoch:
-            # it has heard of another coordinator than this one: what is retained may not convince it
+            # it knows another coordinator than this one; the retained status may not convince it
             self._tell_due = self._tell_due or self.now() + TELL_EVERY_S
         self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
         return effects
@@ -598,7 +591,7 @@ class Service:
         """Publish in order: models before the orders that name them. Returns why the run is over, if it is."""
         over = None
         orders: dict[str, SendOrder] = {}
-        told = False
+        status_changed = False
         for effect in effects:
             match effect:
                 case SendModel():
@@ -610,11 +603,12 @@ class Service:
                     await self._ask(client)
                 case Announce(notice):
                     await self._announce(notice)
-                    # the status shows nothing of what peers did
-                    told = told or not isinstance(notice, CausedByPeer)
+                    # the status does not depend on what peers did
+                    if not isinstance(notice, CausedByPeer):
+                        status_changed = True
                 case Done(why):
                     over = why
-        if told or over is not None:
+        if status_changed or over is not None:
             await self._tell(online=True)
         await self._publish_orders(list(orders.values()))
         return over
@@ -636,7 +630,7 @@ class Service:
             await self.link.publish(self.topics.metrics, payload, retain=True)
 
     async def _ask(self, agent: str) -> None:
-        """An agent that reads that it is offline says at once that it lives; of another one it stays written."""
+        """Publish that an agent is offline: if it lives, it answers at once; if not, this stays retained."""
         entry = self.roster.entries.get(agent)
         if entry is None or not entry.status.online:
             return
@@ -653,11 +647,9 @@ class Service:
             await self.link.publish(topic, b"", retain=True)
 
     async def _publish_model(self, send: SendModel) -> None:
-        base, part_bytes, ref = (
-            self.topics.model(send.ref.key),
-            self.scenario.wire.part_bytes,
-            send.ref,
-        )
+        ref = send.ref
+        base = self.topics.model(ref.key)
+        part_bytes = self.scenario.wire.part_bytes
         with send.path.open("rb") as file:
             for part in split(
                 file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about
@@ -682,7 +674,7 @@ class Service:
             self._again_due = self._again_due or self.now() + ORDER_AGAIN_S
 
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
-        """Publish what runs: the state of the engine, for agents and for people."""
+        """Publish the coordinator's status: the state of the engine, for agents and for people."""
         self._tell_due = None
         engine = self.run.engine
         status = CoordinatorStatus(
@@ -713,9 +705,8 @@ class Service:
         ).to_bytes()
         if message != self._roster_shown:
             self._roster_shown = message
-            with contextlib.suppress(
-                OSError
-            ):  # for people only; a full disk must not end a run for it
+            # for people only; a full disk must not end a run for it
+            with contextlib.suppress(OSError):
                 write_atomically(self.run.folder / "roster.json", message, durable=False)
             await self.link.publish(self.topics.roster, message, retain=True)
 

@@ -1,17 +1,17 @@
-"""A clock for deadlines that does not run while this process does not: a frozen coordinator blames nobody. Pure.
+"""A clock for deadlines that stands still while this process is frozen: the coordinator then blames nobody. Pure.
 
 A process may be stopped (SIGSTOP, a suspended laptop, a virtual machine that is moved). Afterwards every deadline seems
-to be over, while the link has much to say that nobody has read. So the time of the freeze is not counted, and the
-clock stands still for a little longer, until the link was read.
+to be over, while nobody has read the link yet. So the time of the freeze is not counted, and the clock stands still for
+a little longer, until the link was read.
 """
 
 from __future__ import annotations
 
 import math
 
-BEAT_S = 1.0  # whoever owns the clock asks it at least this often
+BEAT_S = 1.0  # the owner of the clock asks it at least this often
 FROZEN_S = 5.0  # a longer silence than this is a freeze, and not a busy machine
-SETTLE_S = 2.0  # the clock stands still for so long after a freeze
+SETTLE_S = 2.0  # after a freeze the clock stands still for this time
 
 
 class SteadyClock:
@@ -26,22 +26,30 @@ class SteadyClock:
 
     def time(self, now: float) -> float:
         """The steady time (s) where the monotonic clock shows `now`; the same number until the first freeze."""
-        asked, self._asked = self._asked, now
+        asked = self._asked
+        self._asked = now
         if asked is not None and now - asked > FROZEN_S:
             self._frozen += now - asked
-            self._stands_at, self._stands_until = self._at(asked), now + SETTLE_S
+            self._stands_at = self._at(asked)
+            self._stands_until = now + SETTLE_S
             self._behind = self._stands_until - self._stands_at
         return self._at(now)
 
     def wait(self, until: float, now: float) -> float:
         """Seconds of the monotonic clock from `now` until the steady time is `until`; 0 where it is over."""
         left = until - self.time(now)
-        return left + max(self._stands_until - now, 0.0) if left > 0 else 0.0
+        if left <= 0:
+            return 0.0
+        standing_still = max(self._stands_until - now, 0.0)
+        return left + standing_still
 
     def take_freeze(self) -> float:
         """Seconds that this process was frozen for since this was asked last."""
-        frozen, self._frozen = self._frozen, 0.0
+        frozen = self._frozen
+        self._frozen = 0.0
         return frozen
 
     def _at(self, now: float) -> float:
-        return self._stands_at if now < self._stands_until else now - self._behind
+        if now < self._stands_until:
+            return self._stands_at
+        return now - self._behind

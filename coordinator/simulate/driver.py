@@ -51,6 +51,9 @@ class Simulation(Driver):
             self._folder(client).mkdir(parents=True, exist_ok=True)
             self._settle(client)
 
+    def __repr__(self) -> str:
+        return f"<Simulation of {len(self._sources)} agents: {self.run!r}>"
+
     def answers(self, work: Work) -> list[Effect]:
         """Reports are taken in the order in which the round invited: over-selection must not prefer the first names."""
         step = self.run.engine.step
@@ -193,11 +196,13 @@ def _people(
         [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
     )
     people = {}
-    for client, told in zip(sources, map(_done, found), strict=True):
-        if told.get("problem"):
-            observer(AgentExcluded(client, told.get("detail") or told["problem"]))
+    for client, answer in zip(sources, found, strict=True):
+        inspected = _done(answer)
+        problem = inspected.get("problem")
+        if problem:
+            observer(AgentExcluded(client, inspected.get("detail") or problem))
         else:
-            people[client] = (told["samples"], told["test_samples"])
+            people[client] = (inspected["samples"], inspected["test_samples"])
     if not people:
         raise UserError("the data of no agent fits the task")
     return people

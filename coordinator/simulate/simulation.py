@@ -26,15 +26,15 @@ LocalFor = Callable[[ClientId, OrderMessage], Local]
 Work = list[tuple[ClientId, OrderMessage]]
 
 
-MOST_IDLE = 100  # ticks; nothing that is yet to come takes as many
+MAX_IDLE = 100  # ticks in a row; whatever is still to come takes fewer
 
 
 class GivenUpError(CoveyError):
-    """The run came to no good end; the text says why. No builtin's kin: what a method raises is not taken for it."""
+    """The run was abandoned; the text gives the reason. Deliberately not a subclass of a builtin."""
 
 
 class Driver(ABC):
-    """Hands a run's orders to whoever does their work, until the run is over. Time passes only when nothing else does."""
+    """Has the work of a run's orders done, until the run is over. Time passes only when nothing else happens."""
 
     def __init__(self, run: Run, observer: Observer = ignore) -> None:
         self.run = run
@@ -80,7 +80,7 @@ class Driver(ABC):
     def _wait(self) -> list[Effect]:
         engine = self.run.engine
         if (
-            engine.wake_at is None or self._idle == MOST_IDLE
+            engine.wake_at is None or self._idle == MAX_IDLE
         ):  # nobody comes and nobody comes back here
             raise GivenUpError(f"it cannot go on: {engine.waits_for or engine.stage.value}")
         self._now = engine.wake_at
@@ -90,7 +90,7 @@ class Driver(ABC):
 
 
 class InProcess(Driver):
-    """Drives one run with clients in this very process. `local_for` gives a client's data, made anew for each order."""
+    """Drives one run with clients in this very process. `local_for` makes a client's data for each order."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve import service
-from covey.coordinator.serve.roster import MOST_STRANGERS, Roster
+from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.messages import AgentStatus, Control, Part, RosterMessage, digest
 from covey.shared.wire.topics import Topics
@@ -62,7 +62,7 @@ def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_par
 def test_more_agents_than_a_coordinator_can_know_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_AGENTS", 9)
+    monkeypatch.setattr(service, "MAX_AGENTS", 9)
     statuses = [
         AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)
     ]
@@ -236,10 +236,10 @@ def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
             agent=f"made-up-{i}", session="s", online=True, labels=labels, problem=problem
         )
         roster.seen(made_up, retained=False, epoch="", now=float(i))
-    assert len(roster.entries) == 1 + MOST_STRANGERS
+    assert len(roster.entries) == 1 + MAX_UNKNOWN
     assert "member" in roster.entries
     assert len(RosterMessage(agents=roster.rows({})).to_bytes()) < 1 << 20
-    assert roster.forgotten == 5000 - MOST_STRANGERS
+    assert roster.forgotten == 5000 - MAX_UNKNOWN
 
 
 def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it_may(
