@@ -433,7 +433,7 @@ class Cfl(ManyModels[CflState]):
         apart = np.maximum(1 - symmetric, 0.0)
         np.fill_diagonal(apart, 0.0)
         if self.linkage == "ward":
-            return np.sqrt(2 * apart)
+            apart = np.asarray(np.sqrt(2 * apart))
         return apart
 
     def _split(

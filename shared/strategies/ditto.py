@@ -1,8 +1,11 @@
-"""Ditto: FedAvg for everybody, and beside it a personal model of each client's own that is pulled towards it.
+"""Ditto: FedAvg, and a personal model of each client that is pulled towards the global one.
 
-Li, Hu, Beirami, Smith 2021, Ditto: Fair and Robust Federated Learning Through Personalization, algorithm 1. The
-global model is trained as if there were no personal ones. The personal model is trained for as many epochs from where
-it was, with the gradient of (lambda / 2) * ||v - w_t||^2 added; it never leaves the client.
+Paper. Li, Hu, Beirami, Smith 2021, Ditto: Fair and Robust Federated Learning Through
+Personalization, algorithm 1. The global model w_t is trained as if there were no personal ones. The
+personal model v_i continues for as many epochs with the gradient of (lambda / 2) * ||v - w_t||^2
+added. It never leaves the client.
+
+Our deviations. None.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.single import AveragedOnly
 
-OWN = "own"  # the personal model (d,) in the client's state
+OWN = "own"  # client state: the personal model v_i (d,)
 
 
 class Ditto(AveragedOnly):
@@ -36,14 +39,21 @@ class Ditto(AveragedOnly):
 
     name: Literal["ditto"] = "ditto"
     lam: float = Field(
-        0.1, ge=0, alias="lambda", description="strength of the pull towards the round's model"
+        0.1,
+        ge=0,
+        alias="lambda",
+        description="The strength of the proximal term, which pulls the personal model towards the "
+        "global one.",
     )
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         report, client_state = super().work(job, local, client_state)
-        anchor = job.models[0]
-        own = local.train(client_state.get(OWN, anchor), GradientCorrection(anchor, self.lam)).end
-        return report, {**client_state, OWN: own}
+        w_t = job.models[0]
+        v_i = client_state.get(OWN, w_t)
+        correction = GradientCorrection(w_t, self.lam)
+        result = local.train(v_i, correction)
+        return report, {**client_state, OWN: result.end}
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        return ((1.0, client_state.get(OWN, job.models[0])),)
+        model = client_state.get(OWN, job.models[0])
+        return ((1.0, model),)

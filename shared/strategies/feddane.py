@@ -1,11 +1,16 @@
 """FedDANE: local objectives are tilted so that their gradients at the round's model agree.
 
-Li et al. 2019, FedDANE: A Federated Newton-Type Method, algorithm 2. A round has two phases: "gradient" collects
-full local gradients h_i at w_t, "train" minimises F_i(w) + <g - h_i, w> + mu/2 ||w - w_t||^2 from w_t, where g is
-the mean of the h_i. We differ from the paper in weighing by samples, and draw one set of clients for both phases by
-default, as the authors' code does (theirs by reseeding); `resample` draws the second set independently, as the paper says.
-The first set is the one that FedAvg draws in the same round on the same seed, so that rows of a table share their cohorts.
-Weight decay has no part in the tilt: its gradient at w_t is the same for everybody.
+Paper. Li et al. 2019, FedDANE: A Federated Newton-Type Method, algorithm 2. A round has two phases.
+"gradient" collects full local gradients h_i at w_t, whose mean is g. "train" minimises
+F_i(w) + <g - h_i, w> + mu/2 ||w - w_t||^2, starting from w_t.
+
+Our deviations.
+- Means are weighted by samples.
+- By default one set of clients takes part in both phases, as in the authors' code (there by seeding
+  again). `resample` draws the second set independently, as in the paper.
+- The first set is the one that FedAvg draws in the same round on the same seed, so that the rows of
+  a table share their cohorts.
+- Weight decay is not tilted: its gradient at w_t is the same for everybody.
 """
 
 from __future__ import annotations
@@ -21,6 +26,9 @@ from covey.shared.errors import DataError
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine, dot
 from covey.shared.strategies.base import (
+    GRADIENT,
+    MODEL,
+    TRAIN,
     ClientId,
     ClientState,
     GradientCorrection,
@@ -32,28 +40,33 @@ from covey.shared.strategies.base import (
     Reports,
     Setup,
     View,
+    trained_report,
 )
-from covey.shared.strategies.bases.single import Single, SingleModel, averaged
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, averaged
 
-GRADIENT = "gradient"  # the first phase, its vector, and the key of the mean
-FEDAVGS, ANOTHER = "train", "resample"  # the names under which cohorts are drawn
-ANCHOR, SLOPE, ROUND = (
-    "feddane/anchor",
-    "feddane/slope",
-    "feddane/round",
-)  # what a client keeps of the first phase
+# GRADIENT names the first phase, its vector, and the key of the mean gradient g.
+FEDAVG_DRAW = TRAIN  # the name under which FedAvg draws its cohorts
+ANOTHER_DRAW = "resample"
+
+# client state: what a client keeps of the first phase
+ANCHOR = "feddane/anchor"  # w_t (d,)
+SLOPE = "feddane/slope"  # h_i (d,)
+ROUND = "feddane/round"  # (1,)
 
 
 @dataclass(frozen=True)
 class DaneState(Single):
-    """The model (d,); between the phases also the mean gradient (d,) and who contributed to it."""
+    """The model w_t, and what is known between the two phases."""
 
-    gradient: Vector | None = None
-    gave: tuple[ClientId, ...] = ()
+    gradient: Vector | None = None  # g (d,); None before the first phase of a round
+    gave: tuple[ClientId, ...] = ()  # clients whose gradient is in g
 
 
 class FedDane(SingleModel[DaneState]):
-    """An approximate Newton method; its authors find it behind FedAvg where few clients with unlike data take part."""
+    """An approximate Newton method.
+
+    Its authors find it worse than FedAvg if few clients with unlike data take part.
+    """
 
     summary: ClassVar[str] = (
         "two exchanges a round: gradients first, then training corrected by their mean"
@@ -61,10 +74,16 @@ class FedDane(SingleModel[DaneState]):
     source: ClassVar[str] = "Li et al. 2019"
 
     name: Literal["feddane"] = "feddane"
-    mu: float = Field(0.0, ge=0, description="strength of the pull towards the round's model")
+    mu: float = Field(
+        0.0,
+        ge=0,
+        description="The strength of the proximal term, which pulls a client's model towards the "
+        "round's model.",
+    )
     resample: bool = Field(
         False,
-        description="draw the second phase's clients independently (the paper); false: those of the first (its code)",
+        description="Draw the clients of the second phase independently, as in the paper. false: "
+        "those of the first phase train, as in its code.",
     )
 
     def init(self, setup: Setup) -> DaneState:
@@ -73,68 +92,73 @@ class FedDane(SingleModel[DaneState]):
     def plan(self, state: DaneState, view: View) -> Phase:
         size = state.model.size
         if state.gradient is None:
-            return Phase(GRADIENT, sizes={GRADIENT: size}, ends_round=False, draw=FEDAVGS)
-        there = tuple(client for client in state.gave if client in view.present)
-        # nobody of the first phase came back, or the phase was void: whoever is drawn computes h_i first
-        same = there and not self.resample and view.attempt == 0
-        draw = ANOTHER if self.resample else FEDAVGS
-        return Phase(cohort=there if same else "sample", sizes={"model": size}, draw=draw)
+            return Phase(GRADIENT, sizes={GRADIENT: size}, ends_round=False, draw=FEDAVG_DRAW)
+        sizes = {MODEL: size}
+        if self.resample:
+            return Phase(sizes=sizes, draw=ANOTHER_DRAW)
+        known = tuple(client for client in state.gave if client in view.present)
+        if known and view.attempt == 0:
+            return Phase(cohort=known, sizes=sizes, draw=FEDAVG_DRAW)
+        # nobody of the first phase is left: the clients that are drawn now compute h_i first
+        return Phase(sizes=sizes, draw=FEDAVG_DRAW)
 
     def order(self, state: DaneState, phase: Phase, client: ClientId) -> Order:
         if state.gradient is None:
-            return Order(models=("0",))
-        return Order(models=(GRADIENT,) if client in state.gave else (GRADIENT, "0"))
+            return Order(models=(KEY,))
+        if client in state.gave:
+            return Order(models=(GRADIENT,))
+        return Order(models=(GRADIENT, KEY))
 
     def model(self, state: DaneState, key: str) -> Vector:
         if key == GRADIENT:
-            assert state.gradient is not None  # noqa: S101 - no order names it before
+            assert state.gradient is not None  # noqa: S101 - an order names it only after phase 1
             return state.gradient
         return state.model
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == GRADIENT:
-            anchor, slope = job.models[0], local.gradient(job.models[0])
-            # kept after training as well: a void second phase is repeated, and the server counts on it
-            kept = {**client_state, ANCHOR: anchor, SLOPE: slope, ROUND: np.array([job.round])}
-            return Report({GRADIENT: slope}, local.examples), kept
-        anchor, slope = _known(job, local, client_state)
-        tilt = combine([(job.models[0], 1.0), (slope, -1.0)])
-        done = local.train(anchor, GradientCorrection(anchor, self.mu, tilt))
-        bases = {"model": 1} if len(job.models) > 1 else {}
-        return Report(
-            {"model": done.end}, local.examples, {}, done.steps, done.loss, bases
-        ), client_state
+            w_t = job.models[0]
+            h_i = local.gradient(w_t)
+            # kept after training too: the second phase may be repeated, and the server relies on it
+            kept = {ANCHOR: w_t, SLOPE: h_i, ROUND: np.array([job.round])}
+            return Report({GRADIENT: h_i}, local.examples), {**client_state, **kept}
+        w_t, h_i = _of_first_phase(job, local, client_state)
+        g = job.models[0]
+        tilt = combine([(g, 1.0), (h_i, -1.0)])
+        result = local.train(w_t, GradientCorrection(w_t, self.mu, tilt))
+        base = 1 if len(job.models) > 1 else None
+        return trained_report(result, local, base=base), client_state
 
     def fold(
         self, state: DaneState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> DaneState:
         if phase.name == GRADIENT:
-            slope = averaged(
-                reports, otherwise=np.zeros_like(state.model), of=GRADIENT, average=average
-            )
-            return replace(state, gradient=slope, gave=tuple(client for client, _ in reports))
+            flat = np.zeros_like(state.model)
+            g = averaged(reports, otherwise=flat, of=GRADIENT, average=average)
+            return replace(state, gradient=g, gave=tuple(client for client, _ in reports))
         return DaneState(averaged(reports, otherwise=state.model, average=average))
 
     def base(
         self, state: DaneState, phase: Phase, client: ClientId, report: Report, name: str
     ) -> str | None:
-        return "" if name == GRADIENT else "0"
+        return "" if name == GRADIENT else KEY
 
     def notes(self, state: DaneState) -> dict[str, Any]:
         """The norm of the mean gradient, after the first phase."""
-        return (
-            {}
-            if state.gradient is None
-            else {"gradient_norm": math.sqrt(dot(state.gradient, state.gradient))}
-        )
+        if state.gradient is None:
+            return {}
+        square = dot(state.gradient, state.gradient)
+        return {"gradient_norm": math.sqrt(square)}
 
 
-def _known(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:
-    """w_t and h_i: sent and computed now, or as kept since the round's first phase."""
+def _of_first_phase(job: Job, local: Local, client_state: ClientState) -> tuple[Vector, Vector]:
+    """w_t and h_i: sent and computed now, or kept since the first phase of the round."""
     if len(job.models) > 1:
-        return job.models[1], local.gradient(job.models[1])
+        w_t = job.models[1]
+        return w_t, local.gradient(w_t)
     if ROUND not in client_state or int(client_state[ROUND][0]) != job.round:
         raise DataError(
-            f"agent {job.client} sent its gradient in round {job.round} but has it no more: was its folder deleted?"
+            f"agent {job.client} sent its gradient in round {job.round} but does not have it any "
+            "more: was its folder deleted?"
         )
     return client_state[ANCHOR], client_state[SLOPE]

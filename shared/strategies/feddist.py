@@ -1,8 +1,11 @@
-"""FedDist: the model goes part of the way to the uniform mean of what the clients made of it.
+"""FedDist: the model goes part of the way to the uniform mean of the clients' models.
 
-The FeSEM authors' federated Reptile (Long et al. 2023; Nichol et al. 2018 for Reptile): a gradient step on
-1/2 mean_i ||w - w_i||^2. Local training is SGD here and there, where Reptile has Adam without its first moment.
-It learns a place to start from, so the figures of mode E-tuned are the ones to look at.
+Papers. Long et al. 2023 (FeSEM), whose federated Reptile this is; Nichol et al. 2018 for Reptile. A
+round is a gradient step of size epsilon on 1/2 mean_i ||w - w_i||^2. The model is a place to start
+from, so mode E-tuned is the one that measures its purpose.
+
+Our deviations. None from FeSEM. Local training is SGD, as in FeSEM; Reptile has Adam without its
+first moment.
 """
 
 from __future__ import annotations
@@ -21,26 +24,31 @@ from covey.shared.strategies.bases.single import Single, SingleModel, averaged
 
 @dataclass(frozen=True)
 class DistState(Single):
-    """The model (d,), rounds folded, and rounds in all."""
+    """The model and the progress of the run."""
 
-    round: int
-    rounds: int
+    round: int  # rounds that are complete
+    rounds: int  # R, rounds in all
 
 
 class PartOfTheWay(SingleModel[DistState]):
-    """w + epsilon * (target - w); a method says which mean of the reports is the target."""
+    """w + epsilon * (target - w). A method defines which mean of the reports is the target."""
 
     epsilon: float = Field(
-        0.6, gt=0, le=1, description="share of the way from the model to the mean of the reports"
+        0.6,
+        gt=0,
+        le=1,
+        description="The share of the way from the model to the mean of the reports that a round "
+        "goes.",
     )
     anneal: Literal["none", "linear"] = Field(
         "none",
-        description="linear: epsilon shrinks by the same amount each round, to 0 after the last (Reptile)",
+        description="linear: epsilon falls by the same amount in each round, to 0 after the last, "
+        "as in Reptile. none: it stays.",
     )
 
     @abstractmethod
     def target(self, state: DistState, reports: Reports, average: Average = MEAN) -> Vector:
-        """The mean of the reported models (d,), or the state's own model where nobody counts."""
+        """The mean of the reported models (d,); the model of the state where no report counts."""
 
     def init(self, setup: Setup) -> DistState:
         return DistState(setup.starts[0], 0, setup.rounds)
@@ -48,9 +56,11 @@ class PartOfTheWay(SingleModel[DistState]):
     def fold(
         self, state: DistState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> DistState:
-        left = 1.0 - state.round / state.rounds if self.anneal == "linear" else 1.0
-        step = self.epsilon * left
-        model = combine([(state.model, 1.0 - step), (self.target(state, reports, average), step)])
+        step = self.epsilon
+        if self.anneal == "linear":
+            step *= 1.0 - state.round / state.rounds
+        target = self.target(state, reports, average)
+        model = combine([(state.model, 1.0 - step), (target, step)])
         return replace(state, model=model, round=state.round + 1)
 
     def private_routes(self) -> Routes:
@@ -61,7 +71,7 @@ class PartOfTheWay(SingleModel[DistState]):
 
 
 class FedDist(PartOfTheWay):
-    """Every reporter counts the same; epsilon = 1 with equal samples is FedAvg."""
+    """All reporters count alike. With epsilon = 1 and equal samples it is FedAvg."""
 
     summary: ClassVar[str] = "part of the way to the uniform mean: learns a start for fine-tuning"
     source: ClassVar[str] = "Long et al. 2023; Nichol et al. 2018 (Reptile)"

@@ -1,8 +1,10 @@
 """FedDWS, also printed FedDist+WS: FedDist with weights by data size.
 
-Long et al. 2023, a row of the FeSEM tables. The code published for that row divides by the number of clients once
-more and uses a name that is never defined; its comments disagree about epsilon. We follow the formula, with FedDist's
-epsilon. epsilon = 1 is FedAvg.
+Paper. Long et al. 2023, a row of the FeSEM tables.
+
+Our deviations. None from the formula, with the epsilon of FedDist; epsilon = 1 is FedAvg. The code
+published for that row divides by the number of clients once more and uses a name that is never
+defined, and its comments disagree about epsilon.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from covey.shared.strategies.feddist import DistState, PartOfTheWay
 
 
 class FedDws(PartOfTheWay):
-    """Reporters count by their samples."""
+    """Each reporter counts by its samples."""
 
     summary: ClassVar[str] = "FedDist with weights by samples"
     source: ClassVar[str] = "Long et al. 2023"

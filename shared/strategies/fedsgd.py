@@ -1,9 +1,13 @@
-"""FedSGD: one gradient per client and round; the server takes the step.
+"""FedSGD: clients send one gradient per round, and the server takes the step.
 
-McMahan et al. 2017, the baseline of section 2. The full local gradient by default, as it is defined there;
-one public implementation uses the first two samples of each client, we do not.
-The step size is the training section's `lr` and follows its `lr_steps`; its epochs, batch and momentum have no part in
-this method.
+Paper. McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized
+Data, the baseline of section 2.
+
+Our deviations. None: by default a client's gradient is over all its samples. One public
+implementation uses the first two samples of each client.
+
+The step size is `training.lr`, which follows `training.lr_steps`. The method does not use the
+epochs, batch and momentum of the training section.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from pydantic import Field
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
+    GRADIENT,
     ClientState,
     Job,
     Local,
@@ -33,11 +38,11 @@ from covey.shared.strategies.bases.single import Single, SingleModel
 
 @dataclass(frozen=True)
 class SgdState(Single):
-    """The model, the server's learning rate, its schedule, and rounds folded."""
+    """The model and the server's learning rate."""
 
     lr: float
-    schedule: Schedule = ()
-    round: int = 0
+    schedule: Schedule = ()  # of the rate
+    round: int = 0  # rounds that are complete
 
 
 class FedSgd(SingleModel[SgdState]):
@@ -48,22 +53,24 @@ class FedSgd(SingleModel[SgdState]):
 
     name: Literal["fedsgd"] = "fedsgd"
     batch: Literal["full"] | Annotated[int, Field(ge=1)] = Field(
-        "full", description="samples in a client's gradient: full, or so many drawn anew each round"
+        "full",
+        description="The samples in a client's gradient: all of them, or this many, drawn again in "
+        "each round.",
     )
 
     def init(self, setup: Setup) -> SgdState:
         return SgdState(setup.starts[0], setup.training.lr, setup.training.schedule(setup.rounds))
 
     def plan(self, state: SgdState, view: View) -> Phase:
-        return Phase(sizes={"gradient": state.model.size})
+        return Phase(sizes={GRADIENT: state.model.size})
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         model = job.models[0]
-        gradient = local.gradient(model, batch=None if self.batch == "full" else self.batch)
+        batch = None if self.batch == "full" else self.batch
+        gradient = local.gradient(model, batch=batch)
         gradient = decayed(gradient, model, job)
-        return Report(
-            {"gradient": gradient}, local.examples, {}, 1, local.loss(model)
-        ), client_state
+        loss = local.loss(model)
+        return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
 
     def fold(
         self, state: SgdState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -73,16 +80,17 @@ class FedSgd(SingleModel[SgdState]):
         if total == 0:
             return folded
         lr = state.lr * factor_in(state.schedule, state.round)
-        steps = [
-            (report.vectors["gradient"], -lr * report.examples / total) for _, report in reports
-        ]
+        # w - lr * sum_i n_i / n * g_i
+        steps = [(report.vectors[GRADIENT], -lr * report.examples / total) for _, report in reports]
         return replace(folded, model=average.combine([(state.model, 1.0)], steps))
 
 
 def decayed(gradient: Vector, model: Vector, job: Job) -> Vector:
-    """Weight decay belongs to the gradient, as in LocalTrain; buffers do not decay."""
-    if job.training.weight_decay == 0:
+    """The gradient (d,) with weight decay, as local SGD has it; buffers do not decay."""
+    rate = job.training.weight_decay
+    if rate == 0:
         return gradient
+    p = job.layout.parameters
     decay = np.zeros_like(model)
-    decay[: job.layout.parameters] = model[: job.layout.parameters]
-    return combine([(gradient, 1.0), (decay, job.training.weight_decay)])
+    decay[:p] = model[:p]
+    return combine([(gradient, 1.0), (decay, rate)])

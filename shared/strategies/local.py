@@ -1,9 +1,11 @@
-"""Local, also called NoFed: every client trains alone from the common start; no model is ever sent up.
+"""Local, also called NoFed: every client trains alone from the common start and sends no model.
 
-The baseline of the clustered papers (FeSEM, FedClust), with no paper of its own. The budget is R * C * E epochs,
-what a client of a federated run is expected to do, spent in one phase of round 1.
-The later rounds invite nobody but those who have not trained yet: latecomers, and those who were cut off.
-We report the final model; one public suite prints the best test accuracy ever seen beside it.
+Paper. None of its own: it is the baseline of FeSEM and FedClust. A client trains R * C * E epochs,
+as many as it is expected to train in a federated run, in one phase of round 1. Later rounds invite
+only those who have not trained yet: latecomers, and those who lost their connection.
+
+Our deviations. The final model is measured; one public suite prints the best test accuracy that it
+ever had.
 """
 
 from __future__ import annotations
@@ -32,75 +34,82 @@ from covey.shared.strategies.base import (
     Strategy,
     View,
 )
+from covey.shared.strategies.bases.hard import START
 
 
 @dataclass(frozen=True)
 class LocalState:
-    """The common start (d,), each agent's epochs, whether round 1 was folded, and who has trained."""
+    """Who has trained."""
 
-    start: Vector
-    epochs: int
-    opened: bool = False
+    start: Vector  # the common initial model (d,)
+    epochs: int  # of each agent
+    opened: bool = False  # is round 1 complete?
     trained: tuple[ClientId, ...] = ()
 
 
 class LocalOnly(Strategy[LocalState]):
-    """The lower bound on sharing, and often a strong one for skewed labels."""
+    """What agents reach without each other: often a lot if their labels are skewed."""
 
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
     source: ClassVar[str] = "baseline"
 
     name: Literal["local"] = "local"
     epochs: int | None = Field(
-        None, ge=1, description="epochs of each agent; null: rounds * participation * epochs"
+        None,
+        ge=1,
+        description="The epochs of each agent; null: rounds * participation * training.epochs.",
     )
     newcomer_epochs: int | None = Field(
-        None, ge=1, description="epochs of those who join after round 1; null: same"
+        None,
+        ge=1,
+        description="The epochs of agents that join after round 1; null: the same number.",
     )
 
     def init(self, setup: Setup) -> LocalState:
-        expected = round(setup.rounds * setup.participation * setup.training.epochs)
-        return LocalState(setup.starts[0], self.epochs or max(expected, 1))
+        budget = round(setup.rounds * setup.participation * setup.training.epochs)  # R * C * E
+        return LocalState(setup.starts[0], self.epochs or max(budget, 1))
 
     def plan(self, state: LocalState, view: View) -> Phase:
         if not state.opened:
             return Phase(cohort="all")
-        return Phase(
-            cohort=tuple(sorted(set(view.present) - set(state.trained))), may_be_empty=True
-        )
+        untrained = set(view.present) - set(state.trained)
+        return Phase(cohort=tuple(sorted(untrained)), may_be_empty=True)
 
     def order(self, state: LocalState, phase: Phase, client: ClientId) -> Order:
-        late = state.opened and self.newcomer_epochs
-        return Order(models=("start",), numbers={"epochs": late or state.epochs})
+        epochs = state.epochs
+        if state.opened and self.newcomer_epochs:
+            epochs = self.newcomer_epochs
+        return Order(models=(START,), numbers={"epochs": epochs})
 
     def model(self, state: LocalState, key: str) -> Vector:
         return state.start
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        done = local.train(job.models[0], epochs=int(job.numbers["epochs"]))
-        return Report({}, local.examples, {}, done.steps, done.loss), {
-            **client_state,
-            LAST_MODEL: done.end,
-        }
+        epochs = int(job.numbers["epochs"])
+        result = local.train(job.models[0], epochs=epochs)
+        report = Report({}, local.examples, steps=result.steps, loss=result.loss)
+        return report, {**client_state, LAST_MODEL: result.end}
 
     def fold(
         self, state: LocalState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> LocalState:
-        trained = {*state.trained, *(client for client, _ in reports)}
+        trained = set(state.trained)
+        trained.update(client for client, _ in reports)
         return replace(state, opened=True, trained=tuple(sorted(trained)))
 
     def refuses_schedule(self) -> str:
         return "it counts rounds, and here every agent trains once, for its whole budget"
 
     def serve(self, state: LocalState, client: ClientId) -> Order:
-        return Order() if client in state.trained else Order(models=("start",))
+        return Order() if client in state.trained else Order(models=(START,))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         if LAST_MODEL in client_state:
             return ((1.0, client_state[LAST_MODEL]),)
         if not job.models:
             raise DataError(
-                f"agent {job.client} has trained in this run but its model is gone: was its folder deleted?"
+                f"agent {job.client} has trained in this run but its model is missing: "
+                "was its folder deleted?"
             )
         return ((1.0, job.models[0]),)
 

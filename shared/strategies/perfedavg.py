@@ -1,13 +1,16 @@
 """Per-FedAvg: learn a model that is good after one gradient step on a client's own data.
 
-Fallah, Mokhtari, Ozdaglar 2020, Personalized Federated Learning with Theoretical Guarantees, algorithm 1, with the
-first-order approximation (FO) and the Hessian-free one (HF) of section 5. Plain SGD in both half-steps: a public suite
-runs them through one optimiser with momentum, which leaks inner gradients into outer steps, and tests without the
-adaptation step. We weigh by samples as that suite does; `weights: uniform` is the paper.
+Paper. Fallah, Mokhtari, Ozdaglar 2020, Personalized Federated Learning with Theoretical Guarantees,
+algorithm 1, with the first-order approximation (FO) and the Hessian-free one (HF) of section 5.
 
-Gradients are those of `Local.gradient`, in evaluation mode: no dropout, and batch-norm buffers stay as they are.
-Of the training section `epochs` and `batch` have a part in this method's rounds, and the factors of `lr_steps`, which are
-factors on the outer rate. The inner rate stays what it is: a test adapts with it.
+Our deviations.
+- Means are weighted by samples; `weights: uniform` is the paper's.
+- Both half-steps are plain SGD, as in the paper. A public suite runs them through one optimiser with
+  momentum, so that inner gradients leak into outer steps, and tests without the adaptation step.
+- Gradients are taken in evaluation mode: no dropout, and batch-norm buffers do not change.
+
+Of the training section the method uses `epochs` and `batch`, and `lr_steps` as factors on the outer
+rate beta. The inner rate alpha does not change, because a test adapts with it.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from pydantic import Field
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.vectors import Vector, combine
 from covey.shared.strategies.base import (
+    MODEL,
     ClientId,
     ClientState,
     Job,
@@ -36,43 +40,46 @@ from covey.shared.strategies.base import (
     Setup,
     factor_in,
 )
-from covey.shared.strategies.bases.single import Single, SingleModel, averaged
+from covey.shared.strategies.bases.single import KEY, Single, SingleModel, averaged
 
 
 @dataclass(frozen=True)
 class PerFedAvgState(Single):
-    """The model (d,), the schedule of the outer rate, and rounds folded."""
+    """The model and the outer rate."""
 
-    schedule: Schedule = ()
-    round: int = 0
+    schedule: Schedule = ()  # of the outer rate
+    round: int = 0  # rounds that are complete
 
 
 class PerFedAvg(SingleModel[PerFedAvgState]):
-    """The model is an initialisation: what counts is how it does after adaptation, and `personal` adapts it."""
+    """The model is an initialisation: a client adapts it before use, in `personal`."""
 
     summary: ClassVar[str] = "learns a start that one local gradient step makes good"
     source: ClassVar[str] = "Fallah et al. 2020"
 
     name: Literal["perfedavg"] = "perfedavg"
     variant: Literal["fo", "hf"] = Field(
-        "fo", description="fo: no second derivatives; hf: a difference of gradients"
+        "fo",
+        description="How second derivatives are computed. fo: not at all. hf: by a difference of "
+        "gradients.",
     )
     alpha: float = Field(
-        0.01, ge=0, description="rate of the inner step, and of the adaptation before a test"
+        0.01, ge=0, description="The rate of the inner step and of the adaptation before a test."
     )
-    beta: float = Field(0.001, gt=0, description="rate of the outer step")
+    beta: float = Field(0.001, gt=0, description="The rate of the outer step.")
     delta: float = Field(
         0.001,
         gt=0,
-        description="hf: how far apart the gradients of the difference are, in outer steps",
+        description="The distance of the two points of the difference, in outer gradients "
+        "(variant: hf).",
     )
     adapt_epochs: int | None = Field(
         None,
         ge=0,
-        description="epochs of adaptation before a test; null: one step on one batch; 0: none",
+        description="The epochs of adaptation before a test; null: one step on one batch; 0: none.",
     )
     weights: Literal["samples", "uniform"] = Field(
-        "samples", description="how clients count in the mean"
+        "samples", description="The weights of the clients in the mean."
     )
 
     def init(self, setup: Setup) -> PerFedAvgState:
@@ -80,17 +87,27 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
 
     def order(self, state: PerFedAvgState, phase: Phase, client: ClientId) -> Order:
         factor = factor_in(state.schedule, state.round)
-        return Order(models=("0",), numbers={} if factor == 1 else {"beta": self.beta * factor})
+        if factor == 1:
+            return Order(models=(KEY,))
+        return Order(models=(KEY,), numbers={"beta": self.beta * factor})
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        model, steps = job.models[0], 0
+        model = job.models[0]
+        steps = 0
         beta = float(job.numbers.get("beta", self.beta))
+        batches_per_step = 3 if self.variant == "hf" else 2
         for batches in local.batches():
-            for group in groups(batches, 3 if self.variant == "hf" else 2):
-                model, steps = self._step(local, model, group, beta), steps + 1
-        return Report(
-            {"model": model}, local.examples, {}, steps, local.loss(model), {"model": 0}
-        ), client_state
+            for group in groups(batches, batches_per_step):
+                model = self._step(local, model, group, beta)
+                steps += 1
+        report = Report(
+            vectors={MODEL: model},
+            examples=local.examples,
+            steps=steps,
+            loss=local.loss(model),
+            bases={MODEL: 0},
+        )
+        return report, client_state
 
     def fold(
         self, state: PerFedAvgState, phase: Phase, reports: Reports, average: Average = MEAN
@@ -102,46 +119,61 @@ class PerFedAvg(SingleModel[PerFedAvgState]):
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         model = job.models[0]
         if self.adapt_epochs is None:
-            return (
-                (
-                    1.0,
-                    _moved(
-                        model, local.gradient(model, rows=next(local.batches(1))[0]), -self.alpha
-                    ),
-                ),
-            )
-        for batches in local.batches(self.adapt_epochs) if self.adapt_epochs else ():
-            for rows in batches:
-                model = _moved(model, local.gradient(model, rows=rows), -self.alpha)
+            first_batch = next(local.batches(1))[0]
+            return ((1.0, self._adapted(local, model, first_batch)),)
+        if self.adapt_epochs:
+            for batches in local.batches(self.adapt_epochs):
+                for rows in batches:
+                    model = self._adapted(local, model, rows)
         return ((1.0, model),)
+
+    def _adapted(self, local: Local, model: Vector, rows: SampleIndices) -> Vector:
+        """w - alpha * grad F_i(w) on a batch: the inner step."""
+        slope = local.gradient(model, rows=rows)
+        return _moved(model, slope, -self.alpha)
 
     def _step(
         self, local: Local, model: Vector, group: Sequence[SampleIndices], beta: float
     ) -> Vector:
-        """One outer step of rate `beta`. It starts from `model`, not from where the inner step led."""
-        inner = _moved(model, local.gradient(model, rows=group[0]), -self.alpha)
+        """One outer step of rate `beta`, on independent batches.
+
+        It starts from `model`, not from the end of the inner step.
+        """
+        inner = self._adapted(local, model, group[0])
         slope = local.gradient(inner, rows=group[1])
         if self.variant == "fo":
             return _moved(model, slope, -beta)
-        ahead, behind = (
-            local.gradient(_moved(model, slope, sign * self.delta), rows=group[2])
-            for sign in (1.0, -1.0)
-        )
+        # (I - alpha * Hessian) * slope, with the Hessian as a difference of gradients
+        point_ahead = _moved(model, slope, self.delta)
+        point_behind = _moved(model, slope, -self.delta)
+        ahead = local.gradient(point_ahead, rows=group[2])
+        behind = local.gradient(point_behind, rows=group[2])
         bend = self.alpha / (2 * self.delta)
         outer = combine([(slope, 1.0), (ahead, -bend), (behind, bend)])
         return _moved(model, outer, -beta)
 
 
 def groups(batches: Sequence[SampleIndices], size: int) -> list[list[SampleIndices]]:
-    """An epoch's batches in groups of independent ones, what is left over dropped; at least one group.
+    """The batches of an epoch in groups of independent ones; at least one group.
 
-    Too few batches are put together and split evenly; who has fewer samples than that uses them all each time.
+    Batches that are left over are dropped. If there are too few, all samples are divided evenly; a
+    client with fewer samples than that uses all of them each time.
+
+    Args:
+        batches: the samples of each batch.
+        size: batches in a group.
     """
     if len(batches) < size:
         rows = np.concatenate(batches)
-        batches = [part if part.size else rows for part in np.array_split(rows, size)]
-    return [list(batches[at : at + size]) for at in range(0, len(batches) - size + 1, size)]
+        parts = np.array_split(rows, size)
+        return [[part if part.size else rows for part in parts]]
+    grouped = []
+    for start in range(0, len(batches) - size + 1, size):
+        group = batches[start : start + size]
+        grouped.append(list(group))
+    return grouped
 
 
 def _moved(model: Vector, direction: Vector, rate: float) -> Vector:
+    """model + rate * direction (d,)."""
     return combine([(model, 1.0), (direction, rate)])
