@@ -1,9 +1,13 @@
-"""FedEM: every client's data is a mixture, with weights of its own, of K components that all clients share.
+"""FedEM: the data of each client is a mixture, with its own weights, of K shared components.
 
-Marfoq et al. 2021, Federated Multi-Task Learning under a Mixture of Distributions, algorithm 1. Our choices:
-the mean is over those who reported; `damped` is the authors' code, in which clients that were not drawn hold the old
-components. A newcomer fits its weights to the components and trains nothing.
-The weights stay on the client unless `share_memberships` is set.
+Paper. Marfoq et al. 2021, Federated Multi-Task Learning under a Mixture of Distributions,
+algorithm 1.
+
+Our deviations.
+- The mean is over those who reported. `damped` is the authors' code, in which clients that were not
+  drawn count with the old components.
+- A newcomer fits its weights to the components and trains nothing.
+- The weights stay on the client unless `share_memberships` is set.
 """
 
 from __future__ import annotations
@@ -40,20 +44,23 @@ from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.single import averaged
 from covey.shared.strategies.bases.soft import merged
 
-PI = "pi"  # in a client's state: its mixture weights (K,); LAST_MODEL is its heaviest component after training
-SMALLEST = 1e-12  # a weight below this counts as this, or its logarithm would be lost
+# Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
+PI = "pi"
+COUNT = "count"  # phase in which clients send their number of samples
+COMPONENT = "component-"  # name of a reported vector; the number of the component follows
+SMALLEST = 1e-12  # smaller weights count as this, because their logarithm is needed
 
 MixtureWeights = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class FedEmState:
-    """The K components (d,); samples of each client, once told; the weights of those that share them."""
+    """The components and what clients have reported."""
 
-    components: tuple[Vector, ...]
-    samples: dict[ClientId, int] = field(default_factory=dict)
-    weights: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)
-    counted: bool = False
+    components: tuple[Vector, ...]  # K models (d,)
+    samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
+    weights: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)  # pi_i, if shared
+    counted: bool = False  # is the count phase complete?
 
 
 class FedEm(Strategy[FedEmState]):
@@ -63,93 +70,99 @@ class FedEm(Strategy[FedEmState]):
     source: ClassVar[str] = "Marfoq et al. 2021"
 
     name: Literal["fedem"] = "fedem"
-    n_clusters: int = Field(3, ge=1, description="K, the number of components")
+    n_clusters: int = Field(3, ge=1, description="K: the number of components.")
     damped: bool = Field(
         False,
-        description="agents that do not report hold the old components, as in the authors' code",
+        description="Agents that do not report count with the old components, as in the authors' "
+        "code.",
     )
     entry_steps: int = Field(
-        1, ge=1, description="E-steps by which somebody who never trained fits its weights"
+        1,
+        ge=1,
+        description="The number of E-steps in which an agent that never trained fits its weights.",
     )
     share_memberships: bool = Field(
-        False, description="agents tell their mixture weights, for the membership error"
+        False,
+        description="Agents report their mixture weights, which the membership error needs.",
     )
 
     @property
     def starts(self) -> int:
-        """Components must start different, or they never separate."""
+        """K: components that start alike never separate."""
         return self.n_clusters
 
     def init(self, setup: Setup) -> FedEmState:
         return FedEmState(setup.starts)
 
     def plan(self, state: FedEmState, view: View) -> Phase:
-        if self.damped and not state.counted:  # the weight of those who do not report
-            return Phase("count", "all", ends_round=False, may_be_empty=True)
-        sizes = {f"component-{k}": len(one) for k, one in enumerate(state.components)}
-        return Phase(
-            sizes=sizes,
-            numbers={"pi": Expected(self.n_clusters, most=1.0)} if self.share_memberships else {},
-        )
+        if self.damped and not state.counted:
+            # the mean needs the samples of those who do not report
+            return Phase(COUNT, "all", ends_round=False, may_be_empty=True)
+        sizes = {f"{COMPONENT}{k}": model.size for k, model in enumerate(state.components)}
+        if not self.share_memberships:
+            return Phase(sizes=sizes)
+        weights = Expected(self.n_clusters, most=1.0)
+        return Phase(sizes=sizes, numbers={PI: weights})
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
-        return Order() if phase.name == "count" else self.serve(state, client)
+        return Order() if phase.name == COUNT else self.serve(state, client)
 
     def model(self, state: FedEmState, key: str) -> Vector:
         return state.components[int(key)]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        if job.phase == "count":
+        if job.phase == COUNT:
             return Report({}, local.examples), client_state
-        pi = self._own(client_state, len(job.models))
         losses = [local.losses(model) for model in job.models]
-        shares = _expected(pi, losses)
-        pi = shares.mean(axis=0)
-        done = [
-            self._trained(model, local, losses[k], shares[:, k].astype(np.float32))
-            for k, model in enumerate(job.models)
-        ]
+        # E-step: q (n_i, K), then pi_i as its mean over the samples
+        q = _e_step(self._weights(client_state, len(job.models)), losses)
+        pi = q.mean(axis=0)
+        # M-step: train each component on the samples as far as they belong to it
+        results: list[TrainingResult] = []
+        for k, model in enumerate(job.models):
+            shares = q[:, k].astype(np.float32)
+            results.append(self._trained(model, local, losses[k], shares))
+        heaviest = int(np.argmax(pi))
         report = Report(
-            {f"component-{k}": one.end for k, one in enumerate(done)},
-            local.examples,
-            {"pi": pi.tolist()} if self.share_memberships else {},
-            sum(one.steps for one in done),
-            math.fsum(
-                one.loss for one in done
-            ),  # a sample's losses are weighted by its shares, which sum to 1
-            {f"component-{k}": k for k in range(len(done))},
+            vectors={f"{COMPONENT}{k}": result.end for k, result in enumerate(results)},
+            examples=local.examples,
+            numbers={PI: pi.tolist()} if self.share_memberships else {},
+            steps=sum(result.steps for result in results),
+            # the losses of a sample are weighted by its shares, which sum to 1
+            loss=math.fsum(result.loss for result in results),
+            bases={f"{COMPONENT}{k}": k for k in range(len(results))},
         )
-        return report, {**client_state, PI: pi, LAST_MODEL: done[int(np.argmax(pi))].end}
+        return report, {**client_state, PI: pi, LAST_MODEL: results[heaviest].end}
 
     def fold(
         self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> FedEmState:
-        told = merged(state.samples, {client: report.examples for client, report in reports})
-        if phase.name == "count":
-            return replace(state, samples=told, counted=True)
-        weights = {
-            client: tuple(report.numbers["pi"])
-            for client, report in reports
-            if "pi" in report.numbers
-        }
-        state = replace(state, samples=told, weights=merged(state.weights, weights))
-        improved = tuple(self._improved(state, k, reports, average) for k in range(self.n_clusters))
-        return replace(state, components=improved)
+        samples = {client: report.examples for client, report in reports}
+        state = replace(state, samples=merged(state.samples, samples))
+        if phase.name == COUNT:
+            return replace(state, counted=True)
+        weights: dict[ClientId, tuple[float, ...]] = {}
+        for client, report in reports:
+            if PI in report.numbers:
+                weights[client] = tuple(report.numbers[PI])
+        state = replace(state, weights=merged(state.weights, weights))
+        components = [self._average(state, k, reports, average) for k in range(self.n_clusters)]
+        return replace(state, components=tuple(components))
 
     def base(
         self, state: FedEmState, phase: Phase, client: ClientId, report: Report, name: str
     ) -> str | None:
-        return name.removeprefix("component-")
+        return name.removeprefix(COMPONENT)
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
         return Order(models=tuple(str(k) for k in range(self.n_clusters)))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        pi = self._own(client_state, len(job.models))
+        pi = self._weights(client_state, len(job.models))
         if PI not in client_state:
             losses = [local.losses(model) for model in job.models]
             for _ in range(self.entry_steps):
-                pi = _expected(pi, losses).mean(axis=0)
+                pi = _e_step(pi, losses).mean(axis=0)
         return tuple(zip(pi.tolist(), job.models, strict=True))
 
     def clusters(self, state: FedEmState) -> tuple[Vector, ...]:
@@ -159,8 +172,11 @@ class FedEm(Strategy[FedEmState]):
         return state.weights
 
     def notes(self, state: FedEmState) -> dict[str, Any]:
-        spread = np.sum(list(state.weights.values()), axis=0).tolist() if state.weights else []
-        return {"components": self.n_clusters, "weights": spread}
+        total: list[float] = []
+        if state.weights:
+            rows = list(state.weights.values())
+            total = np.sum(rows, axis=0).tolist()
+        return {"components": self.n_clusters, "weights": total}
 
     def _trained(
         self,
@@ -169,20 +185,33 @@ class FedEm(Strategy[FedEmState]):
         losses: npt.NDArray[np.float32],
         shares: npt.NDArray[np.float32],
     ) -> TrainingResult:
-        """The component after a client's training. One that diverged stays: its gradient is not a number either."""
+        """A component after a client's training.
+
+        A component that diverged stays as it is: its gradient is not a number either.
+
+        Args:
+            model: the component (d,).
+            local: the client's data.
+            losses: of each sample (n_i,).
+            shares: of the component in each sample (n_i,).
+        """
         if not np.isfinite(losses).all():
             return TrainingResult(model, steps=0, loss=0.0)
         return local.train(model, weights=shares)
 
-    def _own(self, client_state: ClientState, components: int) -> MixtureWeights:
-        return np.asarray(
-            client_state[PI] if PI in client_state else np.full(components, 1 / components),
-            np.float64,
-        )
+    def _weights(self, client_state: ClientState, components: int) -> MixtureWeights:
+        """pi_i (K,): the client's own, or equal ones for a client that never trained."""
+        if PI in client_state:
+            return np.asarray(client_state[PI], np.float64)
+        return np.full(components, 1 / components)
 
-    def _improved(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:
-        """M-step: by samples and not by weights, for a component that nobody uses has hardly moved anyway."""
-        name, before = f"component-{k}", state.components[k]
+    def _average(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:
+        """Component k after a round: the mean by samples.
+
+        Weights pi_ik are not needed: a component that a client does not use has hardly moved.
+        """
+        name = f"{COMPONENT}{k}"
+        before = state.components[k]
         if not self.damped:
             return averaged(reports, otherwise=before, of=name, average=average)
         everybody = sum(state.samples.values())
@@ -193,8 +222,16 @@ class FedEm(Strategy[FedEmState]):
         return average.combine([(before, left)], moved)
 
 
-def _expected(pi: MixtureWeights, losses: Sequence[npt.NDArray[np.float32]]) -> MixtureWeights:
-    """E-step: the share (n, K) of each component in each sample, from weights (K,) and K losses (n,)."""
-    scores = np.log(np.maximum(pi, SMALLEST)) - comparable(np.stack(losses, axis=1))
+def _e_step(pi: MixtureWeights, losses: Sequence[npt.NDArray[np.float32]]) -> MixtureWeights:
+    """E-step: q_ks, the share (n, K) of each component in each sample.
+
+    q_ks is proportional to pi_k * exp(-loss_k(s)).
+
+    Args:
+        pi: the weights of the components (K,).
+        losses: for each component the loss of each sample (n,).
+    """
+    likelihoods = comparable(np.stack(losses, axis=1))
+    scores = np.log(np.maximum(pi, SMALLEST)) - likelihoods
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

@@ -1,12 +1,19 @@
 """LG-FedAvg: the lower layers are a client's own, the last ones are shared.
 
-Liang et al. 2020, Think Locally, Act Globally. The shared part is averaged by samples and reaches a client when it
-next takes part, as a public suite does; the authors' code averages uniformly and pushes it to everybody at once.
-Everyone starts from the common initial model; the authors start from a model that FedAvg has trained.
-Another widely used library shares the first layers under the same name; the paper shares the last.
+Paper. Liang et al. 2020, Think Locally, Act Globally: Federated Learning with Local and Global
+Representations.
 
-Only shared values travel, in both directions. A client's own layers lie in its client state, inside the model that it held
-after its last training. Who is new gets the own layers' initial values once, beside the shared part.
+Our deviations.
+- The shared part is averaged by samples and reaches a client when it next takes part, as in a
+  public suite. The authors' code averages uniformly and sends it to everybody at once.
+- Everybody starts from the common initial model. The authors start from a model that FedAvg has
+  trained.
+- The last layers are shared, as in the paper. Another widely used library shares the first layers
+  under the same name.
+
+Only shared values travel, in both directions. A client keeps its own layers in its client state,
+inside its model after the last training. A new client gets the initial values of its own layers
+once, with the shared part.
 """
 
 from __future__ import annotations
@@ -38,18 +45,22 @@ from covey.shared.strategies.base import (
 )
 from covey.shared.strategies.bases.single import averaged
 
-SHARED, START = "0", "start"  # keys: the shared part, and the own layers' initial values
-Spans = tuple[tuple[int, int], ...]
+# keys
+SHARED = "0"  # the shared part
+START = "start"  # the initial values of a client's own layers
+
+VECTOR = "shared"  # name of the reported vector
+Spans = tuple[tuple[int, int], ...]  # (start, stop) of parts of a model, ascending
 
 
 @dataclass(frozen=True)
 class LgState:
-    """The own layers' initial values, the shared values, where the latter lie in a model, and who has own layers."""
+    """The shared values, and who has layers of its own."""
 
-    start: Vector
-    shared: Vector
-    spans: Spans
-    trained: tuple[ClientId, ...] = ()
+    start: Vector  # initial values of a client's own layers
+    shared: Vector  # the shared values
+    spans: Spans  # where they are in a model
+    trained: tuple[ClientId, ...] = ()  # clients that have own layers
 
 
 class LgFedAvg(Strategy[LgState]):
@@ -60,10 +71,13 @@ class LgFedAvg(Strategy[LgState]):
 
     name: Literal["lg"] = "lg"
     shared_layers: int = Field(
-        2, ge=0, description="how many of the last parametrised modules are shared"
+        2,
+        ge=0,
+        description="The number of layers that are shared, counted from the last; only modules with "
+        "parameters count.",
     )
     weights: Literal["samples", "uniform"] = Field(
-        "samples", description="how clients count in the shared layers"
+        "samples", description="The weights of the clients in the shared layers."
     )
 
     def init(self, setup: Setup) -> LgState:
@@ -72,7 +86,8 @@ class LgFedAvg(Strategy[LgState]):
         return LgState(own, shared, spans)
 
     def plan(self, state: LgState, view: View) -> Phase:
-        return Phase(sizes={"shared": state.shared.size} if state.shared.size else {})
+        sizes = {VECTOR: state.shared.size} if state.shared.size else {}
+        return Phase(sizes=sizes)
 
     def order(self, state: LgState, phase: Phase, client: ClientId) -> Order:
         return self.serve(state, client)
@@ -82,25 +97,26 @@ class LgFedAvg(Strategy[LgState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         spans = _shared_spans(job.layout, self.shared_layers)
-        done = local.train(_composed(job, client_state, spans))
-        shared = _split(done.end, spans)[1]
-        vectors, bases = ({"shared": shared}, {"shared": 0}) if shared.size else ({}, {})
-        return Report(vectors, local.examples, {}, done.steps, done.loss, bases), {
-            **client_state,
-            LAST_MODEL: done.end,
-        }
+        result = local.train(_composed(job, client_state, spans))
+        _, shared = _split(result.end, spans)
+        report = Report({}, local.examples, steps=result.steps, loss=result.loss)
+        if shared.size:
+            report = replace(report, vectors={VECTOR: shared}, bases={VECTOR: 0})
+        return report, {**client_state, LAST_MODEL: result.end}
 
     def fold(
         self, state: LgState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> LgState:
-        trained = tuple(sorted({*state.trained, *(client for client, _ in reports)}))
+        trained = set(state.trained)
+        trained.update(client for client, _ in reports)
+        state = replace(state, trained=tuple(sorted(trained)))
         if not state.shared.size:
-            return replace(state, trained=trained)
+            return state
         uniform = self.weights == "uniform"
         shared = averaged(
-            reports, otherwise=state.shared, of="shared", uniform=uniform, average=average
+            reports, otherwise=state.shared, of=VECTOR, uniform=uniform, average=average
         )
-        return replace(state, shared=shared, trained=trained)
+        return replace(state, shared=shared)
 
     def base(
         self, state: LgState, phase: Phase, client: ClientId, report: Report, name: str
@@ -108,15 +124,24 @@ class LgFedAvg(Strategy[LgState]):
         return SHARED
 
     def serve(self, state: LgState, client: ClientId) -> Order:
-        new = client not in state.trained and state.start.size
-        return Order(models=(*[SHARED] * bool(state.shared.size), *[START] * bool(new)))
+        keys: list[str] = []
+        if state.shared.size:
+            keys.append(SHARED)
+        if state.start.size and client not in state.trained:
+            keys.append(START)
+        return Order(models=tuple(keys))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
-        return ((1.0, _composed(job, client_state, _shared_spans(job.layout, self.shared_layers))),)
+        spans = _shared_spans(job.layout, self.shared_layers)
+        model = _composed(job, client_state, spans)
+        return ((1.0, model),)
 
     def clusters(self, state: LgState) -> tuple[Vector, ...]:
-        """What a newcomer starts from: the shared values on initial own layers; none where nothing is shared."""
-        return (_joined(state.start, state.shared, state.spans),) if state.shared.size else ()
+        """The model of a newcomer: shared values on initial own layers; none if nothing is shared."""
+        if not state.shared.size:
+            return ()
+        model = _joined(state.start, state.shared, state.spans)
+        return (model,)
 
     def notes(self, state: LgState) -> dict[str, Any]:
         return {
@@ -127,46 +152,63 @@ class LgFedAvg(Strategy[LgState]):
 
 
 def _shared_spans(layout: Layout, count: int) -> Spans:
-    """Where the last `count` parametrised modules lie in a model, their buffers included."""
-    if count > len(layout.modules):
+    """Where the last `count` parametrised modules are in a model, with their buffers.
+
+    Raises:
+        PublicError: the model has fewer modules.
+    """
+    modules = layout.modules
+    if count > len(modules):
         raise PublicError(
-            f"strategy.lg.shared_layers is {count}, but the model has {len(layout.modules)} parametrised modules "
-            f"({', '.join(layout.modules)}); share fewer, or take a model with more"
+            f"strategy.lg.shared_layers is {count}, but the model has {len(modules)} "
+            f"parametrised modules ({', '.join(modules)}); share fewer, or take a model with more"
         )
-    last = layout.modules[len(layout.modules) - count :]
-    return tuple(
-        (s.start, s.stop) for tensor, s in layout.spans() if tensor.name.rpartition(".")[0] in last
-    )
+    last = modules[len(modules) - count :]
+    spans: list[tuple[int, int]] = []
+    for tensor, span in layout.spans():
+        if tensor.module in last:
+            spans.append((span.start, span.stop))
+    return tuple(spans)
 
 
 def _composed(job: Job, client_state: ClientState, spans: Spans) -> Vector:
-    """The shared values on the client's own layers, or on the initial ones if it has none yet."""
+    """The model (d,) of a client: shared values on its own layers, or on the initial ones.
+
+    Raises:
+        DataError: the client has trained, but its own layers are missing.
+    """
+    nothing = np.empty(0, np.float32)
     parts = list(job.models)
-    shared = parts.pop(0) if spans else np.empty(0, np.float32)
+    shared = parts.pop(0) if spans else nothing
     if LAST_MODEL in client_state:
-        return _joined(_split(client_state[LAST_MODEL], spans)[0], shared, spans)
+        own, _ = _split(client_state[LAST_MODEL], spans)
+        return _joined(own, shared, spans)
     if not parts and shared.size < job.layout.size:
         raise DataError(
-            f"agent {job.client} has trained in this run but its own layers are gone: was its folder deleted?"
+            f"agent {job.client} has trained in this run but its own layers are missing: "
+            "was its folder deleted?"
         )
-    return _joined(parts[0] if parts else np.empty(0, np.float32), shared, spans)
+    initial = parts[0] if parts else nothing
+    return _joined(initial, shared, spans)
 
 
 def _split(model: Vector, spans: Spans) -> tuple[Vector, Vector]:
     """Own and shared values of a model (d,)."""
-    mask = _mask(model.size, spans)
-    return model[~mask], model[mask]
+    is_shared = _mask(model.size, spans)
+    return model[~is_shared], model[is_shared]
 
 
 def _joined(own: Vector, shared: Vector, spans: Spans) -> Vector:
-    """The model (d,) that `_split` takes apart."""
+    """The inverse of `_split`: a model (d,)."""
     model = np.empty(own.size + shared.size, np.float32)
-    mask = _mask(model.size, spans)
-    model[~mask], model[mask] = own, shared
+    is_shared = _mask(model.size, spans)
+    model[~is_shared] = own
+    model[is_shared] = shared
     return model
 
 
 def _mask(size: int, spans: Spans) -> npt.NDArray[np.bool_]:
+    """Which values of a model are in the spans (size,)."""
     mask = np.zeros(size, np.bool_)
     for start, stop in spans:
         mask[start:stop] = True

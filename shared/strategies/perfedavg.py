@@ -5,8 +5,8 @@ algorithm 1, with the first-order approximation (FO) and the Hessian-free one (H
 
 Our deviations.
 - Means are weighted by samples; `weights: uniform` is the paper's.
-- Both half-steps are plain SGD, as in the paper. A public suite runs them through one optimiser with
-  momentum, so that inner gradients leak into outer steps, and tests without the adaptation step.
+- Both half-steps are plain SGD, as in the paper. A public suite runs them through one optimiser
+  with momentum, so that inner gradients leak into outer steps, and tests without adaptation.
 - Gradients are taken in evaluation mode: no dropout, and batch-norm buffers do not change.
 
 Of the training section the method uses `epochs` and `batch`, and `lr_steps` as factors on the outer
