@@ -4,7 +4,7 @@ Paper. Wang et al. 2020, Tackling the Objective Inconsistency Problem in Heterog
 Optimization, equation 12: w_(t+1) = w_t - tau_eff * sum_i p_i d_i with d_i = (w_t - w_i) / a_i.
 
 Our deviations, from the authors' code.
-- Reports carry the model w_i and the server forms d_i, so that equal work gives the bytes of FedAvg.
+- Reports carry the model w_i and the server forms d_i, so equal work gives the bytes of FedAvg.
 - The proximal term is added to the gradient before momentum, and a_i is counted for just that.
   Momentum and proximal term together are therefore exact and not a heuristic.
 - Buffers are averaged, never divided.

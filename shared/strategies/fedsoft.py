@@ -1,10 +1,16 @@
-"""FedSoft: one personal model per client, pulled towards every cluster by the share of its data that the cluster fits.
+"""FedSoft: one personal model per client, pulled towards every cluster that fits its data.
 
-Ruan and Joe-Wong 2022, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, algorithm 1.
-Our choices: the pulls to K models are one pull of strength lambda * U towards their
-weighted mean c / U, so a round moves one vector each way and only an estimation moves K down. A void selection is
-drawn again from those who were not asked. As in the authors' code the optimiser lives as long as the client, but it is
-SGD with the training section's momentum and not Adam.
+Paper. Ruan and Joe-Wong 2022, FedSoft: Soft Clustered Federated Learning with Proximal Local
+Updating, algorithm 1. u_ik is the importance of cluster k for client i, the share of its samples
+that the cluster explains best.
+
+Our deviations.
+- The K proximal terms are one term of strength lambda * U_i towards the weighted mean of the
+  centres, where U_i = sum_k u_ik. It has the same gradient, so a round sends one vector each way,
+  and only an estimation sends K down.
+- If a selection fails, the next one is drawn from those who were not asked.
+- The optimiser lives as long as the client, as in the authors' code, but it is SGD with the
+  momentum of the training section and not Adam.
 """
 
 from __future__ import annotations
@@ -22,7 +28,9 @@ from covey.shared.numerics.averages import MEAN, PICKING, Average, Rule
 from covey.shared.numerics.vectors import Vector, mean
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    ESTIMATE,
     LAST_MODEL,
+    MODEL,
     ClientId,
     ClientState,
     Expected,
@@ -37,33 +45,35 @@ from covey.shared.strategies.base import (
     Setup,
     Strategy,
     View,
+    trained_report,
 )
+from covey.shared.strategies.bases.hard import START, invited
 from covey.shared.strategies.bases.losses import comparable
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
-VELOCITY = "velocity"  # in a client's state: its optimiser's (P,)
+VELOCITY = "velocity"  # client state: that of the optimiser (P,)
+OWN = "@"  # key of a client's anchor; its id follows
 
 
 @dataclass(frozen=True)
 class FedSoftState:
-    """The common start and the K centres (d,); u_i (K,) and n_i of each client, who has a personal model, who came
-    late and starts from the centres; rounds folded, the round of the last estimation, who was asked in vain."""
+    """The centres and what is known of the clients."""
 
-    start: Vector
-    models: tuple[Vector, ...]
+    start: Vector  # the common initial model (d,)
+    models: tuple[Vector, ...]  # the K centres (d,)
     seed: int
-    participation: float
-    importance: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)
-    samples: dict[ClientId, int] = field(default_factory=dict)
-    trained: tuple[ClientId, ...] = ()
-    late: tuple[ClientId, ...] = ()
-    asked: tuple[ClientId, ...] = ()
-    round: int = 0
-    estimated: int = -1
+    participation: float  # C
+    importance: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)  # u_i (K,)
+    samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
+    trained: tuple[ClientId, ...] = ()  # clients that have a personal model
+    late: tuple[ClientId, ...] = ()  # newcomers, who start from the centres
+    asked: tuple[ClientId, ...] = ()  # clients that did not answer since the last complete round
+    round: int = 0  # rounds that are complete
+    estimated: int = -1  # the round of the last estimation
 
 
 class FedSoft(Strategy[FedSoftState]):
-    """Clusters overlap, and every client keeps a model between them."""
+    """Clusters overlap, and each client keeps a model between them."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -73,24 +83,33 @@ class FedSoft(Strategy[FedSoftState]):
     source: ClassVar[str] = "Ruan and Joe-Wong 2022"
 
     name: Literal["fedsoft"] = "fedsoft"
-    n_clusters: int = Field(2, ge=1, description="K, the number of clusters")
+    n_clusters: int = Field(2, ge=1, description="K: the number of clusters.")
     pull: float = Field(
-        0.1, alias="lambda", ge=0, description="strength of the pull towards the clusters; 0: none"
+        0.1,
+        alias="lambda",
+        ge=0,
+        description="The strength of the proximal term, which pulls a client's model towards the "
+        "clusters; 0: none.",
     )
     estimate_every: int = Field(
-        2, ge=1, description="T_est, rounds between two estimations of importance by all"
+        2,
+        ge=1,
+        description="T_est: the number of rounds from one estimation of importance by all agents "
+        "to the next.",
     )
     selected: int | None = Field(
         None,
         ge=1,
-        description="agents drawn per cluster and round; null: the run's share of all, split evenly",
+        description="The number of agents that are drawn per cluster and round; null: the share "
+        "that the run invites, divided evenly.",
     )
     persistent_optimizer: bool = Field(
         True,
-        description="agents keep their optimiser's velocity across rounds, as in the authors' code",
+        description="Agents keep the velocity of their optimiser from round to round, as in the "
+        "authors' code.",
     )
     smallest: float = Field(
-        1e-4, gt=0, lt=1, description="sigma, the importance of a cluster that fits no sample"
+        1e-4, gt=0, lt=1, description="sigma: the importance of a cluster that fits no sample."
     )
 
     @property
@@ -105,61 +124,61 @@ class FedSoft(Strategy[FedSoftState]):
 
     def plan(self, state: FedSoftState, view: View) -> Phase:
         importance = {"importance": Expected(self.n_clusters, most=1.0)}
-        due = view.round < view.rounds and state.round % self.estimate_every == 0
-        if due and state.estimated < state.round:
-            return Phase("estimate", "all", ends_round=False, may_be_empty=True, numbers=importance)
-        if newcomers := unknown(state.importance, state.asked, view):
-            return Phase(
-                "estimate", newcomers, ends_round=False, may_be_empty=True, numbers=importance
-            )
-        return Phase(cohort=self._cohort(state, view), sizes={"model": state.start.size})
+        estimation = Phase(ESTIMATE, "all", ends_round=False, may_be_empty=True, numbers=importance)
+        is_due = view.round < view.rounds and state.round % self.estimate_every == 0
+        if is_due and state.estimated < state.round:
+            return estimation
+        newcomers = unknown(state.importance, state.asked, view)
+        if newcomers:
+            return replace(estimation, cohort=newcomers)
+        cohort = self._cohort(state, view)
+        return Phase(cohort=cohort, sizes={MODEL: state.start.size})
 
     def order(self, state: FedSoftState, phase: Phase, client: ClientId) -> Order:
-        if phase.name == "estimate":
+        if phase.name == ESTIMATE:
             return Order(models=tuple(str(k) for k in range(self.n_clusters)))
-        own = f"@{client}"
-        first = client not in state.trained and client not in state.late
-        numbers = {"pull": self.pull * math.fsum(self._importance(state, client))}
-        return Order(
-            (own, "start") if first else (own,), numbers, dominant(state.importance, client)
-        )
+        keys: tuple[str, ...] = (f"{OWN}{client}",)
+        if client not in state.trained and client not in state.late:
+            keys = (*keys, START)
+        total = math.fsum(self._importance(state, client))  # U_i
+        numbers = {"pull": self.pull * total}
+        return Order(keys, numbers, dominant(state.importance, client))
 
     def model(self, state: FedSoftState, key: str) -> Vector:
-        """The centres, the common start, or a client's anchor: the centres' mean weighted by u_i."""
-        if key == "start":
+        """A centre, the common start, or a client's anchor: the centres' mean weighted by u_i."""
+        if key == START:
             return state.start
-        if key.startswith("@"):
-            return mean(list(zip(state.models, self._importance(state, key[1:]), strict=True)))
+        if key.startswith(OWN):
+            importance = self._importance(state, key.removeprefix(OWN))
+            return mean(list(zip(state.models, importance, strict=True)))
         return state.models[int(key)]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        if job.phase == "estimate":
-            return Report(
-                {}, local.examples, {"importance": self._estimate(job.models, local)}
-            ), client_state
-        anchor, strength = job.models[0], float(job.numbers["pull"])
+        if job.phase == ESTIMATE:
+            importance = self._estimate(job.models, local)
+            return Report({}, local.examples, {"importance": importance}), client_state
+        anchor = job.models[0]
         start = client_state[LAST_MODEL] if LAST_MODEL in client_state else job.models[-1]
-        done = local.train(
-            start, GradientCorrection(anchor, strength), velocity=client_state.get(VELOCITY)
-        )
-        kept = {**client_state, LAST_MODEL: done.end}
-        if self.persistent_optimizer and done.velocity is not None:
-            kept[VELOCITY] = done.velocity
-        return Report(
-            {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), kept
+        correction = GradientCorrection(anchor, float(job.numbers["pull"]))
+        result = local.train(start, correction, velocity=client_state.get(VELOCITY))
+        kept = {**client_state, LAST_MODEL: result.end}
+        if self.persistent_optimizer and result.velocity is not None:
+            kept[VELOCITY] = result.velocity
+        return trained_report(result, local), kept
 
     def fold(
         self, state: FedSoftState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> FedSoftState:
-        if phase.name == "estimate":
-            return self._learned(state, phase, reports)
-        clients = [client for client, _ in reports]
+        if phase.name == ESTIMATE:
+            return self._with_estimates(state, phase, reports)
+        samples = {client: report.examples for client, report in reports}
+        trained = set(state.trained)
+        trained.update(samples)
         return replace(
             state,
             models=self._centres(state, phase, reports, average),
-            samples=merged(state.samples, {client: report.examples for client, report in reports}),
-            trained=tuple(sorted({*state.trained, *clients})),
+            samples=merged(state.samples, samples),
+            trained=tuple(sorted(trained)),
             asked=(),
             round=state.round + 1,
         )
@@ -168,16 +187,16 @@ class FedSoft(Strategy[FedSoftState]):
         cluster = dominant(state.importance, client)
         if client in state.trained:
             return Order(cluster=cluster)
-        return Order(
-            models=(f"@{client}",) if client in state.importance else ("start",), cluster=cluster
-        )
+        key = f"{OWN}{client}" if client in state.importance else START
+        return Order(models=(key,), cluster=cluster)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         if LAST_MODEL in client_state:
             return ((1.0, client_state[LAST_MODEL]),)
         if not job.models:
             raise DataError(
-                f"agent {job.client} has trained in this run but its model is gone: was its folder deleted?"
+                f"agent {job.client} has trained in this run but its model is missing: "
+                "was its folder deleted?"
             )
         return ((1.0, job.models[0]),)
 
@@ -189,123 +208,144 @@ class FedSoft(Strategy[FedSoftState]):
         return {client: int(np.argmax(shares)) for client, shares in state.importance.items()}
 
     def memberships(self, state: FedSoftState) -> Mapping[ClientId, tuple[float, ...]]:
-        return {
-            client: tuple(share / math.fsum(shares) for share in shares)
-            for client, shares in state.importance.items()
-        }
+        memberships: dict[ClientId, tuple[float, ...]] = {}
+        for client, importance in state.importance.items():
+            total = math.fsum(importance)
+            memberships[client] = tuple(share / total for share in importance)
+        return memberships
 
     def notes(self, state: FedSoftState) -> dict[str, Any]:
-        spread = (
-            np.sum(list(self.memberships(state).values()), axis=0).tolist()
-            if state.importance
-            else []
-        )
-        return {"clusters": self.n_clusters, "importance": spread, "estimated": state.estimated}
+        total: list[float] = []
+        if state.importance:
+            rows = list(self.memberships(state).values())
+            total = np.sum(rows, axis=0).tolist()
+        return {"clusters": self.n_clusters, "importance": total, "estimated": state.estimated}
+
+    # -- importance --------------------------------------------------------------------------------
 
     def _estimate(self, models: Sequence[Vector], local: Local) -> list[float]:
-        """u_i: the share of samples that each cluster explains best, ties to the lowest."""
+        """u_i (K,): the share of samples that each cluster explains best, ties to the lowest."""
         losses = comparable([local.losses(model) for model in models])
         best = np.argmin(losses, axis=0)
         shares = np.bincount(best, minlength=len(models)) / local.examples
         return [max(float(share), self.smallest) for share in shares]
 
-    def _learned(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
-        told = {client: report.numbers["importance"] for client, report in reports}
-        news = {
-            client: tuple(max(float(share), self.smallest) for share in shares)
-            for client, shares in told.items()
-        }
-        late = (
-            {client for client in news if client not in state.importance}
-            if state.round > 0
-            else set()
-        )
-        importance = merged(state.importance, news)
-        invited = phase.cohort if isinstance(phase.cohort, tuple) else ()
+    def _with_estimates(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
+        """The state after an estimation."""
+        samples = {client: report.examples for client, report in reports}
+        estimates: dict[ClientId, tuple[float, ...]] = {}
+        for client, report in reports:
+            shares = report.numbers["importance"]
+            estimates[client] = tuple(max(float(share), self.smallest) for share in shares)
+        late = set(state.late)
+        if state.round > 0:
+            late.update(client for client in estimates if client not in state.importance)
+        importance = merged(state.importance, estimates)
+        failed = set(state.asked)
+        failed.update(invited(phase))
+        failed -= set(importance)
         return replace(
             state,
             importance=importance,
-            samples=merged(state.samples, {client: report.examples for client, report in reports}),
-            late=tuple(sorted({*state.late, *late})),
-            asked=tuple(sorted({*state.asked, *invited} - set(importance))),
+            samples=merged(state.samples, samples),
+            late=tuple(sorted(late)),
+            asked=tuple(sorted(failed)),
             estimated=state.round,
         )
 
     def _importance(self, state: FedSoftState, client: ClientId) -> tuple[float, ...]:
-        return state.importance.get(client, (1 / self.n_clusters,) * self.n_clusters)
+        """u_i (K,); equal shares for a client that never estimated them."""
+        equal = (1 / self.n_clusters,) * self.n_clusters
+        return state.importance.get(client, equal)
 
     def _weights(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> list[float]:
-        """u_ik * n_i, which is v_ik but for a factor; who never told its samples counts as one of average size."""
-        usual = sum(state.samples.values()) / len(state.samples) if state.samples else 1.0
-        return [
-            self._importance(state, client)[k] * state.samples.get(client, usual)
-            for client in clients
-        ]
+        """u_ik * n_i of each client, which is v_ik times a constant.
 
-    # -- selection: weighted, without replacement, and found again by `fold` from the cohort alone -----------------
+        A client that never reported its samples counts as one of average size.
+        """
+        usual = 1.0
+        if state.samples:
+            usual = sum(state.samples.values()) / len(state.samples)
+        weights: list[float] = []
+        for client in clients:
+            samples = state.samples.get(client, usual)
+            weights.append(self._importance(state, client)[k] * samples)
+        return weights
 
-    def _everybody(self, state: FedSoftState) -> bool:
+    # -- selection ---------------------------------------------------------------------------------
+    # Weighted, without replacement; `fold` finds it again from the cohort alone.
+
+    def _takes_everybody(self, state: FedSoftState) -> bool:
         return self.selected is None and state.participation >= 1
 
     def _cohort(self, state: FedSoftState, view: View) -> Literal["all"] | tuple[ClientId, ...]:
-        if self._everybody(state):
+        if self._takes_everybody(state):
             return "all"
-        left = view.present
-        for _ in range(
-            view.attempt
-        ):  # a void draw: those next in line, and once all were asked, all again
-            left = tuple(sorted(set(left) - self._drawn(state, left))) or view.present
-        return tuple(sorted(self._drawn(state, left)))
+        candidates = view.present
+        for _ in range(view.attempt):
+            # a draw failed: the next in line, and all again once all were asked
+            not_asked = set(candidates) - self._drawn(state, candidates)
+            candidates = tuple(sorted(not_asked)) or view.present
+        return tuple(sorted(self._drawn(state, candidates)))
 
     def _drawn(self, state: FedSoftState, clients: Sequence[ClientId]) -> set[ClientId]:
-        return {
-            client for k in range(self.n_clusters) for client in self._selection(state, k, clients)
-        }
+        """The union of the selections of all clusters."""
+        drawn: set[ClientId] = set()
+        for k in range(self.n_clusters):
+            drawn.update(self._selection(state, k, clients))
+        return drawn
 
     def _selection(
         self, state: FedSoftState, k: int, clients: Sequence[ClientId]
     ) -> tuple[ClientId, ...]:
-        """Sel_k: so many clients, drawn without replacement with probabilities v_.k.
+        """Sel_k: clients drawn without replacement with probabilities v_ik.
 
-        Each has an exponential waiting time of rate v_ik, and the first ones are taken (Efraimidis and Spirakis
-        2006). Taking away clients that were not drawn changes nothing, so the cohort tells who stands for which k.
+        Each has an exponential waiting time of rate v_ik, and the first ones are taken (Efraimidis
+        and Spirakis 2006). Without a client that was not drawn the selection is the same, so the
+        cohort is enough to find out who was drawn for which cluster.
         """
         rates = self._weights(state, k, clients)
-        draws = (generator(state.seed, "fedsoft", state.round, k, client) for client in clients)
-        waits = {
-            client: draw.exponential() / rate if rate > 0 else math.inf
-            for client, draw, rate in zip(clients, draws, rates, strict=True)
-        }
-        return tuple(
-            sorted(clients, key=lambda client: (waits[client], client))[: self._per_cluster(state)]
-        )
+        arrivals: list[tuple[float, ClientId]] = []
+        for client, rate in zip(clients, rates, strict=True):
+            draw = generator(state.seed, "fedsoft", state.round, k, client)
+            wait = draw.exponential() / rate if rate > 0 else math.inf
+            arrivals.append((wait, client))
+        first = sorted(arrivals)[: self._per_cluster(state)]
+        return tuple(client for _, client in first)
 
     def _per_cluster(self, state: FedSoftState) -> int:
+        """The number of clients drawn for each cluster."""
+        if self.selected:
+            return self.selected
         known = len(state.importance) or 1
-        return self.selected or max(round(state.participation * known / self.n_clusters), 1)
+        return max(round(state.participation * known / self.n_clusters), 1)
 
     def _centres(
         self, state: FedSoftState, phase: Phase, reports: Reports, average: Average
     ) -> tuple[Vector, ...]:
-        """Uniform means over Sel_k among the reporters, for the draw has weighed them; weighted without a draw."""
-        models = {
-            client: report.vectors["model"] for client, report in reports if report.examples > 0
-        }
-        invited = phase.cohort if isinstance(phase.cohort, tuple) else tuple(models)
-        centres = []
+        """The centres after a round: plain means over the reporters in Sel_k.
+
+        The draw has weighted them; without a draw the means are weighted.
+        """
+        models: dict[ClientId, Vector] = {}
+        for client, report in reports:
+            if report.examples > 0:
+                models[client] = report.vectors[MODEL]
+        cohort = phase.cohort if isinstance(phase.cohort, tuple) else tuple(models)
+        centres: list[Vector] = []
         for k, centre in enumerate(state.models):
-            if self._everybody(state):
+            if self._takes_everybody(state):
                 members = list(models)
                 weights = self._weights(state, k, members)
                 shares = [self._importance(state, client)[k] for client in members]
             else:
-                members = [
-                    client for client in self._selection(state, k, invited) if client in models
-                ]
-                members.sort()
-                weights = shares = [1.0] * len(members)
-            pairs = [
-                (models[client], weight) for client, weight in zip(members, weights, strict=True)
-            ]
-            centres.append(average.mean(pairs, shares) if sum(weights) > 0 else centre)
+                drawn = self._selection(state, k, cohort)
+                members = sorted(client for client in drawn if client in models)
+                weights = [1.0] * len(members)
+                shares = weights
+            if sum(weights) > 0:
+                vectors = [models[client] for client in members]
+                pairs = list(zip(vectors, weights, strict=True))
+                centre = average.mean(pairs, shares)
+            centres.append(centre)
         return tuple(centres)

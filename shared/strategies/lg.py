@@ -73,8 +73,8 @@ class LgFedAvg(Strategy[LgState]):
     shared_layers: int = Field(
         2,
         ge=0,
-        description="The number of layers that are shared, counted from the last; only modules with "
-        "parameters count.",
+        description="The number of layers that are shared, counted from the last. Only modules "
+        "with parameters count.",
     )
     weights: Literal["samples", "uniform"] = Field(
         "samples", description="The weights of the clients in the shared layers."
@@ -137,7 +137,7 @@ class LgFedAvg(Strategy[LgState]):
         return ((1.0, model),)
 
     def clusters(self, state: LgState) -> tuple[Vector, ...]:
-        """The model of a newcomer: shared values on initial own layers; none if nothing is shared."""
+        """The model of a newcomer: shared values on initial layers; none if there are none."""
         if not state.shared.size:
             return ()
         model = _joined(state.start, state.shared, state.spans)
