@@ -231,7 +231,10 @@ def _e_step(pi: MixtureWeights, losses: Sequence[npt.NDArray[np.float32]]) -> Mi
         pi: the weights of the components (K,).
         losses: for each component the loss of each sample (n,).
     """
-    likelihoods = comparable(np.stack(losses, axis=1))
-    scores = np.log(np.maximum(pi, SMALLEST)) - likelihoods
-    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+    costs = comparable(np.stack(losses, axis=1))
+    log_pi = np.log(np.maximum(pi, SMALLEST))
+    scores = log_pi - costs
+    largest = scores.max(axis=1, keepdims=True)
+    powers = np.exp(scores - largest)
+    totals = powers.sum(axis=1, keepdims=True)
+    return np.asarray(powers / totals)

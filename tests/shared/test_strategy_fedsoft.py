@@ -190,7 +190,9 @@ def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None
 def test_fedsoft_says_when_a_trained_clients_model_is_gone() -> None:
     end = run(FedSoft(), two_groups(1, spread=0))
     end.client_states.clear()
-    with pytest.raises(DataError, match="agent c00 has trained in this run but its model is gone"):
+    with pytest.raises(
+        DataError, match="agent c00 has trained in this run but its model is missing"
+    ):
         end.personal("c00")
 
 

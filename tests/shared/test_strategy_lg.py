@@ -79,7 +79,7 @@ def test_lg_names_the_layers_when_more_are_to_be_shared_than_there_are() -> None
 
 def test_lg_says_when_own_layers_are_gone() -> None:
     strategy = LgFedAvg(shared_layers=1)
-    with pytest.raises(DataError, match="own layers are gone"):
+    with pytest.raises(DataError, match="own layers are missing"):
         strategy.personal(job(flat(1.0), layout=bowl_layout()), Bowl(flat(0, 0)), {})
 
 

@@ -133,7 +133,7 @@ def test_local_serves_the_start_before_training_and_says_when_a_model_is_gone() 
     assert end.personal("c00")[0][1].tolist() == [0, 0]
     end.rounds(1)
     end.client_states.clear()
-    with pytest.raises(DataError, match="c00 has trained in this run but its model is gone"):
+    with pytest.raises(DataError, match="c00 has trained in this run but its model is missing"):
         end.personal("c00")
 
 
