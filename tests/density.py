@@ -6,7 +6,7 @@
 
 Nodes are those of `ast.walk` without docstrings. A code line holds at least one token that is neither a comment nor
 part of a docstring. A file may have up to `LIMIT` nodes per line. `density.json` lists the files that had more when
-the check was introduced: they may become less dense, never denser. Where a table of data or a formula is dense with
+the check was introduced: they may become less dense, never denser. If a table of data or a formula is dense with
 good reason, give the reason in the file (`# density: ...`) and enter the file in `density.json` by hand.
 """
 
@@ -138,7 +138,7 @@ def first_figures(sizes: Sizes) -> dict[str, float]:
 
 
 def figures_to_store(sizes: Sizes, stored_in: Path) -> dict[str, float]:
-    """What is lower now; everything where there is no file yet."""
+    """The figures that are lower now; all figures if none are stored yet."""
     if not stored_in.exists():
         return first_figures(sizes)
     return lowered(sizes, read_stored(stored_in))

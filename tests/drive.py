@@ -60,7 +60,7 @@ def fingerprint(value: Any) -> list[Any]:
 
 
 def _promised(report: Report, phase: Phase) -> None:
-    """The vectors of a report are those of the phase: of that length, or up to n where it says -n."""
+    """The vectors of a report are those of the phase: of the length given there, or up to n for a length of -n."""
     assert report.vectors.keys() == phase.sizes.keys()
     for name, size in phase.sizes.items():
         assert len(report.vectors[name]) == size or 0 < len(report.vectors[name]) <= -size, name
@@ -68,7 +68,7 @@ def _promised(report: Report, phase: Phase) -> None:
 
 @dataclass
 class Run:
-    """A run under way. `locals` are the clients; `joins` says in which round a client appears, 0 by default."""
+    """A run under way. `locals` are the clients; `joins`: the round in which a client appears, 0 by default."""
 
     strategy: Strategy[Any]
     setup: Setup
@@ -86,7 +86,7 @@ class Run:
         self.state = frozen(self.strategy.init(self.setup))
 
     def rounds(self, count: int) -> Run:
-        """Go on until so many rounds were folded in all; a run that hangs is an AssertionError."""
+        """Continue until `count` rounds are folded in all. Raises AssertionError for a run that hangs."""
         attempt = 0
         while self.round < count:
             assert attempt < 20, "the phase is void again and again"

@@ -1,4 +1,4 @@
-"""A client of MQTT 3.1.1 that does as it is told, byte by byte: for what no well-behaved library would send."""
+"""A client of MQTT 3.1.1 that sends exactly what a test asks for, also what no well-behaved library would send."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation tells people to type exists, and every command is told of.
+"""Every command that the documentation shows exists, and the documentation shows every command.
 
 Fenced blocks marked `sh` or `console` are read: a line that starts with `$ ` is a command. Those marked `console run`
 are run as well (tests/test_docs_sessions.py).
@@ -75,7 +75,7 @@ def program(name: str) -> Any:
 
 
 def mistake(line: str) -> str:
-    """What is wrong with a documented command line; empty where nothing is."""
+    """The mistake in a documented command line; empty without one."""
     for words in simple_commands(line):
         while words and re.fullmatch(r"[A-Z_]+=.*|sudo", words[0]):
             words = words[1:]
@@ -219,7 +219,7 @@ FIGURES = re.findall(
 )
 
 
-def test_the_page_of_figures_shows_all_that_lie_beside_it() -> None:
+def test_the_page_of_figures_shows_all_figures_of_its_folder() -> None:
     kept = sorted(f"figures/{path.name}" for path in (ROOT / "docs" / "figures").iterdir())
     assert sorted(FIGURES) == kept
 
@@ -268,7 +268,7 @@ def named_files() -> list[tuple[str, str]]:
     return [
         (page.relative_to(ROOT).as_posix(), path)
         for page in sorted(pages)
-        if page.name != "CHANGELOG.md"  # tells of files that have moved since
+        if page.name != "CHANGELOG.md"  # names files that have moved since
         for path in sorted(set(source.findall(page.read_text("utf-8"))))
     ]
 

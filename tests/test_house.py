@@ -183,7 +183,7 @@ def broken(file: str, tree: ast.AST) -> list[str]:
 
 
 def unsafe(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Calls that run what a file or a peer says."""
+    """Calls that could run code from a file or a peer."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             if ast.unparse(node.func) in UNSAFE_CALLS:

@@ -187,7 +187,7 @@ def test_a_run_of_an_installed_method_has_a_report(installed: Path, tmp_path: Pa
 def test_method_model_and_data_of_a_package_take_part_in_a_run_over_mqtt(
     installed: Path, tmp_path: Path
 ) -> None:
-    """An agent of its own process that allows the package trains; one that does not says why and stays out."""
+    """An agent in its own process that allows the package trains; one that does not gives the reason and stays out."""
     port = free_port()
     url = f"mqtt://127.0.0.1:{port}"
     file = tmp_path / "scenario.yaml"

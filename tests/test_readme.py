@@ -1,4 +1,4 @@
-"""What README.md shows of `make run` is what the programs print."""
+"""README.md shows the output of `make run` as the programs print it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""No docstring, comment, message, test name or page uses phrases that make readers stumble.
+"""No docstring, comment, message or test name uses phrases that make readers stumble.
 
 The project writes plain technical English: subject, verb, object, and the usual word for each thing. `AVOIDED` lists the
 phrases that it does not use, each with what to write instead. Words in backticks or quotation marks are names or
 quotations and do not count. `EXCEPTIONS` lists files that need such a word, each with the reason.
+`test_docs_words.py` checks the pages of the documentation.
 
 `words.json` holds the number of phrases left in each folder of the root and of tests/. It may only fall:
 `python -m tests.test_words` prints all phrases that are left, `python -m tests.test_words --update` stores lower numbers.
@@ -25,11 +26,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 STORED = Path(__file__).with_name("words.json")
-FLAT = (".", "tests")  # folders whose sub-folders are counted on their own
 CODE = ("agent", "benchmarks", "broker", "coordinator", "examples", "scripts", "shared")
 TESTS = sorted({f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/*.py")})
-FOLDERS = (*FLAT, *CODE, "docs", *TESTS)
+FOLDERS = (*CODE, "tests", *TESTS)  # tests: without its sub-folders
 
+TOLD = "told|tells|says"
 AVOIDED = {
     r"(is|are|was|were) wanted|wanted (is|are)": "expected",
     r"for ever": "forever",
@@ -39,7 +40,7 @@ AVOIDED = {
     r"mend(s|ed|ing)?": "fix",
     r"so many": "this many, or a number",
     r"(go|goes|going|went) on": "continue, resume",
-    r"told|tells|says": "reports, states, informs",
+    TOLD: "reports, states, informs",
     r"shall": "must",
     r"beside": "in addition to, next to",
     r"there stands?": "contains",
@@ -52,11 +53,14 @@ REVOKED_IN = ("agent", "broker")
 # path -> phrases that it may use
 EXCEPTIONS: dict[str, set[str]] = {
     "tests/test_words.py": set(AVOIDED),  # quotes them as examples
-    "CHANGELOG.md": set(AVOIDED),  # entries of the past are not rewritten
+    "tests/test_docs_words.py": set(AVOIDED),  # the same
+    # to tell a lie is the usual word for what these agents do
+    "tests/attacks/lies.py": {TOLD},
+    "tests/attacks/test_lies.py": {TOLD},
+    "tests/attacks/test_lies_processes.py": {TOLD},
 }
 
 QUOTATION = re.compile(r"``?[^`]*``?|(?<!\w)\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|“[^”]*”")
-CODE_BLOCK = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 
 
@@ -108,20 +112,10 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
             text = ""
 
 
-def texts_of_page(text: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each paragraph of a page, without its blocks of code."""
-    without_code = CODE_BLOCK.sub(lambda block: "\n" * block[0].count("\n"), text)
-    line = 1
-    for paragraph in without_code.split("\n\n"):
-        yield line, paragraph
-        line += paragraph.count("\n") + 2
-
-
 def files_of(folder: str) -> list[Path]:
-    """The files of code and text in a folder."""
-    pattern = "*" if folder in FLAT else "**/*"
-    paths = sorted((ROOT / folder).glob(pattern))
-    return [path for path in paths if path.suffix in (".py", ".md")]
+    """The Python files of a folder."""
+    pattern = "*.py" if folder == "tests" else "**/*.py"
+    return sorted((ROOT / folder).glob(pattern))
 
 
 def findings(folder: str) -> list[str]:
@@ -131,8 +125,7 @@ def findings(folder: str) -> list[str]:
         file = path.relative_to(ROOT).as_posix()
         allowed = EXCEPTIONS.get(file, set())
         text = path.read_text(encoding="utf-8")
-        texts = texts_of_code(text) if path.suffix == ".py" else texts_of_page(text)
-        for number, part in texts:
+        for number, part in texts_of_code(text):
             for pattern, phrase in phrases_in(part, folder):
                 if pattern not in allowed:
                     better = (AVOIDED | REVOKED)[pattern]
@@ -176,12 +169,6 @@ raise ValueError(f"{x}: waits for ever")
 '''
     found = [line for line, text in texts_of_code(source) if phrases_in(text)]
     assert sorted(found) == [2, 4, 5, 6]
-
-
-def test_blocks_of_code_in_a_page_do_not_count() -> None:
-    page = "One.\n\n```sh\n$ it waits for ever\n```\n\nIt waits for ever.\n"
-    found = [line for line, text in texts_of_page(page) if phrases_in(text)]
-    assert found == [7]
 
 
 def main() -> None:

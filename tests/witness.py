@@ -1,4 +1,4 @@
-"""A witness of behaviour: says whether a change has altered any byte, figure or option of the product.
+"""A witness of behaviour: shows whether a change has altered any byte, figure or option of the product.
 
     python -m tests.witness --against tests/witness.json    # exit code 1 and a line for each digest that differs
     python -m tests.witness --json tests/witness.json       # new digests, after a change that is meant to alter something

@@ -71,7 +71,7 @@ def task(**changes: Any) -> dict[str, Any]:
 
 
 def status(of_task: Mapping[str, Any] | None) -> CoordinatorStatus:
-    """What a coordinator that runs says; the digest of its task is whatever it likes."""
+    """The status of a running coordinator, with any digest of a task."""
     wanted = dict(of_task) if of_task is not None else None
     return CoordinatorStatus(
         online=True, epoch="rogue.1", run=RUN, name="rogue", task=wanted, task_digest="rogue"

@@ -83,7 +83,7 @@ def test_the_round_of_an_expelled_agent_closes_long_before_its_deadline(tmp_path
         stack.callback(run.stop)
         until(lambda: '"event": "work"' in agents["pi-8"].output, 120, of=run)
         stopped = agents["pi-8"].process.pid
-        os.kill(stopped, signal.SIGSTOP)  # in mid-round: it neither reports nor says goodbye
+        os.kill(stopped, signal.SIGSTOP)  # in mid-round: it neither reports nor disconnects
         stack.callback(os.kill, stopped, signal.SIGCONT)
         until(lambda: '"event": "accepted"' in agents["pi-7"].output, 120, of=run)
         assert rows(out) == [], "the expelled agent was not the last one"

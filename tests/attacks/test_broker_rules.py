@@ -76,7 +76,7 @@ async def test_client_certificates_are_held_to_the_rules(
 @needs_openssl
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("users", ["--password-file", "--user"])
-def test_certificates_beside_passwords_are_refused(
+def test_certificates_together_with_passwords_are_refused(
     way: Sequence[str], users: str, tmp_path: Path
 ) -> None:
     """Before: the certificate let its owner in as anybody, and the password file counted for nothing."""
@@ -121,7 +121,7 @@ async def test_a_single_user_is_kept_below_coveys_topics(way: Sequence[str]) -> 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("host", "warned"), [("0.0.0.0", True), ("127.0.0.1", False)])  # noqa: S104
-def test_an_open_broker_beyond_loopback_says_what_that_means(
+def test_an_open_broker_beyond_loopback_warns_of_the_consequences(
     host: str, warned: bool, tmp_path: Path
 ) -> None:
     command = [

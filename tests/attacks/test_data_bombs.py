@@ -49,7 +49,7 @@ def npz_bomb(folder: Path) -> Path:
 
 
 def npz_that_lies(folder: Path) -> Path:
-    """The array's own header claims 8 TB, the archive's says a hundred bytes."""
+    """The header of the array claims 8 TB, that of the archive a hundred bytes."""
     member = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         member, {"descr": "<f8", "fortran_order": False, "shape": (10**6, 10**6)}

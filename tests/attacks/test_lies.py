@@ -187,7 +187,7 @@ def test_a_model_that_is_not_finite_is_no_model(tmp_path: Path, monkeypatch: Any
 
 
 def final(folder: Path, aggregation: dict[str, Any], claim: int, push: float) -> float:
-    """Where one round of FedAvg ends when agent-3 claims so many samples and pushes every value."""
+    """The model after one round of FedAvg in which agent-3 claims this many samples and shifts every value."""
     scene = scenario("fedavg", rounds={"count": 1, "participation": 1.0}, aggregation=aggregation)
     run, people = begun(folder, scene)
     run.samples["agent-3"] = (10**15, 24)

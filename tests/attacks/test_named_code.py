@@ -48,7 +48,7 @@ def weapon(folder: Path) -> dict[str, object]:
     return rogue.task(model={"name": "weapon:net", "options": options})
 
 
-def test_an_order_that_names_code_runs_nothing_and_the_agent_says_why(
+def test_an_order_that_names_code_runs_nothing_and_the_agent_gives_the_reason(
     tmp_path: Path, marker: Path
 ) -> None:
     order = rogue.order(task=weapon(tmp_path))

@@ -67,7 +67,7 @@ def refusals(source: tuple[str, str | None]) -> list[DataError]:
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_what_is_told_of_bad_data_quotes_neither_a_value_nor_a_path(
+def test_a_public_error_about_bad_data_quotes_neither_a_value_nor_a_path(
     name: str, tmp_path: Path
 ) -> None:
     found = refusals(CASES[name](tmp_path))
@@ -76,13 +76,13 @@ def test_what_is_told_of_bad_data_quotes_neither_a_value_nor_a_path(
         assert SECRET not in error.public
         assert str(tmp_path) not in error.public
         assert not re.search(r"\b(0\.5|1\.75|77431|99)\b", error.public), "a value of the data"
-        assert SEE_THE_LOG not in error.public, "a DataError says which kind of fault it is"
+        assert SEE_THE_LOG not in error.public, "a DataError names the kind of fault"
         assert str(tmp_path) in str(error) or SECRET in str(error), (
             "the terminal shows where the fault is"
         )
 
 
-def test_every_place_that_refuses_data_says_what_may_leave_the_device_and_is_tried(
+def test_every_refusal_of_data_has_a_public_text_and_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each call of DataError in agent/ is reached by one of the cases, so none is left out of the test above."""
@@ -149,16 +149,16 @@ def test_every_data_error_is_given_a_public_text() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_of_any_other_error_only_its_kind_is_told(error: Exception) -> None:
+def test_only_the_kind_of_any_other_error_is_public(error: Exception) -> None:
     assert SECRET not in public_text(error)
     assert len(public_text(error)) < 120
 
 
-def test_an_error_about_the_order_alone_is_told_in_full() -> None:
+def test_an_error_about_the_order_alone_is_public_in_full() -> None:
     assert public_text(PublicError("lower training.lr")) == "lower training.lr"
 
 
-def test_agent_check_shows_what_would_be_told_and_it_quotes_nothing(tmp_path: Path) -> None:
+def test_agent_check_shows_the_public_text_and_it_quotes_nothing(tmp_path: Path) -> None:
     data, label = CASES["csv_classes_that_nobody_named"](tmp_path)
     finding = inspect(load(data, label), TASK)
     assert SECRET in finding.problems[0]

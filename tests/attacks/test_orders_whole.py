@@ -166,7 +166,7 @@ def test_hidden_labels_do_not_leave_the_device(tmp_path: Path) -> None:
 
 
 def test_coordinator_status_shows_the_rule_by_which_a_device_refused(tmp_path: Path) -> None:
-    """One of two devices lets only FedClust train: the run of FedAvg goes on without its work, and says why."""
+    """One of two devices lets only FedClust train: the run of FedAvg continues without its work and reports the reason."""
     scenario = {
         "name": "refused",
         "task": {"features": [4], "classes": 2, "model": {"name": "linear"}},

@@ -100,7 +100,7 @@ def heard_as(url: str, topic: str) -> bool:
 
 
 def answer_to(url: str) -> str:
-    """What the broker says to somebody who connects; empty where it lets them in."""
+    """The answer of the broker to a client that connects; empty if it is accepted."""
 
     async def connect() -> str:
         async with asyncio.timeout(20), MqttLink(url, client_id="stranger") as link:

@@ -73,7 +73,7 @@ def test_a_flood_of_statuses_neither_fills_the_coordinators_memory_nor_stops_its
                 f"calm {calm:.1f} rounds/s, {memory:.0f} MB; pace {pace}; growth in MB {grown}; sent {sent}"
             )
             folded = len(rows(run))
-            until(lambda: len(rows(run)) >= folded + 2, of=this)  # the run goes on
+            until(lambda: len(rows(run)) >= folded + 2, of=this)  # the run continues
         finally:
             this.stop()
     refusals = roster(run)["refusals"]

@@ -66,7 +66,7 @@ def test_an_agent_shows_what_a_coordinator_named_by_its_numbers(tmp_path: Path) 
 
 
 def test_a_broker_shows_the_names_of_its_clients_by_their_numbers(tmp_path: Path) -> None:
-    """Before, a client id in a warning of the embedded broker renamed the window of whoever had started it."""
+    """Before, a client id in a warning of the embedded broker renamed the window of the user who had started it."""
     shown = tmp_path / "broker.log"
     with rogue.open_broker(tmp_path) as url, Raw(BrokerUrl.parse(url), TITLE) as client:
         client.send(packet(0x80, b""))  # no SUBSCRIBE looks like that: a warning names the client

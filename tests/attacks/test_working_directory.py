@@ -1,4 +1,4 @@
-"""What lies in the working directory is not imported: neither by a program nor by any process that it starts.
+"""No file of the working directory is imported: neither by a program nor by any process that it starts.
 
 Before, `python -m` put the working directory first on the import path of every child: a planted `torch.py` ran with
 the rights of the person who started a coordinator there.

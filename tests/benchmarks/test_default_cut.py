@@ -1,4 +1,4 @@
-"""The benchmark of the default cuts: its fleets are what they are called, and the page shows what the record says."""
+"""The benchmark of the default cuts: its fleets are what they are called, and the page shows the figures of the record."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_a_layer_is_described_by_its_distances_within_and_between_groups() -> No
         end[final.start], end[first.start] = (
             own,
             common,
-        )  # the final layer tells the groups apart, the first misleads
+        )  # the final layer separates the groups, the first misleads
         clients.append(Client(group, 1, end, 0.0, 1.0))
     matrices = layer_matrices([client.end for client in clients], LAYOUT)
     told = described(3, LAYOUT, start, clients, matrices[2])

@@ -1,4 +1,4 @@
-"""The poisoning benchmark: its lies are what they are called, and the page shows what the record says."""
+"""The poisoning benchmark: its lies are what they are called, and the page shows the figures of the record."""
 
 from __future__ import annotations
 

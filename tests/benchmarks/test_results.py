@@ -36,7 +36,7 @@ def test_a_record_has_all_its_rows_known_to_its_own_scenario(record: Path) -> No
 
 
 @pytest.mark.parametrize(("name", "shown"), NAMED, ids=[name for name, _ in NAMED])
-def test_the_page_shows_what_the_record_says(name: str, shown: str) -> None:
+def test_the_page_shows_the_figures_of_the_record(name: str, shown: str) -> None:
     assert shown.strip() == rendered(ROOT / name).strip()
 
 

@@ -26,7 +26,7 @@ doctor = CliRunner().invoke
 
 @contextmanager
 def up(*options: str) -> Iterator[tuple["subprocess.Popen[str]", dict[str, object]]]:
-    """`broker up` on a free port, and what it says about itself."""
+    """`broker up` on a free port, and the JSON that it prints."""
     command = [sys.executable, "-m", "covey.broker.cli", "up", "--port", "0", "--json", *options]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -52,7 +52,7 @@ def test_the_doctor_passes_the_embedded_broker_and_measures_it(
 
 @pytest.mark.broker
 @needs_mosquitto
-def test_the_doctor_says_what_a_broker_lets_not_through() -> None:
+def test_the_doctor_reports_what_a_broker_refuses() -> None:
     with brokers.hosted(
         lambda: Mosquitto(config=f"{brokers.STOCK}message_size_limit 100000\n")
     ) as url:
@@ -187,7 +187,7 @@ async def test_no_broker_outlives_a_killed_broker_up(options: list[str]) -> None
     with up(*options) as (process, said):
         process.kill()
         async with asyncio.timeout(20):
-            while _alive(str(said["pid"])):  # noqa: ASYNC110  not our child: only looking tells
+            while _alive(str(said["pid"])):  # noqa: ASYNC110  not our child, so we cannot wait for it
                 await asyncio.sleep(0.05)
 
 

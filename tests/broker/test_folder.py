@@ -228,7 +228,7 @@ def test_credentials_may_be_taken_away(home: BrokerFolder) -> None:
 
 
 @pytest.mark.parametrize("line", ["init --host h", "enroll pi-7", "up"])
-def test_a_file_where_a_folder_is_wanted_is_named(line: str, tmp_path: Path) -> None:
+def test_a_file_is_named_if_a_folder_is_expected(line: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = typed(*line.split(), "--home", tmp_path / "file")
     assert done.exit_code == 2, done.output

@@ -20,7 +20,7 @@ from covey.broker.topic_filters import Retained, Subscriptions, is_filter, is_to
         ("$SYS/#", "$SYS/x", True),
     ],
 )
-def test_filters_match_as_the_standard_says(pattern: str, topic: str, wanted: bool) -> None:
+def test_filters_match_as_the_standard_requires(pattern: str, topic: str, wanted: bool) -> None:
     assert matches(pattern, topic) is wanted
 
 

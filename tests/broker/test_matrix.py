@@ -142,7 +142,7 @@ def until_refused(connect: Open) -> None:
 def by_certificate(
     kind: type[EmbeddedBroker] | type[Mosquitto], folder: Path
 ) -> Iterator[dict[str, Open]]:
-    """A broker that asks for certificates; who has one says in its CONNECT that it is the coordinator, to no avail."""
+    """A broker that asks for certificates; the user in a CONNECT (coordinator) does not count."""
     authority = Authority(folder)
     server = authority.sign("server")
     options = Options(tls_cert=server.cert, tls_key=server.key, tls_ca=authority.cert)

@@ -111,7 +111,7 @@ def test_a_restart_publishes_no_wills_and_keeps_retained_messages_only_if_asked_
     assert run(program(False)) == []
 
 
-def test_while_the_broker_is_away_a_link_says_down_once() -> None:
+def test_while_the_broker_is_away_a_link_reports_down_once() -> None:
     async def program() -> None:
         broker = MemoryBroker()
         async with broker.link("a") as a:

@@ -38,7 +38,7 @@ NOT_FOR_A_BROKER = {
     13,
     14,
     15,
-}  # from a client that is connected; 14 says goodbye
+}  # from a client that is connected; 14 disconnects
 
 
 class Wire(asyncio.Transport):
@@ -162,7 +162,7 @@ PACKET = st.builds(
     lambda first, body: bytes([first, len(body)]) + body,
     st.integers(0, 255),
     st.binary(max_size=60),
-)  # of any type, of the length that it says
+)  # of any type, of the length in its header
 
 
 @given(st.binary(max_size=60) | st.lists(PACKET, max_size=3).map(b"".join))
@@ -223,7 +223,7 @@ def test_a_silent_client_is_gone_after_one_and_a_half_keepalives_and_its_will_is
     run(program())
 
 
-def test_who_connects_and_says_nothing_is_cut_off() -> None:
+def test_a_client_that_connects_and_sends_nothing_is_cut_off() -> None:
     async def program() -> None:
         client = Client(Hub())
         await asyncio.sleep(11)
@@ -339,7 +339,7 @@ def test_messages_in_flight_are_bounded_and_follow_acknowledgements() -> None:
     assert reader.payloads() == [str(sessions.MAX_IN_FLIGHT).encode()]
 
 
-def test_a_publisher_waits_for_a_slow_reader_but_not_for_ever() -> None:
+def test_a_publisher_waits_for_a_slow_reader_for_a_limited_time() -> None:
     async def program() -> None:
         hub = Hub(limits=Limits(packet=sessions.SLOW_BYTES))
         reader, sender = Client(hub).connect("r"), Client(hub).connect("s")

@@ -18,7 +18,7 @@ def model_digests(run: Path) -> dict[str, str]:
 
 
 def folds(rows: Sequence[Mapping[str, Any]], rounds: int, agents: Iterable[str]) -> list[str]:
-    """What is wrong with the record: each round is folded once, each phase once, and always with everybody."""
+    """The faults of a record: each round and each phase must be folded once, and always with all agents."""
     phases = [row for row in rows if row["event"] == "phase"]
     wrong: list[str] = []
     steps = [row["step"] for row in phases]

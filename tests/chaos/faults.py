@@ -19,7 +19,7 @@ FREEZE_S = 8.0  # longer than what counts as a busy machine
 
 
 class Injector:
-    """Carries out the faults of the run `name`. Those that last go on in the background until `settle`."""
+    """Carries out the faults of the run `name`. Lasting ones continue in the background until `settle`."""
 
     def __init__(self, site: Site, name: str) -> None:
         self.site, self.name = site, name
@@ -319,7 +319,7 @@ class Injector:
         return True
 
     async def _until_rows(self, rows: int, within_s: float) -> None:
-        """Wait until the record has so many lines, the coordinator ended, or the time is over."""
+        """Wait until the record has this number of rows, the coordinator has ended, or the time is over."""
         end = asyncio.get_running_loop().time() + within_s
         while asyncio.get_running_loop().time() < end and self._coordinator.lives:
             if len(self.site.rows(self.name)) >= rows:

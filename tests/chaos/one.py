@@ -111,7 +111,7 @@ async def _play(site: Site, name: str, plan: Plan, outcome: Outcome) -> None:
 
 
 async def _reached(site: Site, name: str, rows: int) -> bool:
-    """Wait until the record has so many lines; False where the run is over before."""
+    """Wait until the record has this number of lines. Returns False if the run ends before."""
     for _ in range(LIVES):
         assert site.coordinator is not None
         while site.coordinator.lives:
@@ -162,7 +162,7 @@ def _wrong(
 
 
 def _events(said: bytes) -> list[dict[str, Any]]:
-    """What the fleet has said of its agents, as far as it is whole lines of JSON."""
+    """The fleet's reports about its agents: all whole lines of JSON in its output."""
     events = []
     for line in said.splitlines():
         try:

@@ -35,7 +35,7 @@ class Connection:
 
 @dataclass
 class Proxy:
-    """Listens on `port` and connects to `upstream` on this machine. Faults are methods; `counts` says what they hit."""
+    """Listens on `port` and connects to `upstream` on this machine. Faults are methods; `counts` holds what they hit."""
 
     port: int
     upstream: int
@@ -70,7 +70,7 @@ class Proxy:
                 connection.abort()
 
     def half_close(self, party: Party, *, towards_broker: bool) -> None:
-        """End one direction only; the other one goes on for as long as both sides let it."""
+        """End one direction only; the other one continues for as long as both sides let it."""
         for connection in [connection for connection in self._open if connection.of(party)]:
             _, writer = connection.broker if towards_broker else connection.client
             with contextlib.suppress(OSError, RuntimeError):
@@ -85,7 +85,7 @@ class Proxy:
         gate.set()
 
     async def throttle(self, party: Party, rate: float, seconds: float) -> None:
-        """Let so many bytes per second pass for a while, in each direction of each connection."""
+        """Limit each direction of each connection to `rate` bytes per second for a while."""
         self._rates[party] = rate
         await asyncio.sleep(seconds)
         self._rates.pop(party, None)

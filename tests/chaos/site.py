@@ -28,7 +28,7 @@ BIG = 1 << 28
 
 
 class Broken(Exception):  # noqa: N818 - what a run found, not what a program does
-    """A run did not come to the end that it should; the text says what was seen."""
+    """A run did not end as it should. The text describes what was seen."""
 
 
 @dataclass

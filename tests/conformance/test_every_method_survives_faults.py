@@ -18,7 +18,7 @@ ROUNDS, QUORUM = 5, 2
 
 
 async def weather(fleet: Fleet) -> None:
-    """Virtual seconds; a job takes half of one, so all of this happens while the run goes on."""
+    """Virtual seconds; a job takes half of one, so all of this happens during the run."""
     await asyncio.sleep(1.3)
     await fleet.vanish("agent-1")
     await asyncio.sleep(0.4)

@@ -171,7 +171,7 @@ async def test_an_aborted_link_is_closed_for_good(connect: Connect, topic: str, 
         assert [item async for item in link.incoming()] == []
 
 
-async def test_a_link_that_says_goodbye_leaves_no_will(
+async def test_a_link_that_disconnects_properly_leaves_no_will(
     connect: Connect, topic: str, name: str
 ) -> None:
     async with connect(name + "-a") as a:
@@ -255,7 +255,7 @@ async def test_messages_wait_in_the_inbox_and_are_counted(
             assert await link.publish(topic, bytes([number]))
         await message(link)
         async with asyncio.timeout(PATIENCE_S):
-            while len(link) < 2:  # noqa: ASYNC110  nothing but the count says that they are there
+            while len(link) < 2:  # noqa: ASYNC110  only the count shows that they have arrived
                 await asyncio.sleep(0.01)
         await message(link)
         assert len(link) == 1

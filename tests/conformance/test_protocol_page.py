@@ -34,7 +34,7 @@ PART_BYTES = 1024  # the smallest: with 600 values a model has three parts
 
 
 def table(path: Path, seed: int, features: int) -> Path:
-    """A table of two classes that the sum of the features tells apart."""
+    """A table of two classes that the sum of the features distinguishes."""
     draw = random.Random(seed)  # noqa: S311 - data, not secrets
     with path.open("w", newline="") as file:
         writer = csv.writer(file)

@@ -1,6 +1,6 @@
-"""What one method becomes at the edge of its settings is another method: in whole runs, without a network and over it.
+"""At the edge of its settings, one method becomes another: in whole runs, without a network and over it.
 
-A row says a method's settings at that edge and what it must equal. Both sides are run on the same path, with the same
+A row holds a method's settings at that edge and the method that it must equal. Both sides are run on the same path, with the same
 seed, batches and draws. Elsewhere: that a run has one outcome whatever the order of arrival
 (test_wire_equals_in_process.py, tests/coordinator/test_rounds_any_order.py), and that the primitives agree with brute
 force (test_clustering.py, test_metrics.py, test_matching.py and test_trimmed.py in tests/shared).
@@ -408,7 +408,7 @@ def test_fedsoft_with_one_cluster_has_full_importance_and_plain_weights(
     whole: dict[str, Any] = {
         "count": 1,
         "participation": 1.0,
-    }  # after a round clients go on from their own models
+    }  # after a round clients continue from their own models
     ours = played(
         path,
         tmp_path / "ours",
@@ -425,7 +425,7 @@ def test_fedsoft_with_one_cluster_has_full_importance_and_plain_weights(
 
 
 def logits(model: Vector) -> npt.NDArray[Any]:
-    """What the network says to a few inputs (7, classes)."""
+    """The outputs of the network for a few inputs (7, classes)."""
     out = generator(0, "inputs").normal(size=(7, 5))
     layers = list(MLP.named(model).values())
     for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):

@@ -132,7 +132,7 @@ def test_the_round_closes_on_the_last_will_and_the_agent_takes_part_again(tmp_pa
 
 
 def takes_part(folder: Path, agent: str) -> bool:
-    """What the coordinator's newest roster says."""
+    """Does the agent take part, by the coordinator's newest roster?"""
     roster = RosterMessage.from_bytes((folder / "roster.json").read_bytes())
     return bool(roster.agents[agent]["takes_part"])
 
@@ -154,7 +154,7 @@ def fedavg(folder: Path, port: int, sections: dict[str, Any]) -> Program:
     return coordinator(folder, port, "--set", "strategy.name=fedavg", **sections)
 
 
-def test_an_agent_whose_data_is_wrong_stays_out_and_says_why(tmp_path: Path) -> None:
+def test_an_agent_with_wrong_data_stays_out_and_gives_the_reason(tmp_path: Path) -> None:
     port = free_port()
     broken = tmp_path / "broken.csv"
     broken.write_text("a,b,digit\n1,2,0\n3,nan,1\n")

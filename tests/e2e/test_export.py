@@ -18,7 +18,7 @@ from tests.processes import Program, result
 pytestmark = pytest.mark.processes
 
 
-def test_an_exported_model_is_as_right_on_raw_data_as_its_run_says(tmp_path: Path) -> None:
+def test_an_exported_model_has_the_accuracy_of_its_run_on_raw_data(tmp_path: Path) -> None:
     run = tmp_path / "run"
     task = {"standardise": "federated", "scale": 1.0}
     path = scenario(tmp_path, simulated=True, task=task, fleet={"faults": {}})

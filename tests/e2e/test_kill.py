@@ -83,7 +83,7 @@ def test_a_broker_killed_in_mid_run_ends_with_the_same_bytes(
     assert model_bytes(tmp_path / "run") == model_bytes(undisturbed)
 
 
-def test_ctrl_c_stops_cleanly_and_the_run_goes_on(tmp_path: Path, undisturbed: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_the_run_can_be_resumed(tmp_path: Path, undisturbed: Path) -> None:
     port = free_port()
     with mosquitto(tmp_path, port), fleet(tmp_path, port):
         this = coordinator(tmp_path, port)
@@ -118,7 +118,7 @@ def test_the_one_command_run_resumes_with_its_own_broker_and_fleet(tmp_path: Pat
     assert runs[0] == runs[1]
 
 
-def test_what_cannot_be_resumed_is_refused_and_left_alone(
+def test_a_run_that_cannot_be_resumed_is_refused_and_left_alone(
     tmp_path: Path, undisturbed: Path
 ) -> None:
     folder, port = tmp_path / "run", free_port()

@@ -1,4 +1,4 @@
-"""Two programs under one name, as their users see it: one message, exit code 2, and the other one goes on."""
+"""Two programs under one name, as their users see it: one message, exit code 2, and the other one continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.processes import free_port, mosquitto, needs_mosquitto, program, rows
 pytestmark = [pytest.mark.processes, pytest.mark.broker, needs_mosquitto]
 
 
-def test_the_second_agent_of_one_id_ends_and_says_why(tmp_path: Path) -> None:
+def test_the_second_agent_of_one_id_ends_with_the_reason(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.zeros((4, 2), np.float32), y=np.zeros(4, np.int64))
     port = free_port()
 

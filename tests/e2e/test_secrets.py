@@ -70,7 +70,7 @@ def test_a_run_with_its_fleet_and_its_status_over_a_broker_that_wants_certificat
 @pytest.mark.broker
 @needs_mosquitto
 @needs_openssl
-def test_without_a_certificate_every_program_says_what_is_missing(tmp_path: Path) -> None:
+def test_without_a_certificate_every_program_names_what_is_missing(tmp_path: Path) -> None:
     path = scenario(tmp_path, simulated=True)
     with strict_broker(tmp_path) as (url, authority):
         reach = ["--broker", url, "--ca", str(authority.cert)]
@@ -110,7 +110,7 @@ def test_a_file_that_cannot_be_read_ends_a_run_before_anything_starts(tmp_path: 
     assert not (tmp_path / "run" / "fleet.log").exists()
 
 
-def test_no_command_line_of_a_run_has_the_password_and_its_fleet_says_once_that_it_waits(
+def test_no_command_line_of_a_run_has_the_password_and_its_fleet_reports_once_that_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVEY_BROKER", f"mqtt://ann:s3cret@127.0.0.1:{free_port()}")

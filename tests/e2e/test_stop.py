@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM stop a run at any moment, over a broker and without one: exit code 130, and it can go on."""
+"""Ctrl-C and SIGTERM stop a run at any moment, over a broker and without one: exit code 130, and it can be resumed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_is_terminated_says_how_to_go_on_and_does(
+def test_a_terminated_run_shows_how_to_resume_it_and_resumes(
     tmp_path: Path, whole: Path, way: str, moment: str
 ) -> None:
     out, line = tmp_path / "run", command(tmp_path, WAYS[way], "run")
@@ -49,7 +49,7 @@ def test_a_run_that_is_terminated_says_how_to_go_on_and_does(
     until(lambda: MOMENTS[moment](out), of=this)
     this.process.send_signal(signal.SIGTERM)
     assert this.process.wait(60) == 130, this.output
-    assert this.output.count("stopped; go on with: coordinator run") == 1
+    assert this.output.count("stopped; to continue: coordinator run") == 1
     assert "Traceback" not in this.output
     finish(Program([*line, "--resume"], tmp_path / "log"))
     assert model_bytes(out) == model_bytes(whole)

@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz --inputs 1000000 --seed 1`: the campaign, with a progress bar; interrupted, it goes on where it was."""
+"""`python -m tests.fuzz --inputs 1000000 --seed 1`: the campaign, with a progress bar; an interrupted one resumes at the same input."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs targets on inputs of a seed, counts what comes out, and notices crashes, slowness and growth.
 
 Each target runs in a child process of its own: a crash of a library's native code ends the child, is recorded with its
-input, and the next child goes on behind it.
+input, and the next child continues after it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reports into a whole run: whatever they tell, each is accepted or refused, and the run goes on to its end."""
+"""Reports into a whole run: whatever they contain, each is accepted or refused, and the run ends as planned."""
 
 from __future__ import annotations
 

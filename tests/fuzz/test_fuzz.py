@@ -100,7 +100,7 @@ def test_any_other_exception_is_a_crash_with_its_place() -> None:
 
 
 @pytest.mark.processes
-def test_a_process_that_dies_is_a_crash_and_the_campaign_goes_on_behind_it(
+def test_a_process_that_dies_is_a_crash_and_the_campaign_continues_after_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     import os
