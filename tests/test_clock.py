@@ -1,10 +1,11 @@
 import asyncio
 import itertools
 import time
+from pathlib import Path
 
 import pytest
 
-from tests.clock import Deadlock, run
+from tests.clock import Deadlock, run, virtual
 
 
 def test_an_hour_of_sleep_takes_no_time_and_moves_the_clock_by_an_hour() -> None:
@@ -50,6 +51,13 @@ def test_a_program_that_never_ends_is_stopped_after_its_virtual_time() -> None:
 
     with pytest.raises(TimeoutError):
         run(program(), within_s=1000)
+
+
+@virtual(within_s=10_000)
+async def test_a_decorated_test_runs_on_a_virtual_clock_with_its_fixtures(tmp_path: Path) -> None:
+    await asyncio.sleep(3600)
+    assert asyncio.get_running_loop().time() == pytest.approx(3600)
+    assert tmp_path.is_absolute()
 
 
 def test_a_timeout_comes_before_a_deadlock() -> None:

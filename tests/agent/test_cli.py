@@ -76,14 +76,14 @@ def test_a_host_name_becomes_an_agents_name(monkeypatch: pytest.MonkeyPatch) -> 
         assert is_name(default_name())
 
 
-def test_start_refuses_what_cannot_work_before_it_connects(tmp_path: Path) -> None:
+def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:
     assert "none.csv: no such file" in refusal("start", "--data", tmp_path / "none.csv")
     fits = data(tmp_path)
     assert "--id 'a b'" in refusal("start", "--data", fits, "--id", "a b")
     assert "begins with 'http'" in refusal("start", "--data", fits, "--broker", "http://x")
 
 
-def test_trouble_with_the_broker_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_connection_error_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
     show = DeviceDisplay()
     for _ in range(3):
         show(Disconnected("mqtt://x: refused"))
@@ -108,14 +108,14 @@ def test_a_story_is_shown_line_by_line_without_escape_sequences(
     assert "\x1b" not in second
 
 
-def test_check_shows_what_was_found_and_what_is_told(tmp_path: Path) -> None:
+def test_check_shows_the_data_and_what_the_coordinator_receives(tmp_path: Path) -> None:
     found = json.loads(run("check", "--data", data(tmp_path), "--json"))
     assert (found["samples"], found["test_samples"], found["problems"]) == (32, 8, [])
     assert found["told"]["labels"] == ["0", "1"]
     assert "training samples" in run("check", "--data", data(tmp_path))
 
 
-def test_check_ends_with_2_where_the_data_does_not_fit(tmp_path: Path) -> None:
+def test_check_exits_with_2_if_the_data_does_not_fit(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["check", "--data", str(data(tmp_path)), "--scenario", str(scenario(tmp_path))]
     )
@@ -140,7 +140,7 @@ def test_model_writes_as_many_starts_as_the_method_needs_each_from_its_own_strea
     assert len(starts) == Scenario.model_validate(yaml.safe_load(path.read_text())).strategy.starts
 
 
-def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
+def test_a_user_error_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
     import subprocess
 
     command = [
@@ -178,7 +178,7 @@ def test_a_mistake_of_the_user_is_one_message_and_exit_code_2(tmp_path: Path) ->
         ),
     ],
 )
-def test_what_cannot_be_is_one_message(
+def test_a_wrong_argument_is_one_message(
     line: str,
     words: str,
     tmp_path: Path,
@@ -364,7 +364,7 @@ async def test_a_fleet_ends_with_the_process_that_started_it(tmp_path: Path) -> 
     )
 
 
-def test_the_idle_agents_modules_are_light() -> None:
+def test_an_idle_agent_imports_no_heavy_module() -> None:
     import subprocess
 
     code = (

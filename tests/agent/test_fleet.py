@@ -1,8 +1,10 @@
-"""A simulated fleet over the pretend broker: who is there when, who dies, who is slow."""
+"""A simulated fleet over a broker in memory: who is present when, who dies, who is slow."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ def fault_plan(agents: int = 10, *timeline: Timeline, **faults: Any) -> FaultPla
     return FaultPlan(Fleet(agents=agents, timeline=timeline, faults=Faults(**faults)), 3)
 
 
-def there(plan: FaultPlan, round_: int) -> list[int]:
+def present(plan: FaultPlan, round_: int) -> list[int]:
     return [index for index in range(10) if plan.present(index, round_)]
 
 
@@ -45,18 +47,24 @@ def test_agents_join_leave_and_return_in_their_rounds() -> None:
         Timeline(agents=(2, 3), leaves=1),
         Timeline(agents=(3,), leaves=1),
     )
-    assert there(plan, 0) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert there(plan, 1) == [0, 4, 5, 6, 7, 8, 9]
-    assert there(plan, 2) == [0, 1, 4, 5, 6, 7, 8, 9]
+    assert present(plan, 0) == [0, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert present(plan, 1) == [0, 4, 5, 6, 7, 8, 9]
+    assert present(plan, 2) == [0, 1, 4, 5, 6, 7, 8, 9]
     returner = fault_plan(10, Timeline(agents=(4,), leaves=1, returns=3))
-    assert [4 in there(returner, round_) for round_ in range(5)] == [True, False, False, True, True]
+    assert [4 in present(returner, round_) for round_ in range(5)] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
-def test_a_share_of_the_fleet_is_late_and_the_seed_says_who() -> None:
+def test_a_share_of_the_fleet_is_late_and_the_seed_decides_which_agents() -> None:
     plan = fault_plan(late=0.3, late_round=2)
-    assert len(there(plan, 1)) == 7
-    assert len(there(plan, 2)) == 10
-    assert there(plan, 1) == there(fault_plan(late=0.3, late_round=2), 0)
+    assert len(present(plan, 1)) == 7
+    assert len(present(plan, 2)) == 10
+    assert present(plan, 1) == present(fault_plan(late=0.3, late_round=2), 0)
 
 
 def test_a_share_of_the_fleet_is_slow() -> None:
@@ -64,7 +72,7 @@ def test_a_share_of_the_fleet_is_slow() -> None:
     assert sorted(plan.delay_s(index) for index in range(10)) == [0.0] * 8 + [4.0] * 2
 
 
-def test_deaths_are_drawn_per_agent_and_step() -> None:
+def test_deaths_are_drawn_for_each_agent_and_step() -> None:
     plan = fault_plan(die=0.3)
     deaths = [plan.dies(index, step) for index in range(10) for step in range(100)]
     assert 0.25 < sum(deaths) / 1000 < 0.35
@@ -77,7 +85,7 @@ def test_deaths_are_drawn_per_agent_and_step() -> None:
 
 
 class Hall:
-    """A fleet over a pretend broker, and who of it is online."""
+    """A fleet over a broker in memory, and the set of its agents that are online."""
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.broker = MemoryBroker()
@@ -116,21 +124,23 @@ class Hall:
         await self.hand.publish(topic, payload, retain=True)
 
 
-def play(folder: Path, scenario: Scenario, story: Any) -> None:
-    async def program() -> None:
-        hall = Hall(folder, scenario)
-        async with hall.hand, asyncio.TaskGroup() as group:
-            tasks = [group.create_task(hall.listen()), group.create_task(hall.fleet.run())]
-            await asyncio.sleep(2)
-            await story(hall)
-            for task in tasks:
-                task.cancel()
+@asynccontextmanager
+async def hosted(folder: Path, scenario: Scenario) -> AsyncIterator[Hall]:
+    """A fleet that runs, two seconds after its start."""
+    hall = Hall(folder, scenario)
+    async with hall.hand:
+        tasks = [asyncio.create_task(hall.listen()), asyncio.create_task(hall.fleet.run())]
+        await asyncio.sleep(2)
+        yield hall
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    clock.run(program(), within_s=3600)
 
-
-def test_the_fleet_follows_the_coordinators_rounds(tmp_path: Path) -> None:
-    async def story(hall: Hall) -> None:
+@clock.virtual(within_s=3600)
+async def test_the_fleet_follows_the_coordinators_rounds(tmp_path: Path) -> None:
+    timeline = (Timeline(agents=(1,), joins=1), Timeline(agents=(2,), leaves=2, returns=3))
+    async with hosted(tmp_path, scene(3, timeline=timeline)) as hall:
         assert hall.online == {"agent-0", "agent-2"}
         await hall.round(1)
         assert hall.online == {"agent-0", "agent-1", "agent-2"}
@@ -139,12 +149,12 @@ def test_the_fleet_follows_the_coordinators_rounds(tmp_path: Path) -> None:
         await hall.round(3)
         assert hall.online == {"agent-0", "agent-1", "agent-2"}
 
-    timeline = (Timeline(agents=(1,), joins=1), Timeline(agents=(2,), leaves=2, returns=3))
-    play(tmp_path, scene(3, timeline=timeline), story)
 
-
-def test_an_agent_that_dies_at_an_order_comes_back_and_does_the_work(tmp_path: Path) -> None:
-    async def story(hall: Hall) -> None:
+@clock.virtual(within_s=3600)
+async def test_an_agent_that_dies_during_an_order_comes_back_and_does_the_work(
+    tmp_path: Path,
+) -> None:
+    async with hosted(tmp_path, scene(1, faults=Faults(die=1.0, back_after_s=3.0))) as hall:
         await hall.order("agent-0", order(1, ref()))
         await asyncio.sleep(1)
         assert hall.online == set()
@@ -154,21 +164,18 @@ def test_an_agent_that_dies_at_an_order_comes_back_and_does_the_work(tmp_path: P
         assert hall.pool.steps == [1]
         assert [event["event"] for event in hall.events].count("dies") == 1
 
-    play(tmp_path, scene(1, faults=Faults(die=1.0, back_after_s=3.0)), story)
 
-
-def test_a_slow_agents_report_waits(tmp_path: Path) -> None:
-    async def story(hall: Hall) -> None:
+@clock.virtual(within_s=3600)
+async def test_the_report_of_a_slow_agent_is_held_back(tmp_path: Path) -> None:
+    async with hosted(tmp_path, scene(1, faults=Faults(slow=1.0, slow_s=20.0))) as hall:
         await hall.order("agent-0", order(1, ref()))
         await asyncio.sleep(10)
         assert "sent" not in [event["event"] for event in hall.events]
         await asyncio.sleep(11)
         assert "sent" in [event["event"] for event in hall.events]
 
-    play(tmp_path, scene(1, faults=Faults(slow=1.0, slow_s=20.0)), story)
 
-
-async def test_the_partition_is_written_by_a_worker_and_its_mistakes_are_the_users(
+async def test_a_worker_writes_the_partition_and_its_failure_is_a_user_error(
     tmp_path: Path,
 ) -> None:
     class Refusing(FakePool):

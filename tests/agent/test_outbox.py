@@ -60,7 +60,7 @@ def started(folder: Path) -> Outbox:
     return box
 
 
-def test_a_report_and_its_fate_survive_a_restart(tmp_path: Path) -> None:
+def test_a_report_and_its_outcome_survive_a_restart(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         assert (box.state.size, box.state.part_bytes, box.state.digest) == (
@@ -71,14 +71,14 @@ def test_a_report_and_its_fate_survive_a_restart(tmp_path: Path) -> None:
     assert seen(tmp_path) == (Outboxed("r", 1, 2), "report 2", "memory 1")
 
 
-def test_what_an_agent_keeps_is_closed_to_other_users(tmp_path: Path) -> None:
+def test_other_users_cannot_read_the_state_of_an_agent(tmp_path: Path) -> None:
     """Its memory is a model of its own data."""
     with opened(tmp_path / "state"):
         pass
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
 
 
-def test_memory_is_committed_on_acceptance_alone(tmp_path: Path) -> None:
+def test_memory_is_committed_only_on_acceptance(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.drop(2)
@@ -90,7 +90,7 @@ def test_memory_is_committed_on_acceptance_alone(tmp_path: Path) -> None:
     assert seen(tmp_path) == (Outboxed("r", 3, 0), None, "memory 3")
 
 
-def test_accepted_work_that_left_the_memory_alone_keeps_it(tmp_path: Path) -> None:
+def test_accepted_work_without_a_new_memory_keeps_the_old_one(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2, with_memory=False)
         box.commit(2)
@@ -98,7 +98,7 @@ def test_accepted_work_that_left_the_memory_alone_keeps_it(tmp_path: Path) -> No
     assert seen(tmp_path) == (Outboxed("r", 2, 0), None, "memory 1")
 
 
-def test_what_is_not_needed_any_more_leaves_the_disk_at_once(tmp_path: Path) -> None:
+def test_files_that_are_no_longer_needed_are_removed_at_once(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.commit(2)
@@ -108,7 +108,7 @@ def test_what_is_not_needed_any_more_leaves_the_disk_at_once(tmp_path: Path) -> 
         assert sorted(path.name for path in tmp_path.glob("*-r-*")) == ["memory-r-2"]
 
 
-def test_the_fate_of_another_step_changes_nothing(tmp_path: Path) -> None:
+def test_the_outcome_of_another_step_changes_nothing(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         box.commit(1)
@@ -116,7 +116,7 @@ def test_the_fate_of_another_step_changes_nothing(tmp_path: Path) -> None:
     assert seen(tmp_path)[0] == Outboxed("r", 1, 2)
 
 
-def test_another_run_begins_with_nothing_and_finds_its_own_again_when_it_comes_back(
+def test_another_run_begins_empty_and_the_first_finds_its_files_again(
     tmp_path: Path,
 ) -> None:
     with started(tmp_path) as box:
@@ -153,7 +153,7 @@ def test_an_accepted_report_that_is_asked_for_again_waits_with_the_memory_from_b
     assert seen(tmp_path) == (Outboxed("r", 2, 0), None, "memory 2")
 
 
-def test_work_that_is_done_again_on_later_memory_says_so(tmp_path: Path) -> None:
+def test_work_that_is_repeated_with_a_later_memory_is_marked(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 4)
         box.commit(4)
@@ -168,7 +168,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def test_a_damaged_report_is_named_set_aside_and_not_promised(tmp_path: Path) -> None:
+def test_a_damaged_report_is_named_and_set_aside(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         assert box.report is not None
@@ -222,7 +222,7 @@ def test_a_full_disk_delays_what_is_written_and_loses_nothing(
     assert seen(tmp_path)[0] == Outboxed("r", 2, kept=2)
 
 
-def test_files_that_were_given_up_half_way_are_swept_away(tmp_path: Path) -> None:
+def test_files_of_cancelled_work_are_removed(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         work(box, 7, "never named")
     seen(tmp_path)
@@ -276,14 +276,14 @@ def test_a_kill_between_any_two_operations_on_files_leaves_the_old_state_or_the_
     assert outcomes == {before, after}
 
 
-def test_a_broken_state_file_is_set_aside_and_the_agent_starts_afresh(tmp_path: Path) -> None:
+def test_a_damaged_state_file_is_set_aside_and_the_agent_starts_empty(tmp_path: Path) -> None:
     started(tmp_path).close()
     (tmp_path / "state.json").write_bytes(b"\0\0\0")
     assert seen(tmp_path) == (Outboxed(), None, None)
     assert (tmp_path / "state.broken").read_bytes() == b"\0\0\0"
 
 
-def test_a_state_whose_files_are_gone_does_not_promise_them(tmp_path: Path) -> None:
+def test_a_state_whose_files_are_missing_does_not_report_them(tmp_path: Path) -> None:
     with started(tmp_path) as box:
         put(box, 2)
         assert box.report is not None

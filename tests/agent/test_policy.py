@@ -95,7 +95,7 @@ def test_an_order_that_breaks_a_rule_is_refused_with_its_name(
     assert again.refuses(order(1, ref(), **changes), DEVICE) == refusal
 
 
-def test_models_are_counted_and_none_is_another_agents() -> None:
+def test_models_are_counted_and_those_of_other_agents_are_refused() -> None:
     assert "max_models: 2 models, at most 1" in str(
         policy(max_models=1).refuses(order(1, ref(), ref("1")), DEVICE)
     )
@@ -119,7 +119,7 @@ def test_steps_are_counted_over_all_trainings_of_an_order() -> None:
     Rules(UNLIMITED).check_steps(10**15)
 
 
-def test_allowed_code_is_no_reason_to_stay_out() -> None:
+def test_a_task_with_allowed_code_is_not_refused() -> None:
     own = {**TASK.for_agents(), "model": {"name": "my_pkg:net"}}
     assert Rules(allowed=AllowedCode.parse(["my_pkg"])).refuses_task(own) is None
     assert Rules.from_wire({"allow": ["my_pkg"]}).refuses_task(own) is None
@@ -130,7 +130,7 @@ def test_allowed_code_is_no_reason_to_stay_out() -> None:
     "tensors",
     [[["w"]], [["w", [-1]]], [["w", [True]]], [["w", [1.0]]], [[1, [1]]], [["w", [1] * 9]]],
 )
-def test_what_is_no_layout_is_not_counted(tensors: Any) -> None:
+def test_a_malformed_layout_is_refused(tensors: Any) -> None:
     assert values_of(LAYOUT.to_wire()) == LAYOUT.size
     with pytest.raises(PolicyError, match="layout: expected"):
         values_of({"tensors": tensors, "trainable": 1})
@@ -174,7 +174,7 @@ def test_a_policy_comes_from_a_file_and_single_keys_from_the_command_line(tmp_pa
         ("", ["max_seconds=["], "not YAML"),
     ],
 )
-def test_a_mistake_in_a_policy_is_named(
+def test_an_error_in_a_policy_is_named(
     text: str, limits: list[str], why: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "policy.yaml"
@@ -183,7 +183,7 @@ def test_a_mistake_in_a_policy_is_named(
         Policy.load(file).with_limits(limits)
 
 
-def test_the_systemd_unit_carries_the_policy_and_the_consent(tmp_path: Path) -> None:
+def test_the_systemd_unit_contains_the_policy_and_the_allowed_code(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").touch()
     options = [
         "--data",

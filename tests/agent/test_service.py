@@ -227,7 +227,7 @@ async def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Pa
 
 
 @clock.virtual(within_s=3600)
-async def test_an_agent_that_restarts_again_and_again_is_not_its_own_namesake(
+async def test_an_agent_that_restarts_repeatedly_does_not_conflict_with_itself(
     tmp_path: Path,
 ) -> None:
     async with World.open(tmp_path) as world:
@@ -257,7 +257,7 @@ async def test_a_broker_that_restarts_gets_status_and_report_again(tmp_path: Pat
 
 
 @clock.virtual(within_s=3600)
-async def test_a_new_order_gives_the_old_job_up(tmp_path: Path) -> None:
+async def test_a_new_order_cancels_the_old_job(tmp_path: Path) -> None:
     async with World.open(tmp_path) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
@@ -285,7 +285,7 @@ class LosingPool(FakePool):
 
 
 @clock.virtual(within_s=3600)
-async def test_the_work_of_a_lost_worker_is_done_once_more(tmp_path: Path) -> None:
+async def test_the_work_of_a_dead_worker_is_done_once_more(tmp_path: Path) -> None:
     async with World.open(tmp_path, pool=LosingPool(1)) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))
@@ -298,7 +298,7 @@ async def test_the_work_of_a_lost_worker_is_done_once_more(tmp_path: Path) -> No
 
 
 @clock.virtual(within_s=3600)
-async def test_a_worker_that_is_lost_twice_becomes_a_report_that_says_so(tmp_path: Path) -> None:
+async def test_a_worker_that_dies_twice_becomes_a_report_with_the_reason(tmp_path: Path) -> None:
     async with World.open(tmp_path, pool=LosingPool(2)) as world, world.living():
         await world.model()
         await world.order(order(1, ref()))

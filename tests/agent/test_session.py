@@ -56,7 +56,7 @@ def reported(step: int = 1, at: float = 0.0) -> Session:
     return session
 
 
-def test_a_session_that_comes_up_subscribes_to_its_exact_topics_and_says_who_it_is() -> None:
+def test_a_new_connection_subscribes_to_exact_topics_and_publishes_the_status() -> None:
     session = fresh()
     assert session.handle(Up(), 0.0) == [SUBSCRIPTIONS, e.PublishStatus(session.status)]
     assert session.status.online
@@ -64,7 +64,7 @@ def test_a_session_that_comes_up_subscribes_to_its_exact_topics_and_says_who_it_
     assert session.will.session == session.status.session
 
 
-def test_a_session_that_reads_of_its_own_death_says_that_it_lives() -> None:
+def test_a_session_that_reads_its_own_last_will_publishes_that_it_is_online() -> None:
     session = up()
     assert session.handle(e.OwnStatusSeen(session.status), 0.0) == []
     assert session.handle(e.OwnStatusSeen(session.will), 0.0) == [e.PublishStatus(session.status)]
@@ -79,7 +79,7 @@ def namesake(this: Session, **changes: object) -> AgentStatus:
     [({}, False), ({"serial": 99}, False), ({"session": "0"}, True), ({"session": "z"}, True)],
     ids=["its own", "its own of a later time", "an older one's, kept", "a younger one's, kept"],
 )
-def test_a_session_lets_no_echo_and_no_retained_status_of_its_own_name_disturb_it(
+def test_echoes_and_retained_statuses_under_its_own_id_do_not_disturb_a_session(
     other: dict[str, object], retained: bool
 ) -> None:
     session = up()
@@ -89,14 +89,14 @@ def test_a_session_lets_no_echo_and_no_retained_status_of_its_own_name_disturb_i
         assert react(session, e.OwnStatusSeen(namesake(session, **other), retained), now) == []
 
 
-def test_a_session_tells_a_younger_one_that_it_lives() -> None:
+def test_a_session_answers_a_younger_one_with_its_status() -> None:
     session = up()
     assert session.handle(e.OwnStatusSeen(namesake(session, session="z")), 0.0) == [
         e.PublishStatus(session.status)
     ]
 
 
-def test_a_session_gives_way_to_an_older_one_that_answers_after_five_seconds() -> None:
+def test_a_session_yields_its_id_to_an_older_one_that_answers_after_five_seconds() -> None:
     session = up()
     older = e.OwnStatusSeen(namesake(session, session="0"))
     assert session.handle(older, 1.0) == []
@@ -105,7 +105,7 @@ def test_a_session_gives_way_to_an_older_one_that_answers_after_five_seconds() -
     assert session.handle(older, 6.1) == [e.YieldId()]
 
 
-def test_a_session_goes_on_where_the_older_one_fell_silent() -> None:
+def test_a_session_continues_if_the_older_one_falls_silent() -> None:
     session = up()
     session.handle(e.OwnStatusSeen(namesake(session, session="0")), 1.0)
     assert session.handle(e.Tick(), 6.0) == [e.PublishStatus(session.status)]
@@ -128,7 +128,7 @@ def test_an_order_with_an_unknown_model_fetches_it_then_works_then_reports() -> 
     assert not session.status.busy
 
 
-def test_busy_and_cluster_are_told_when_they_change_and_not_otherwise() -> None:
+def test_the_status_is_published_when_busy_or_cluster_change_and_not_otherwise() -> None:
     session = up(models=[REF.digest])
     assert [
         a
@@ -198,9 +198,7 @@ def test_a_new_order_cancels_the_old_work() -> None:
     assert react(session, e.WorkDone(1)) == [e.DropReport(1)]
 
 
-def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that_it_does_not_call_closed() -> (
-    None
-):
+def test_an_order_for_another_step_cancels_work_and_drops_reports_even_of_an_open_step() -> None:
     session = up(models=[REF.digest])
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     newer = order(2, REF, closed=0)
@@ -208,7 +206,7 @@ def test_an_order_for_another_step_cancels_work_and_drops_the_report_of_one_that
     assert react(reported(), e.OrderSeen(newer))[0] == e.DropReport(1)
 
 
-def test_an_order_for_a_step_that_it_calls_closed_is_not_worked_on() -> None:
+def test_an_order_for_a_step_that_it_reports_as_closed_is_not_worked_on() -> None:
     session = up(models=[REF.digest])
     assert react(session, e.OrderSeen(order(3, REF, closed=3))) == [e.SwitchRun("run-1")]
     assert session.state is WorkState.IDLE
@@ -246,7 +244,7 @@ def test_an_order_after_a_restart_of_the_coordinator_counts_from_the_beginning()
     assert react(session, e.OrderSeen(rest(closed=7, again=1, serial=0))) == [e.CancelWork()]
 
 
-def test_a_broker_that_came_back_with_an_old_order_does_not_make_accepted_work_again() -> None:
+def test_an_old_order_of_a_restored_broker_does_not_repeat_accepted_work() -> None:
     session = reported(5)
     session.handle(e.OrderSeen(rest(accepted=5, closed=5)), 0.0)
     session.handle(Down("gone"), 1.0)
@@ -356,9 +354,7 @@ def test_a_report_goes_out_soon_after_the_same_coordinator_is_back() -> None:
     assert session.wake_at == 100.0 + NUDGE_S
 
 
-def test_a_session_says_who_it_is_after_every_up_for_its_last_will_may_have_been_published() -> (
-    None
-):
+def test_a_session_publishes_its_status_after_every_connection_to_replace_its_last_will() -> None:
     session = up()
     session.handle(Down("gone"), 1.0)
     assert session.handle(Up(), 2.0) == [SUBSCRIPTIONS, e.PublishStatus(session.status)]
@@ -430,7 +426,7 @@ def test_a_parked_order_is_taken_up_when_the_coordinator_names_its_run() -> None
     assert e.StartWork(order(1, REF, run="run-2")) in actions
 
 
-def test_what_a_broker_retained_of_an_older_coordinator_names_no_run() -> None:
+def test_a_retained_status_of_an_older_coordinator_does_not_switch_the_run() -> None:
     session = reported()
     session.handle(coordinator_of("run-1", "b.1"), 0.0)
     session.handle(Down("the broker was restored"), 1.0)
@@ -440,14 +436,14 @@ def test_what_a_broker_retained_of_an_older_coordinator_names_no_run() -> None:
     assert session.status.epoch == "b.1"
 
 
-def test_a_coordinator_that_lives_counts_even_where_its_clock_went_back() -> None:
+def test_a_running_coordinator_counts_even_if_its_clock_went_back() -> None:
     session = reported()
     session.handle(coordinator_of("run-1", "b.1"), 0.0)
     session.handle(coordinator_of("run-2", "a.1"), 1.0)
     assert e.SwitchRun("run-2") in session.handle(e.OrderSeen(rest(run="run-2")), 1.0)
 
 
-def test_an_agent_that_comes_back_to_a_run_finds_its_report_there() -> None:
+def test_an_agent_that_returns_to_a_run_finds_its_report_there() -> None:
     session = reported()
     session.handle(coordinator_of("run-2"), 0.0)
     session.handle(e.OrderSeen(rest(run="run-2")), 0.0)
@@ -473,7 +469,7 @@ def test_an_accepted_report_is_kept_until_its_step_is_closed() -> None:
     ]
 
 
-def test_a_coordinator_of_a_later_life_that_lost_an_accepted_report_gets_it_again() -> None:
+def test_a_restarted_coordinator_that_lost_an_accepted_report_gets_it_again() -> None:
     session = accepted_once()
     assert react(session, e.OrderSeen(order(1, REF, again=2)), 1.0) == [
         e.GoBack(0),
@@ -486,12 +482,12 @@ def test_a_coordinator_of_a_later_life_that_lost_an_accepted_report_gets_it_agai
     ]
 
 
-def test_the_same_life_that_seems_to_know_less_is_an_old_order() -> None:
+def test_an_order_of_the_same_coordinator_that_knows_less_is_outdated() -> None:
     session = accepted_once()
     assert session.handle(e.OrderSeen(order(1, REF, again=1)), 1.0) == []
 
 
-def test_a_coordinator_that_was_put_back_to_an_earlier_step_has_its_work_done_again() -> None:
+def test_a_coordinator_that_was_restored_to_an_earlier_step_has_its_work_done_again() -> None:
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5, confirmed=1))
     again = order(3, REF, accepted=2, again=2)
     assert react(session, e.OrderSeen(again))[0] == e.GoBack(2)
@@ -508,14 +504,14 @@ def test_a_report_is_sent_after_the_coordinator_went_back_while_another_one_was_
     assert react(session, e.WorkDone(2), 3.0) == [e.SendReport(2)]
 
 
-def test_an_agent_whose_disk_was_put_back_says_that_its_memory_is_lost() -> None:
+def test_an_agent_whose_disk_was_restored_reports_that_its_memory_is_lost() -> None:
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=2))
     actions = react(session, e.OrderSeen(order(6, REF, accepted=5, again=1)))
     assert actions[0] == e.LoseMemory(5, 1)
     assert session.state is WorkState.WORKING
 
 
-def test_a_damaged_report_is_worked_on_again_where_it_is_still_wanted() -> None:
+def test_the_work_of_a_damaged_report_is_done_again_if_it_is_still_needed() -> None:
     session = reported()
     session.handle(e.OrderSeen(order(1, REF)), 1.0)
     actions = session.handle(e.ReportDamaged(1), 1.5)
@@ -574,7 +570,7 @@ def test_delivery_all_follows_its_agent_to_another_cluster() -> None:
     ]
 
 
-def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
+def test_each_session_answers_a_roll_call_once_after_a_delay_of_its_own() -> None:
     session = up()
     assert session.handle(e.CoordinatorSeen(status("e1")), 10.0) == []
     assert session.wake_at is not None
@@ -589,7 +585,7 @@ def test_a_roll_call_is_answered_once_after_a_short_delay_of_ones_own() -> None:
     assert other.wake_at != session.wake_at
 
 
-def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
+def test_data_is_compared_with_a_task_once_and_described_with_its_digest() -> None:
     session = up()
     task = TASK.for_agents()
     assert session.handle(e.CoordinatorSeen(status(task=True)), 0.0) == [
@@ -607,7 +603,7 @@ def test_data_is_compared_with_a_task_once_and_told_with_its_digest() -> None:
     )
 
 
-def test_data_that_does_not_fit_is_said_once() -> None:
+def test_a_problem_of_the_data_is_shown_once() -> None:
     session = up()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
     assert react(session, e.Inspected(TASK.digest, problem="no column y")) == [
@@ -628,7 +624,7 @@ def test_the_detail_of_a_problem_is_for_the_terminal_and_never_in_the_status() -
     assert b"Erika" not in session.status.to_bytes()
 
 
-def test_what_was_found_for_an_older_task_is_not_told() -> None:
+def test_an_inspection_for_an_older_task_is_ignored() -> None:
     session = up()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
     assert session.handle(e.Inspected("older", 1, 1), 0.0) == []
@@ -733,7 +729,7 @@ class AnyOrder(RuleBasedStateMachine):
         )
 
     @rule(accepted=st.integers(0, 4), closed=st.integers(0, 4))
-    def told_to_rest(self, accepted: int, closed: int) -> None:
+    def ordered_to_rest(self, accepted: int, closed: int) -> None:
         self.feed(e.OrderSeen(rest(accepted=accepted, closed=max(closed, accepted - 1))))
 
     @rule(step=STEPS)

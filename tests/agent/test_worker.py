@@ -162,7 +162,7 @@ def test_the_same_job_twice_makes_the_same_vectors(tmp_path: Path) -> None:
     assert report(tmp_path).vectors == first
 
 
-def test_an_evaluation_tells_all_modes_and_leaves_the_memory_alone(tmp_path: Path) -> None:
+def test_an_evaluation_reports_all_modes_and_does_not_change_the_memory(tmp_path: Path) -> None:
     answer(job(tmp_path))
     (tmp_path / "memory").rename(tmp_path / "kept")
     done = answer({**job(tmp_path, phase="evaluate", sizes={}), "memory": str(tmp_path / "kept")})
@@ -185,7 +185,7 @@ def test_moments_are_summed_per_channel(tmp_path: Path) -> None:
     }
 
 
-def test_what_goes_wrong_in_the_work_is_reported_in_one_line_without_a_path(tmp_path: Path) -> None:
+def test_an_error_in_the_work_is_reported_in_one_line_without_a_path(tmp_path: Path) -> None:
     done = answer({**job(tmp_path), "source": {"data": str(tmp_path / "none.npz"), "label": None}})
     assert "none.npz" in done["failed"]
     assert "\n" not in done["failed"]
@@ -193,17 +193,17 @@ def test_what_goes_wrong_in_the_work_is_reported_in_one_line_without_a_path(tmp_
     assert report(tmp_path).vectors == {}
 
 
-def test_a_training_that_diverges_is_a_failure_that_says_so(tmp_path: Path) -> None:
+def test_a_training_that_diverges_is_reported_as_a_failure(tmp_path: Path) -> None:
     done = answer(job(tmp_path, training={"epochs": 200, "batch": 4, "lr": 3e38}))
     assert "diverged" in done["failed"]
     assert "diverged" in str(report(tmp_path).failure)
 
 
-def test_a_job_that_makes_no_sense_is_an_answer(tmp_path: Path) -> None:
+def test_an_unknown_job_gets_a_failure_as_its_answer(tmp_path: Path) -> None:
     assert answer({"job": "dance"})["detail"] == "ValueError: unknown job 'dance'"
 
 
-def test_memory_comes_back_as_it_went(tmp_path: Path) -> None:
+def test_memory_is_read_as_it_was_written(tmp_path: Path) -> None:
     memory = {
         "held": np.ones(3, np.float32),
         "codec/model": np.zeros(2, np.float32),
@@ -217,7 +217,7 @@ def test_memory_comes_back_as_it_went(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-async def test_a_pool_starts_no_more_workers_than_it_may_and_uses_them_again() -> None:
+async def test_a_pool_starts_no_more_workers_than_allowed_and_reuses_them() -> None:
     async with pool(2) as it:
         answers = await asyncio.gather(*(it.call({"s": 0.01}) for _ in range(6)))
         assert len({answer["pid"] for answer in answers}) <= 2
@@ -225,7 +225,7 @@ async def test_a_pool_starts_no_more_workers_than_it_may_and_uses_them_again() -
 
 
 @pytest.mark.processes
-async def test_heavier_jobs_go_first() -> None:
+async def test_heavier_jobs_start_first() -> None:
     async with pool(1) as it:
         finished: list[float] = []
 
@@ -238,7 +238,7 @@ async def test_heavier_jobs_go_first() -> None:
 
 
 @pytest.mark.processes
-async def test_a_worker_that_ends_in_mid_job_is_replaced() -> None:
+async def test_a_worker_that_dies_during_a_job_is_replaced() -> None:
     async with pool(1) as it:
         with pytest.raises(WorkerLost, match="exit code 3"):
             await it.call({"die": True})
@@ -246,7 +246,7 @@ async def test_a_worker_that_ends_in_mid_job_is_replaced() -> None:
 
 
 @pytest.mark.processes
-async def test_a_job_that_is_given_up_frees_its_worker_by_force_after_a_while() -> None:
+async def test_a_cancelled_job_that_does_not_finish_has_its_worker_killed() -> None:
     async with pool(1, cancel_grace_s=0.05) as it:
         long = asyncio.create_task(it.call({"s": 60}))
         await until(lambda: bool(it.processes))
@@ -256,7 +256,7 @@ async def test_a_job_that_is_given_up_frees_its_worker_by_force_after_a_while() 
 
 
 @pytest.mark.processes
-async def test_a_job_that_is_given_up_and_soon_done_keeps_its_worker() -> None:
+async def test_a_cancelled_job_that_finishes_soon_keeps_its_worker() -> None:
     async with pool(1, cancel_grace_s=30) as it:
         first = (await it.call({"s": 0}))["pid"]
         short = asyncio.create_task(it.call({"s": 0.1}))
@@ -266,7 +266,7 @@ async def test_a_job_that_is_given_up_and_soon_done_keeps_its_worker() -> None:
 
 
 @pytest.mark.processes
-async def test_an_idle_worker_goes_away() -> None:
+async def test_an_idle_worker_ends_after_a_while() -> None:
     async with pool(1, keep_warm_s=0.05) as it:
         pid = (await it.call({"s": 0}))["pid"]
         await until(lambda: not it.processes and not lives(pid))

@@ -32,7 +32,7 @@ def enrolled(user: str, folder: Path) -> Path:
     return file
 
 
-def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
+def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def test_it_runs_agent_start_with_what_was_typed_from_any_folder(
     assert (found["User"], found["Description"]) == ("pi", "Covey agent pi-7")
 
 
-def test_what_stands_in_the_environment_now_will_not_later(
+def test_options_from_the_environment_are_written_into_the_unit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COVEY_FEDERATION", "hospital")
@@ -73,7 +73,7 @@ def test_what_stands_in_the_environment_now_will_not_later(
 
 
 @pytest.mark.parametrize("way", ["typed", "environment"])
-def test_a_password_does_not_get_into_a_file_for_everybody(
+def test_a_password_is_never_written_into_a_unit(
     way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line, url = ["service", "--data", str(tmp_path)], "mqtt://pi:s3cret@host"
@@ -86,7 +86,7 @@ def test_a_password_does_not_get_into_a_file_for_everybody(
 
 
 @pytest.mark.parametrize("options", [[], ["--data", "nowhere"], ["--data", ".", "--brocker", "x"]])
-def test_options_that_agent_start_would_not_take_make_no_unit(options: list[str]) -> None:
+def test_options_that_agent_start_refuses_are_refused(options: list[str]) -> None:
     done = CliRunner().invoke(app, ["service", *options])
     assert done.exit_code != 0
     assert done.stdout == ""
@@ -143,7 +143,7 @@ def test_an_agents_own_credentials_name_it(tmp_path: Path) -> None:
 @pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed"
 )
-def test_systemd_understands_it(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     file = tmp_path / "covey-agent.service"
     file.write_text(render("pi-7", ["/bin/true", "--data", "/my data/100%"], "root"))
     done = subprocess.run(

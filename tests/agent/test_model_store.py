@@ -52,7 +52,7 @@ def test_only_a_durable_store_waits_for_the_disk(
     assert synced == expected
 
 
-def test_a_model_that_could_not_be_named_for_want_of_room_may_come_again(
+def test_a_model_is_stored_again_after_a_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ModelStore(tmp_path, durable=False)
