@@ -1,7 +1,7 @@
-"""Gaussian noise from a key: whoever lacks the key cannot repeat it, whoever holds it gets the same noise again.
+"""Gaussian noise from a key: only a holder of the key can repeat it.
 
-Bits come from SHAKE-256, a cryptographic generator, and become normal numbers by Box and Muller's method. A key is
-secret on a device and at a real coordinator; a simulation derives it from the scenario's seed, so that runs repeat.
+Bits come from SHAKE-256, a cryptographic generator, and become normal numbers by the method of Box and Muller. A key is
+secret on a device and at a real coordinator. A simulation derives it from the scenario's seed, so that runs repeat.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from covey.shared.numerics.vectors import blocks
 from covey.shared.seeds import entropy
 
 KEY_BYTES = 32
-MANTISSA = 2.0**-53
+SIMULATED_KEY_BYTES = 16
+COUNTER_BYTES = 8
+UNUSED_BITS = np.uint64(11)  # of 64 random bits: a float64 has 53
+UNIT = 2.0**-53  # the distance of neighbouring numbers of `uniform`
 
 Float64 = npt.NDArray[np.float64]
+Bits = npt.NDArray[np.uint64]
 
 
 def new_key() -> bytes:
@@ -28,40 +32,57 @@ def new_key() -> bytes:
 
 
 class Noise:
-    """A stream of numbers. Two streams with the same key give the same numbers in the same order."""
+    """A stream of random numbers. Streams with the same key give the same numbers in the same order."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
-        self._drawn = 0  # calls so far: each gets bits of its own
+        self._drawn = 0  # blocks of bits so far: each is generated from the key and its number
+
+    def __repr__(self) -> str:
+        return f"Noise(secret key, {self._drawn} blocks drawn)"
 
     @classmethod
     def secret(cls) -> Noise:
-        """A stream that nobody can repeat: its key comes from the operating system and is never stored."""
+        """A stream that nobody can repeat: its key comes from the operating system and is not stored."""
         return cls(new_key())
 
     @classmethod
     def simulated(cls, seed: int, purpose: str, *keys: str | int) -> Noise:
-        """A stream that anyone who knows the seed can repeat: it hides nothing and is for simulations only."""
-        return cls(entropy(seed, purpose, *keys).to_bytes(16, "little"))
+        """A stream for simulations. It protects nothing: anyone who knows the seed can repeat it."""
+        bits = entropy(seed, purpose, *keys)
+        key = bits.to_bytes(SIMULATED_KEY_BYTES, "little")
+        return cls(key)
 
     def uniform(self, count: int) -> Float64:
-        """Numbers in [0, 1), (count,)."""
-        whole = (self._bits(count) >> np.uint64(11)).astype(np.float64)
-        return whole * MANTISSA
+        """Numbers in [0, 1), float64 (count,)."""
+        bits = self._bits(count)
+        whole = bits >> UNUSED_BITS
+        return whole.astype(np.float64) * UNIT
 
     def normal(self, count: int) -> Float64:
-        """Standard normal numbers, (count,)."""
+        """Standard normal numbers, float64 (count,)."""
         result = np.empty(count, np.float64)
         for span in blocks(count):
             width = span.stop - span.start
-            pairs = -(-width // 2)
-            radius = np.sqrt(-2.0 * np.log1p(-self.uniform(pairs)))
-            angle = 2.0 * math.pi * self.uniform(pairs)
-            both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-            result[span] = both[:width]
+            result[span] = self._normal_block(width)
         return result
 
-    def _bits(self, count: int) -> npt.NDArray[np.uint64]:
+    def _normal_block(self, width: int) -> Float64:
+        """Box and Muller: two uniform numbers become two independent normal ones."""
+        pairs = -(-width // 2)  # rounded up: the last number of an odd block is dropped
+        logarithm = np.log1p(-self.uniform(pairs))
+        radius = np.sqrt(-2.0 * logarithm)
+        angle = 2.0 * math.pi * self.uniform(pairs)
+        first = radius * np.cos(angle)
+        second = radius * np.sin(angle)
+        numbers = np.concatenate([first, second])
+        return numbers[:width]
+
+    def _bits(self, count: int) -> Bits:
+        """64 random bits for each of `count` numbers, never used before."""
         self._drawn += 1
-        stream = hashlib.shake_256(self._key + self._drawn.to_bytes(8, "little"))
-        return np.frombuffer(stream.digest(8 * count), "<u8").astype(np.uint64)
+        counter = self._drawn.to_bytes(COUNTER_BYTES, "little")
+        stream = hashlib.shake_256(self._key + counter)
+        content = stream.digest(8 * count)
+        bits = np.frombuffer(content, "<u8")
+        return bits.astype(np.uint64)

@@ -1,6 +1,6 @@
-"""Differential privacy: the scenario's `privacy` section, and the sums that become private by clipping and noise.
+"""Differential privacy: the scenario's `privacy` section, and sums that become private by clipping and noise.
 
-What is protected, against whom, and what is not, is written in docs/privacy.md. Sources: McMahan et al. 2018, Learning
+docs/privacy.md describes what is protected, against whom, and what is not. Sources: McMahan et al. 2018, Learning
 Differentially Private Recurrent Language Models (clipped updates, noised sums); Andrew et al. 2021, Differentially
 Private Learning with Adaptive Clipping (noised counts next to noised sums); Abadi et al. 2016, Deep Learning with
 Differential Privacy (DP-SGD).
@@ -21,150 +21,184 @@ from covey.shared.numerics.averages import step_norm
 from covey.shared.numerics.vectors import Vector, release
 from covey.shared.privacy.noise import Noise
 
-LOCAL = "epsilon"  # in a report's numbers: what the agent's DP-SGD has spent so far
+LOCAL = "epsilon"  # in a report's numbers: the epsilon that the agent's DP-SGD has spent so far
 COUNT_NOISE = 2.0  # noise on a count, in multiples of the noise on a sum: see docs/privacy.md
-CERTAIN = 3.0  # standard deviations: a noised count below so many may be that of an empty cluster
+CERTAIN = 3.0  # standard deviations: a smaller noised count may be that of an empty cluster
 
 
 class _Section(BaseModel):
-    """A part of a scenario: frozen, unknown keys refused, numbers finite."""
+    """A part of a scenario. It is frozen, refuses unknown keys and accepts finite numbers only."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class SignaturePrivacy(_Section):
-    """Noise that agents add to what they send once for clustering (FedClust, PACFL, FeSEM's warm-up)."""
+    """Noise that agents add to their signatures, which they send once for clustering (FedClust, PACFL, FeSEM)."""
 
     clip: float = Field(
-        1.0, gt=0, description="norm to which a signature is shortened before noise is added"
+        1.0,
+        gt=0,
+        description="Euclidean norm to which a signature's step is shortened before noise is added.",
     )
     noise_multiplier: float = Field(
         1.0,
         ge=0,
-        description="standard deviation of the noise on each value, in multiples of clip; 0: clip only",
+        description="Standard deviation of the noise on each value, in multiples of clip. 0: clip only, which hides nothing.",
     )
     delta: float = Field(
-        1e-5, gt=0, lt=1, description="of the account where there is no client section"
+        1e-5,
+        gt=0,
+        lt=1,
+        description="Delta of the privacy account if there is no client section. Choose it well below 1 / number of agents.",
     )
 
 
 class ClientPrivacy(_Section):
-    """Client-level privacy: the released models hide what any one agent has sent in the whole run."""
+    """Client-level privacy: the released models hide everything that any one agent sends in the whole run."""
 
     clip: float = Field(
-        1.0, gt=0, description="norm to which each agent's change of the model is shortened"
+        1.0,
+        gt=0,
+        description="Euclidean norm to which each agent's change of the model is shortened.",
     )
     noise_multiplier: float = Field(
         1.0,
         ge=0,
-        description="standard deviation of the noise on each cluster's sum, in multiples of clip; 0: none",
+        description="Standard deviation of the noise on each cluster's sum, in multiples of clip. 0: no noise, for comparison.",
     )
     delta: float = Field(
-        1e-5, gt=0, lt=1, description="of the account; well below 1 / number of agents"
+        1e-5,
+        gt=0,
+        lt=1,
+        description="Delta of the privacy account. Choose it well below 1 / number of agents.",
     )
 
 
 class LocalPrivacy(_Section):
-    """Example-level privacy on the device: DP-SGD, so that what an agent sends hides any one of its examples."""
+    """Example-level privacy on the device: DP-SGD hides any one of an agent's examples in what it sends."""
 
     noise_multiplier: float | None = Field(
         None,
         gt=0,
-        description="standard deviation of a step's noise, in multiples of max_grad_norm",
+        description="Standard deviation of a step's noise, in multiples of max_grad_norm. null: target_epsilon determines it.",
     )
     target_epsilon: float | None = Field(
         None,
         gt=0,
-        description="epsilon that no agent exceeds in the run; each finds its own noise_multiplier for it",
+        description="Epsilon that no agent exceeds in the run. Each agent computes its own noise_multiplier from it. null: noise_multiplier is given.",
     )
     max_grad_norm: float = Field(
-        1.0, gt=0, description="norm to which each example's gradient is shortened"
+        1.0, gt=0, description="Euclidean norm to which each example's gradient is shortened."
     )
     delta: float = Field(
-        1e-5, gt=0, lt=1, description="of the account; below 1 / examples of an agent"
+        1e-5,
+        gt=0,
+        lt=1,
+        description="Delta of the privacy account. Choose it below 1 / number of examples of an agent.",
     )
 
     @model_validator(mode="after")
     def _one_amount_of_noise(self) -> Self:
         if (self.noise_multiplier is None) == (self.target_epsilon is None):
-            raise ValueError("give either noise_multiplier or target_epsilon")
+            raise ValueError("set either noise_multiplier or target_epsilon, and not both")
         return self
 
 
 class Privacy(_Section):
-    """Which differential privacy the run keeps. Noise of a simulated fleet repeats with the seed and hides nothing."""
+    """The differential privacy of the run. The noise of a simulated fleet repeats with the seed and hides nothing."""
 
     signatures: SignaturePrivacy | None = Field(
-        None, description="noise on signatures, added by the agents"
+        None, description="Noise on signatures, added by the agents. null: none."
     )
     client: ClientPrivacy | None = Field(
-        None, description="client-level privacy, added by the coordinator"
+        None, description="Client-level privacy, with noise added by the coordinator. null: none."
     )
     local: LocalPrivacy | None = Field(
-        None, description="example-level privacy (DP-SGD), added by the agents"
+        None,
+        description="Example-level privacy (DP-SGD), with noise added by the agents. null: none.",
     )
 
     def for_agents(self, rounds: int) -> dict[str, Any]:
-        """What an order says of it: all but the coordinator's own part."""
+        """The section in an order: everything except the coordinator's own part, and the number of rounds."""
         own = self.model_dump(mode="json", include={"signatures", "local"})
         return {**own, "rounds": rounds}
 
 
 @dataclass(frozen=True)
 class AgentPrivacy:
-    """What an order asks an agent to do for privacy. `rounds` are those of the run, which share a target epsilon."""
+    """The privacy that an order asks of an agent."""
 
     signatures: SignaturePrivacy | None
     local: LocalPrivacy | None
-    rounds: int
+    rounds: int  # of the run, which share a target epsilon
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any] | None) -> AgentPrivacy:
-        """Raises pydantic's ValidationError for anything that is no such section."""
-        both = Privacy.model_validate(
-            {name: (wire or {}).get(name) for name in ("signatures", "local")}
+        """From the field of an order. Raises pydantic's ValidationError if it is no such section."""
+        fields = wire or {}
+        section = Privacy.model_validate(
+            {"signatures": fields.get("signatures"), "local": fields.get("local")}
         )
-        return cls(both.signatures, both.local, int((wire or {}).get("rounds", 1)))
+        rounds = int(fields.get("rounds", 1))
+        return cls(section.signatures, section.local, rounds)
 
 
 def noised(vector: Vector, base: Vector, settings: SignaturePrivacy, noise: Noise) -> Vector:
-    """A signature whose step from `base` (what an agent without data would send) is clipped and noised, float32 (d,).
+    """A signature with a clipped step and noise.
 
-    Without noise nothing hides, but the clip bounds what a single signature can do.
+    Without noise nothing is hidden, but clipping limits the influence of a single signature.
+
+    Args:
+        vector: the signature, float32 (d,).
+        base: what an agent without data would send, (d,). The step is the difference to it.
+        settings: the norm and the noise.
+        noise: drawn from unless the multiplier is 0.
+
+    Returns:
+        float32 (d,).
     """
     step = vector.astype(np.float64) - base
-    step *= _share(vector, base, settings.clip)
+    step *= _clip_factor(vector, base, settings.clip)
     if settings.noise_multiplier:
-        step += settings.clip * settings.noise_multiplier * noise.normal(step.size)
+        deviation = settings.clip * settings.noise_multiplier
+        step += deviation * noise.normal(step.size)
     return (base + step).astype(np.float32)
 
 
 def clipped_sum(vectors: Sequence[Vector], base: Vector, clip: float) -> npt.NDArray[np.float64]:
     """The sum (d,) of the vectors' steps from `base`, each shortened to norm `clip`, in float64.
 
-    One vector more or less changes the sum by at most `clip`: that is what noise is measured by.
+    One vector more or less changes the sum by at most `clip`; noise is measured in multiples of it.
     """
     total = np.zeros(base.size, np.float64)
     start = base.astype(np.float64)
     for vector in vectors:
-        total += (vector - start) * _share(vector, base, clip)
+        total += (vector - start) * _clip_factor(vector, base, clip)
         release(vector)
     return total
 
 
-def _share(vector: Vector, base: Vector, clip: float) -> float:
-    """What remains of a step so that its norm is at most `clip`."""
+def _clip_factor(vector: Vector, base: Vector, clip: float) -> float:
+    """The factor, at most 1, that shortens the step from `base` to a norm of at most `clip`."""
     norm = step_norm(vector, base)
-    return 1.0 if norm <= clip else clip / norm
+    if norm <= clip:
+        return 1.0
+    return clip / norm
 
 
 def combined_multiplier(noise_multiplier: float) -> float:
-    """The noise multiplier of a sum and its noised count together: what the account counts for such a round."""
+    """The noise multiplier of a sum together with its noised count, for the privacy account of such a round."""
     return noise_multiplier / math.sqrt(1.0 + COUNT_NOISE**-2)
 
 
 def noised_count(count: int, noise_multiplier: float, noise: Noise) -> float | None:
-    """A count for dividing by, or None where the noised one is too small to be told from that of an empty cluster."""
+    """A count to divide by, with noise.
+
+    Returns:
+        None if the noised count is so small that the cluster may be empty.
+    """
     spread = COUNT_NOISE * noise_multiplier
     seen = count + spread * float(noise.normal(1)[0])
-    return seen if seen >= max(CERTAIN * spread, 1.0) else None
+    if seen < max(CERTAIN * spread, 1.0):
+        return None
+    return seen
