@@ -135,9 +135,10 @@ def _complaint(
             known = {name.strip(" '\"") for name in names}
             return _Complaint(_shortened(tag), unknown(str(tag), known))
         case "union_tag_not_found":
-            members_with_name = [one for one in around if "name" in one.model_fields]
-            known = set(map(name_of, members_with_name))
-            return _Complaint("missing", f"known: {', '.join(sorted(known))}")
+            named = [one for one in around if "name" in one.model_fields]
+            names = sorted(map(name_of, named))
+            known_names = ", ".join(names)
+            return _Complaint("missing", f"known: {known_names}")
         case "value_error":
             return _Complaint("", str(context["error"]))
     expected = item["msg"].removeprefix("Input ")
@@ -192,7 +193,8 @@ def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
     place = source.place(path)
     expectations = dict.fromkeys(complaint.expected for complaint in complaints)
     expected = ", or ".join(expectations)
-    seen_at = ", ".join(filter(None, (seen, place)))
-    if not seen_at:
-        return f"{key}: {expected}"
-    return f"{key}: {seen_at}; {expected}"
+    if seen and place:
+        return f"{key}: {seen}, {place}; {expected}"
+    if seen or place:
+        return f"{key}: {seen or place}; {expected}"
+    return f"{key}: {expected}"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import yaml
@@ -15,29 +14,19 @@ from pydantic import ValidationError
 
 from covey.shared.errors import UserError
 from covey.shared.scenario.explain import explain
-from covey.shared.scenario.introspection import members, models_at, name_of
+from covey.shared.scenario.introspection import members, name_of
+from covey.shared.scenario.overrides import with_overrides
 from covey.shared.scenario.partition import Partition
 from covey.shared.scenario.scenario import Scenario, named_files
-from covey.shared.scenario.yaml_source import MAX_BYTES, Path, Source, YamlError, parse
+from covey.shared.scenario.yaml_source import MAX_BYTES, Source, YamlError, parse
 
 EXPECTED = "expected the YAML file of a scenario"
+EXPECTED_KEYS = f"{EXPECTED} with keys such as name, task and strategy"
+
+File = pathlib.Path
 
 
-@dataclass(frozen=True)
-class _Override:
-    """A setting of the command line, such as "rounds.count=5"."""
-
-    text: str  # as it was typed
-    path: Path
-    value: Any
-
-    @property
-    def chooses_member(self) -> bool:
-        """Whether it may choose another member of a union, such as another method."""
-        return self.path[-1] == "name"
-
-
-def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Scenario:
+def load(path: str | File, overrides: Sequence[str] = ()) -> Scenario:
     """Read and validate a scenario.
 
     Args:
@@ -47,15 +36,15 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Scenario:
     Raises:
         UserError: with the name of the file and one line per error: key path, value, line, and expectation.
     """
-    file = pathlib.Path(path)
-    source = _with_overrides(_read(file), overrides)
+    file = File(path)
+    source = with_overrides(_read(file), overrides)
     missing_files = _resolve_files(source, file)
     return _validated(file, source, missing_files)
 
 
-def load_without_files(path: str | pathlib.Path) -> Scenario:
+def load_without_files(path: str | File) -> Scenario:
     """As `load`, on a machine that need not have the files which the scenario names."""
-    file = pathlib.Path(path)
+    file = File(path)
     source = _read(file)
     _resolve_files(source, file)
     return _validated(file, source, [])
@@ -67,7 +56,7 @@ def from_mapping(content: Mapping[str, Any]) -> Scenario:
     Raises:
         UserError: with one line per error: key path, value, and expectation.
     """
-    file = pathlib.Path("scenario")
+    file = File("scenario")
     try:
         text = yaml.safe_dump(dict(content), sort_keys=False)
     except yaml.YAMLError as error:
@@ -78,7 +67,7 @@ def from_mapping(content: Mapping[str, Any]) -> Scenario:
     return _validated(file, source, missing_files)
 
 
-def _validated(file: pathlib.Path, source: Source, missing_files: list[str]) -> Scenario:
+def _validated(file: File, source: Source, missing_files: list[str]) -> Scenario:
     """The scenario; UserError with its errors, followed by the missing files."""
     try:
         scenario = Scenario.model_validate(source.data)
@@ -90,7 +79,7 @@ def _validated(file: pathlib.Path, source: Source, missing_files: list[str]) -> 
     return scenario
 
 
-def _read(file: pathlib.Path) -> Source:
+def _read(file: File) -> Source:
     try:
         text = _content(file).decode("utf-8")
         source = parse(text)
@@ -101,16 +90,14 @@ def _read(file: pathlib.Path) -> Source:
     except YamlError as error:
         raise _user_error(file, [str(error)]) from None
     if source.data is None:
-        raise UserError(f"{file}: the file is empty; {EXPECTED} with name, task and strategy")
+        raise UserError(f"{file}: the file is empty; {EXPECTED_KEYS}")
     if not isinstance(source.data, dict):
         kind = type(source.data).__name__
-        raise UserError(
-            f"{file}: holds a {kind}; {EXPECTED} with keys such as name, task and strategy"
-        )
+        raise UserError(f"{file}: holds a {kind}; {EXPECTED_KEYS}")
     return source
 
 
-def _content(file: pathlib.Path) -> bytes:
+def _content(file: File) -> bytes:
     with file.open("rb") as opened:
         content = opened.read(MAX_BYTES + 1)  # a device may have no end, so the read is bounded
     if len(content) > MAX_BYTES:
@@ -118,87 +105,17 @@ def _content(file: pathlib.Path) -> bytes:
     return content
 
 
-def _user_error(file: pathlib.Path, errors: Sequence[str]) -> UserError:
+def _user_error(file: File, errors: Sequence[str]) -> UserError:
     if len(errors) == 1:
         return UserError(f"{file}: {errors[0]}")
-    heading = f"{file}: {len(errors)} errors"
-    return UserError("\n  ".join([heading, *errors]))
-
-
-# -- overrides ---------------------------------------------------------------------------------------------------------
-
-
-def _with_overrides(source: Source, overrides: Sequence[str]) -> Source:
-    """The data changed in place, and the places of what was set.
-
-    The names of union members are set first: another method must not drop a parameter that is given with it.
-    """
-    parsed = [_parse_override(text) for text in overrides]
-    names = [override for override in parsed if override.chooses_member]
-    others = [override for override in parsed if not override.chooses_member]
-    places = dict(source.places)
-    for override in [*names, *others]:
-        _put(source.data, override.path, override.value)
-        depth = len(override.path)
-        for place in list(places):
-            if place[:depth] == override.path:  # what was written there is replaced
-                del places[place]
-        places[override.path] = f"override {override.text}"
-    return replace(source, places=places)
-
-
-def _parse_override(text: str) -> _Override:
-    key, equals, value_text = text.partition("=")
-    words = key.strip().split(".")
-    if not equals or not all(words):
-        raise UserError(
-            f"override {text!r}: expected key=value, such as rounds.count=5 or strategy.name=fedavg"
-        )
-    try:
-        value = parse(value_text).data
-    except YamlError as error:
-        raise UserError(f"override {text!r}: the value is not valid YAML: {error}") from None
-    path = tuple(int(word) if word.isdecimal() else word for word in words)
-    return _Override(text, path, value)
-
-
-def _put(data: Any, path: Path, value: Any) -> None:
-    """Set one key, and create the sections around it. Another `name` in a union removes the old member's keys."""
-    *sections, last = path
-    inside = data
-    for depth, key in enumerate(sections, start=1):
-        if not isinstance(_value_at(inside, key), dict | list):
-            _set(inside, key, {}, path[:depth])
-        inside = inside[key]
-    is_union = last == "name" and len(models_at(path[:-1], None, Scenario)) > 1
-    if is_union and isinstance(inside, dict) and inside.get("name") != value:
-        inside.clear()
-    _set(inside, last, value, path)
-
-
-def _value_at(inside: Any, key: str | int) -> Any:
-    if isinstance(inside, dict):
-        return inside.get(key)
-    if isinstance(key, int) and key < len(inside):
-        return inside[key]
-    return None
-
-
-def _set(inside: Any, key: str | int, value: Any, path: Path) -> None:
-    if isinstance(inside, list):
-        is_index = isinstance(key, int) and key < len(inside)
-        if not is_index:
-            name = ".".join(map(str, path))
-            raise UserError(
-                f"override {name}: the list has {len(inside)} items; give an index, counted from 0"
-            )
-    inside[key] = value
+    lines = [f"{file}: {len(errors)} errors", *errors]
+    return UserError("\n  ".join(lines))
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-def _resolve_files(source: Source, scenario: pathlib.Path) -> list[str]:
+def _resolve_files(source: Source, scenario: File) -> list[str]:
     """Make the paths in the data absolute, in place. Returns a line for each file that does not exist."""
     missing = []
     files = named_files(source.data, scenario.parent)
@@ -208,7 +125,8 @@ def _resolve_files(source: Source, scenario: pathlib.Path) -> list[str]:
         if not file.is_file():
             place = source.place((section, key))
             hint = _rule_hint(text)
-            missing.append(f"{section}.{key}: {text!r}, {place}; there is no file {file}{hint}")
+            seen = f"{section}.{key}: {text!r}, {place}"
+            missing.append(f"{seen}; there is no file {file}{hint}")
         settings[key] = str(file)
     return missing
 

@@ -13,7 +13,8 @@ def agent_name(index: int, agents: int) -> str:
         index: from 0 to `agents` - 1.
         agents: size of the fleet.
     """
-    digits = len(str(agents - 1))
+    largest = str(agents - 1)
+    digits = len(largest)
     return f"agent-{index:0{digits}d}"
 
 
@@ -23,8 +24,10 @@ def newcomers(scenario: Scenario) -> frozenset[str]:
     if fleet is None:
         return frozenset()
     first = fleet.agents - fleet.newcomers
-    indices = range(first, fleet.agents)
-    return frozenset(agent_name(index, fleet.agents) for index in indices)
+    names = set()
+    for index in range(first, fleet.agents):
+        names.add(agent_name(index, fleet.agents))
+    return frozenset(names)
 
 
 def late_agents(scenario: Scenario) -> frozenset[int]:
@@ -33,8 +36,10 @@ def late_agents(scenario: Scenario) -> frozenset[int]:
     if fleet is None:
         return frozenset()
     count = round(fleet.faults.late * fleet.agents)
-    order = generator(scenario.seed, "late").permutation(fleet.agents)
-    return frozenset(order[:count].tolist())
+    rng = generator(scenario.seed, "late")
+    order = rng.permutation(fleet.agents)
+    chosen = order[:count]
+    return frozenset(chosen.tolist())
 
 
 def starting_agents(scenario: Scenario) -> tuple[int, ...]:
@@ -46,4 +51,5 @@ def starting_agents(scenario: Scenario) -> tuple[int, ...]:
     for line in fleet.timeline:
         if line.joins:  # an agent that joins in round 0 is there from the start
             later.update(line.agents)
-    return tuple(index for index in range(fleet.agents) if index not in later)
+    everyone = range(fleet.agents)
+    return tuple(index for index in everyone if index not in later)

@@ -1,0 +1,108 @@
+"""Settings of the command line, such as "rounds.count=5", that replace those of a scenario's file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from covey.shared.errors import UserError
+from covey.shared.scenario.introspection import models_at
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.scenario.yaml_source import Path, Source, YamlError, parse
+
+EXAMPLES = "rounds.count=5 or strategy.name=fedavg"
+
+Key = str | int
+
+
+@dataclass(frozen=True)
+class _Override:
+    """One setting."""
+
+    text: str  # as it was typed
+    path: Path
+    value: Any
+
+    @property
+    def sets_name(self) -> bool:
+        """Whether it may choose another member of a union, such as another method."""
+        return self.path[-1] == "name"
+
+
+def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
+    """Apply settings to the data of a scenario, which is changed in place.
+
+    Names are set first: choosing another method must not drop a parameter that is given with it.
+
+    Returns:
+        The data, and its places: an override is the place of what it has set.
+
+    Raises:
+        UserError: quotes an override that cannot be read or applied.
+    """
+    parsed = [_parsed(text) for text in overrides]
+    in_order = sorted(parsed, key=lambda override: not override.sets_name)
+    places = dict(source.places)
+    for override in in_order:
+        path = override.path
+        _put(source.data, path, override.value)
+        for place in list(places):
+            if place[: len(path)] == path:  # what the file had there is replaced
+                del places[place]
+        places[path] = f"override {override.text}"
+    return replace(source, places=places)
+
+
+def _parsed(text: str) -> _Override:
+    name, equals, value_text = text.partition("=")
+    words = name.strip().split(".")
+    if not equals or not all(words):
+        raise UserError(f"override {text!r}: expected key=value, such as {EXAMPLES}")
+    try:
+        value = parse(value_text).data
+    except YamlError as error:
+        raise UserError(f"override {text!r}: the value is not valid YAML: {error}") from None
+    path: list[Key] = []
+    for word in words:
+        is_index = word.isdecimal()
+        path.append(int(word) if is_index else word)
+    return _Override(text, tuple(path), value)
+
+
+def _put(data: Any, path: Path, value: Any) -> None:
+    """Set one key, and create the sections around it. Another `name` in a union removes the old member's keys."""
+    *sections, last = path
+    inside = data
+    for depth, key in enumerate(sections, start=1):
+        present = _value_at(inside, key)
+        if not isinstance(present, dict | list):
+            _set(inside, key, {}, path[:depth])
+        inside = inside[key]
+    if last == "name" and isinstance(inside, dict):
+        possible = models_at(path[:-1], None, Scenario)
+        is_union = len(possible) > 1
+        if is_union and inside.get(last) != value:
+            inside.clear()
+    _set(inside, last, value, path)
+
+
+def _value_at(inside: Any, key: Key) -> Any:
+    if isinstance(inside, dict):
+        return inside.get(key)
+    if _is_index(inside, key):
+        return inside[key]
+    return None
+
+
+def _set(inside: Any, key: Key, value: Any, path: Path) -> None:
+    if isinstance(inside, list) and not _is_index(inside, key):
+        name = ".".join(map(str, path))
+        raise UserError(
+            f"override {name}: the list has {len(inside)} items; give an index, counted from 0"
+        )
+    inside[key] = value
+
+
+def _is_index(items: list[Any], key: Key) -> bool:
+    return isinstance(key, int) and key < len(items)
