@@ -1,10 +1,11 @@
-"""Finished runs as curves: what their records say over the rounds and over the agents. Pure but for reading the folder."""
+"""Finished runs as curves: their figures over the rounds, over the traffic and over the agents."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,140 +26,175 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Evaluated:
-    """Where a run stood when everybody was evaluated: rounds done, Mbit per agent until then, the macro average of the
-    figure in each mode."""
+    """The state of a run when all agents were evaluated."""
 
-    rounds: int
-    mbit: float
-    figures: Mapping[str, float]
+    rounds: int  # that were over
+    mbit: float  # per agent until then
+    figures: Mapping[str, float]  # macro averages by mode
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A tree of distances that was cut at a quantile of all of them: clusters found, macro average of the figure by mode."""
+    """The result of cutting a tree of distances at a quantile of all of them."""
 
     quantile: float
-    clusters: int
-    figures: Mapping[str, float]
+    clusters: int  # that were found
+    figures: Mapping[str, float]  # macro averages by mode
+
+
+@dataclass(frozen=True)
+class AgentFigure:
+    """One agent at the end of a run; each value is None if it is unknown."""
+
+    agent: ClientId
+    samples: int  # of training
+    cluster: int | None
+    truth: int | None  # its planted group
+    figure: float | None  # in E-server
 
 
 @dataclass(frozen=True)
 class Curves:
-    """One run. `figure` is accuracy, or mse for a regression task; `sizes` are agents per cluster after so many rounds;
-    `agents` are (cluster, truth, figure in E-server), each None where it is unknown. By agent there are `clusters` and
-    `truth`, by cluster the training `samples`. `models` are sketches of agents' models in each phase that reported any,
-    `proximity` what clusters were made from, `cut` how it was cut; empty and None where the run has kept nothing of it."""
+    """One finished run. Sequences are empty and values None if the run has kept nothing of their kind."""
 
     label: str
-    result: Mapping[str, Any]
-    figure: str
-    loss: Points
+    result: Mapping[str, Any]  # as result.json has it
+    figure: str  # "accuracy", or "mse" for a regression task
+    loss: Points  # over rounds
     evaluated: Sequence[Evaluated]
-    sizes: Sequence[tuple[int, Mapping[str, int]]]
-    agents: Sequence[tuple[int | None, int | None, float | None]]
-    clusters: Mapping[ClientId, int] = field(default_factory=dict)
-    truth: Mapping[ClientId, int] = field(default_factory=dict)
-    samples: Mapping[int, int] = field(default_factory=dict)
-    models: Sequence[ModelSketches] = ()
-    proximity: Proximity | None = None
-    cut: Cut | None = None
+    sizes: Sequence[tuple[int, Mapping[str, int]]]  # agents by cluster, after this many rounds
+    agents: Sequence[AgentFigure]
+    models: Sequence[ModelSketches] = ()  # of agents' models, for each phase that reported any
+    proximity: Proximity | None = None  # what clusters were made from
+    cut: Cut | None = None  # how its tree was cut
+
+    @cached_property
+    def clusters(self) -> Mapping[ClientId, int]:
+        """The cluster of each agent that has one."""
+        return {one.agent: one.cluster for one in self.agents if one.cluster is not None}
+
+    @cached_property
+    def truth(self) -> Mapping[ClientId, int]:
+        """The planted group of each agent that has one."""
+        return {one.agent: one.truth for one in self.agents if one.truth is not None}
+
+    @cached_property
+    def samples(self) -> Mapping[int, int]:
+        """Training samples by cluster."""
+        samples: Counter[int] = Counter()
+        for one in self.agents:
+            if one.cluster is not None:
+                samples[one.cluster] += one.samples
+        return samples
 
     def over_rounds(self, mode: str) -> Points:
-        return [
-            (float(one.rounds), one.figures[mode]) for one in self.evaluated if mode in one.figures
-        ]
+        """The figure in one mode against rounds."""
+        with_mode = [one for one in self.evaluated if mode in one.figures]
+        return [(float(one.rounds), one.figures[mode]) for one in with_mode]
 
     def over_traffic(self, mode: str) -> Points:
-        return [(one.mbit, one.figures[mode]) for one in self.evaluated if mode in one.figures]
+        """The figure in one mode against Mbit per agent."""
+        with_mode = [one for one in self.evaluated if mode in one.figures]
+        return [(one.mbit, one.figures[mode]) for one in with_mode]
 
     def by_truth(self) -> Mapping[tuple[int, int], int]:
         """How many agents of each planted group are in each cluster: {(cluster, group): agents}."""
-        return Counter(
-            (cluster, truth)
-            for cluster, truth, _ in self.agents
-            if cluster is not None and truth is not None
-        )
+        counts: Counter[tuple[int, int]] = Counter()
+        for one in self.agents:
+            if one.cluster is not None and one.truth is not None:
+                counts[one.cluster, one.truth] += 1
+        return counts
 
 
 def curves(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> list[Curves]:
-    """The finished runs in these folders, which have these results."""
-    return [
-        _curves(label, result, folder)
-        for label, result, folder in zip(labels(folders, results), results, folders, strict=True)
-    ]
+    """The finished runs in these folders, which have these results. Raises UserError for a damaged folder."""
+    found = []
+    names = labels(folders, results)
+    for name, result, folder in zip(names, results, folders, strict=True):
+        found.append(_curves(name, result, folder))
+    return found
 
 
 def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
     phases = [line for line in lines(folder) if line["event"] == "phase"]
-    figure = "accuracy" if "accuracy" in result["accuracy"].get("server", {}) else "mse"
-    table = _table(
-        folder / "agents.parquet", "agent", "samples", "cluster", "truth", f"server_{figure}"
-    )
-    clusters = {agent: cluster for agent, _, cluster, _, _ in table if cluster is not None}
-    samples: Counter[int] = Counter()
-    for _, amount, cluster, _, _ in table:
-        if cluster is not None:
-            samples[cluster] += amount
-    scenario = load(folder / "scenario.yaml") if (folder / "scenario.yaml").exists() else None
+    served = result["accuracy"].get("server", {})
+    figure = "accuracy" if "accuracy" in served else "mse"
+    loss = []
+    sizes = []
+    for phase in phases:
+        rounds = rounds_done(phase)
+        if "loss" in phase and phase["ends_round"]:
+            loss.append((rounds, phase["loss"]))
+        if phase["cluster_sizes"]:
+            sizes.append((rounds, phase["cluster_sizes"]))
+    proximity = None
+    cut = None
+    file = folder / "scenario.yaml"
+    if file.exists():
+        scenario = load(file)
+        proximity = _proximity(folder, scenario)
+        cut = _cut(result, figure, scenario)
     return Curves(
         label,
         result,
         figure,
-        [
-            (rounds_done(line), line["loss"])
-            for line in phases
-            if "loss" in line and line["ends_round"]
-        ],
+        loss,
         list(_evaluated(phases, figure, result["agents"])),
-        [(rounds_done(line), line["cluster_sizes"]) for line in phases if line["cluster_sizes"]],
-        [(cluster, truth, value) for _, _, cluster, truth, value in table],
-        clusters,
-        {agent: truth for agent, _, _, truth, _ in table if truth is not None},
-        samples,
+        sizes,
+        _agents(folder / "agents.parquet", figure),
         sketches.read(folder, phases),
-        _proximity(folder, scenario) if scenario is not None else None,
-        _cut(result, figure, scenario) if scenario is not None else None,
+        proximity,
+        cut,
     )
 
 
 def _proximity(folder: Path, scenario: Scenario) -> Proximity | None:
-    """What the clusters were made from, out of the run's newest checkpoint. Raises UserError where that is damaged."""
-    checkpoint, strategy = Checkpoint(folder / "checkpoint"), scenario.strategy
-    if type(strategy).proximity is Strategy.proximity or not checkpoint.exists():
-        return None  # nothing is read of a method that has no distances to show
-    kind = type(strategy.init(launch.started(folder, scenario)))
-    state: Any = checkpoint.state(kind)
+    """What the clusters were made from, out of the newest checkpoint. Raises UserError if that is damaged."""
+    checkpoint = Checkpoint(folder / "checkpoint")
+    strategy = scenario.strategy
+    shows_distances = type(strategy).proximity is not Strategy.proximity
+    if not shows_distances or not checkpoint.exists():
+        return None
+    start = strategy.init(launch.started(folder, scenario))
+    state: Any = checkpoint.state(type(start))
     return strategy.proximity(state)
 
 
 def _cut(result: Mapping[str, Any], figure: str, scenario: Scenario) -> Cut | None:
+    """How FedClust's tree was cut, if it was cut at a quantile of all distances."""
     strategy = scenario.strategy
     if not isinstance(strategy, FedClust) or strategy.lambda_quantile is None:
         return None
-    modes = result["accuracy"]
-    figures = {
-        mode: modes[mode][figure]["macro"] for mode in MODE_TITLES if figure in modes.get(mode, {})
-    }
+    figures = _macro_averages(result["accuracy"], figure)
     return Cut(strategy.lambda_quantile, result["clusters"], figures)
 
 
 def _evaluated(
     phases: Iterable[Mapping[str, Any]], figure: str, agents: int
-) -> Iterable[Evaluated]:
-    for line in phases:
-        modes = line.get("evaluation", {})
-        figures = {
-            mode: modes[mode][figure]["macro"]
-            for mode in MODE_TITLES
-            if figure in modes.get(mode, {})
-        }
+) -> Iterator[Evaluated]:
+    """The state of the run at each evaluation."""
+    for phase in phases:
+        figures = _macro_averages(phase.get("evaluation", {}), figure)
         if figures:
-            yield Evaluated(rounds_done(line), mbit_per_agent(line["traffic"], agents), figures)
+            mbit = mbit_per_agent(phase["traffic"], agents)
+            yield Evaluated(rounds_done(phase), mbit, figures)
 
 
-def _table(path: Path, *names: str) -> list[tuple[Any, ...]]:
-    """These columns of a Parquet file, row by row."""
+def _macro_averages(modes: Mapping[str, Any], figure: str) -> dict[str, float]:
+    """The macro average of a figure by mode, out of averages by mode."""
+    averages = {}
+    for mode in MODE_TITLES:
+        figures = modes.get(mode, {})
+        if figure in figures:
+            averages[mode] = figures[figure]["macro"]
+    return averages
+
+
+def _agents(path: Path, figure: str) -> list[AgentFigure]:
+    """The agents of a run, out of its Parquet file."""
     from pyarrow import parquet
 
-    columns = parquet.read_table(path, columns=list(names)).to_pydict()
-    return list(zip(*(columns[name] for name in names), strict=True))
+    names = ["agent", "samples", "cluster", "truth", f"server_{figure}"]
+    table = parquet.read_table(path, columns=names).to_pydict()
+    columns = [table[name] for name in names]
+    return [AgentFigure(*row) for row in zip(*columns, strict=True)]

@@ -1,9 +1,9 @@
-"""`coordinator report --html`: finished runs as one page that needs nothing beside it, figures within it as SVG."""
+"""`coordinator report --html`: finished runs as one page, complete in itself, with pictures as SVG."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,20 @@ from typing import Any
 import matplotlib as mpl
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from covey.coordinator.report import pictures
-from covey.coordinator.report.curves import Curves
+from covey.coordinator.report import pictures, plots
+from covey.coordinator.report.curves import Curves, Points
 from covey.coordinator.report.tables import results
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 
-FEWEST_CUTS = 3  # runs at different cuts that make a curve
-WIDTH = 4.6  # of one plot, in inches
+MIN_CUTS = 3  # runs at different cuts that make a curve
+XML = '<?xml version="1.0" encoding="utf-8"?>'
 STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "covey",  # the same runs, the same bytes
+    "svg.hashsalt": "covey",  # the same runs give the same bytes
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.spines.top": False,
@@ -37,165 +36,150 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure: the name by which the command line asks for it, its heading, and the drawing as SVG."""
+    """One picture of the page."""
 
-    name: str
+    name: str  # the command line asks for it by this name
     title: str
     svg: Markup
 
 
+@dataclass(frozen=True)
+class _Drawing:
+    """A picture before it is rendered."""
+
+    name: str
+    title: str
+    figure: Figure
+
+
 def page(runs: Sequence[Curves]) -> str:
-    """HTML of these runs, with the table that the terminal shows."""
+    """The HTML of these runs, with the table that the terminal shows."""
     pages = Environment(
         loader=PackageLoader("covey.coordinator.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
     )
+    template = pages.get_template("report.html")
     table = results([run.result for run in runs], [run.label for run in runs])
-    return pages.get_template("report.html").render(runs=runs, table=table, plots=drawn(runs))
+    return template.render(runs=runs, table=table, plots=drawn(runs))
 
 
 def drawn(runs: Sequence[Curves]) -> list[Picture]:
     """All pictures of these runs, most important first."""
+    rendered = []
     with mpl.rc_context(STYLE):
-        return [Picture(name, title, _svg(figure)) for name, title, figure in _figures(runs)]
+        for drawing in _drawings(runs):
+            picture = Picture(drawing.name, drawing.title, _svg(drawing.figure))
+            rendered.append(picture)
+    return rendered
 
 
 def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
-    """Write pictures to files of their own, each wanted as NAME=FILE. Raises UserError where there is none of that name."""
+    """Write pictures to files of their own, each given as NAME=FILE.
+
+    Raises UserError if these runs have no picture of that name.
+    """
     found = {picture.name: picture for picture in drawn(runs)}
     for text in wanted:
-        name, equals, file = text.partition("=")
-        if not equals or not file:
+        name, _, file = text.partition("=")
+        if not file:
             raise UserError(f"--svg {text}: expected NAME=FILE, such as accuracy=accuracy.svg")
         if name not in found:
-            raise UserError(
-                f"--svg {text}: these runs have no picture {name!r}; they have {', '.join(found)}"
-            )
+            known = ", ".join(found)
+            raise UserError(f"--svg {text}: these runs have no picture {name!r}; they have {known}")
         svg = found[name].svg
-        write_atomically(Path(file), f'<?xml version="1.0" encoding="utf-8"?>\n{svg}'.encode())
+        write_atomically(Path(file), f"{XML}\n{svg}".encode())
 
 
-def _figures(runs: Sequence[Curves]) -> Iterable[tuple[str, str, Figure]]:
-    """Name, heading and drawing of what there is to see, most important first; nothing without points is drawn."""
+# -- what is drawn -------------------------------------------------------------------------------------------------
+
+
+def _drawings(runs: Sequence[Curves]) -> Iterator[_Drawing]:
+    """Every picture that has points, most important first."""
+    yield from _over_rounds(runs)
+    yield from _over_agents(runs)
+    yield from _of_models(runs)
+
+
+def _over_rounds(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     figure = runs[0].figure
-    modes = [mode for mode in MODE_TITLES if any(run.over_rounds(mode) for run in runs)]
-    if modes:
-        over_rounds = [
-            (MODE_TITLES[mode], [(run.label, run.over_rounds(mode)) for run in runs])
-            for mode in modes
-        ]
-        yield (
-            figure,
-            f"{figure.capitalize()} over rounds, mean over agents",
-            _lines(over_rounds, "rounds"),
-        )
-        traffic = [
-            (MODE_TITLES[mode], [(run.label, run.over_traffic(mode)) for run in runs])
-            for mode in modes
-        ]
-        yield "traffic", f"{figure.capitalize()} for traffic", _lines(traffic, "Mbit per agent")
-    if len({run.cut.quantile for run in runs if run.cut is not None}) >= FEWEST_CUTS:
-        yield (
-            "cut",
-            f"{figure.capitalize()} and clusters over the cut",
-            pictures.curve_of_the_cut(runs),
-        )
+    name = figure.capitalize()
+    by_rounds = _plots_by_mode(runs, Curves.over_rounds)
+    if by_rounds:
+        title = f"{name} over rounds, mean over agents"
+        yield _Drawing(figure, title, plots.line_plots(by_rounds, "rounds"))
+        by_traffic = _plots_by_mode(runs, Curves.over_traffic)
+        drawing = plots.line_plots(by_traffic, "Mbit per agent")
+        yield _Drawing("traffic", f"{name} for traffic", drawing)
+    quantiles = {run.cut.quantile for run in runs if run.cut is not None}
+    if len(quantiles) >= MIN_CUTS:
+        title = f"{name} and clusters over the cut"
+        yield _Drawing("cut", title, pictures.curve_of_the_cut(runs))
     if any(run.loss for run in runs):
-        loss = _lines([("", [(run.label, run.loss) for run in runs])], "rounds")
-        yield "loss", "Training loss, mean over a round's agents", loss
-    if any(value is not None for run in runs for *_, value in run.agents):
-        yield "agents", f"Agents: {figure} in E-server, agent by agent", _boxes(runs)
-    if clustered := [run for run in runs if any(len(sizes) > 1 for _, sizes in run.sizes)]:
-        yield "clusters", "Agents per cluster over rounds", _sizes(clustered)
-        yield "samples", "Training samples per cluster", pictures.samples_per_cluster(clustered)
-    if known := [run for run in runs if run.by_truth()]:
-        yield (
-            "groups",
-            "Agents by cluster found (rows) and group planted (columns)",
-            _matrices(known),
-        )
+        loss = plots.Plot("", [(run.label, run.loss) for run in runs])
+        title = "Training loss, mean over a round's agents"
+        yield _Drawing("loss", title, plots.line_plots([loss], "rounds"))
+
+
+def _plots_by_mode(
+    runs: Sequence[Curves], points: Callable[[Curves, str], Points]
+) -> list[plots.Plot]:
+    """A plot for each mode of evaluation that any run has points in."""
+    made = []
+    for mode, title in MODE_TITLES.items():
+        lines = [(run.label, points(run, mode)) for run in runs]
+        if any(of_run for _, of_run in lines):
+            made.append(plots.Plot(title, lines))
+    return made
+
+
+def _over_agents(runs: Sequence[Curves]) -> Iterator[_Drawing]:
+    figure = runs[0].figure
+    if any(_has_figures(run) for run in runs):
+        title = f"Agents: {figure} in E-server, agent by agent"
+        yield _Drawing("agents", title, plots.boxes_of_agents(runs))
+    clustered = [run for run in runs if _has_clusters(run)]
+    if clustered:
+        sizes = plots.cluster_sizes(clustered)
+        yield _Drawing("clusters", "Agents per cluster over rounds", sizes)
+        samples = pictures.samples_per_cluster(clustered)
+        yield _Drawing("samples", "Training samples per cluster", samples)
+    planted = [run for run in runs if run.by_truth()]
+    if planted:
+        title = "Agents by cluster found (rows) and group planted (columns)"
+        yield _Drawing("groups", title, plots.clusters_by_group(planted))
+
+
+def _has_figures(run: Curves) -> bool:
+    return any(one.figure is not None for one in run.agents)
+
+
+def _has_clusters(run: Curves) -> bool:
+    """Were there ever two clusters or more?"""
+    return any(len(sizes) > 1 for _, sizes in run.sizes)
+
+
+def _of_models(runs: Sequence[Curves]) -> Iterator[_Drawing]:
+    """Pictures of one run each."""
     sketched = [run for run in runs if run.models]
     for run in sketched:
-        name, title = _of_one(
-            "models", "Agents' models over rounds (principal components)", run, len(sketched)
-        )
-        yield name, title, pictures.models_over_rounds(run)
-    mapped = [(run, run.proximity) for run in runs if run.proximity is not None]
-    mapped = [(run, near) for run, near in mapped if 2 <= len(near.clients) <= pictures.MOST_ROWS]
-    for run, near in mapped:
-        name, title = _of_one(
-            "proximity", "Distances between agents, and their merge tree", run, len(mapped)
-        )
-        yield name, title, pictures.proximity_map(run, near)
+        title = "Agents' models over rounds (principal components)"
+        yield _of_one("models", title, run, len(sketched), pictures.models_over_rounds(run))
+    mapped = []
+    for run in runs:
+        if run.proximity is not None and 2 <= len(run.proximity.clients) <= pictures.MAX_ROWS:
+            mapped.append((run, run.proximity))
+    for run, proximity in mapped:
+        title = "Distances between agents, and their merge tree"
+        drawing = pictures.proximity_map(run, proximity)
+        yield _of_one("proximity", title, run, len(mapped), drawing)
 
 
-def _of_one(name: str, title: str, run: Curves, of: int) -> tuple[str, str]:
-    """Name and heading of a picture of a single run, with its label where several have such a picture."""
-    return (name, title) if of == 1 else (f"{name}-{run.label}", f"{title}: {run.label}")
-
-
-def _axes(count: int, height: float = 3.2, *, share: bool = False) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(WIDTH * count, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, sharey=share, squeeze=False)[0])
-
-
-def _lines(
-    plots: Sequence[tuple[str, Sequence[tuple[str, Sequence[tuple[float, float]]]]]], below: str
-) -> Figure:
-    figure, axes = _axes(len(plots), share=True)
-    for ax, (title, lines) in zip(axes, plots, strict=True):
-        ax.set_title(title)
-        ax.set_xlabel(below)
-        for label, points in lines:  # one without points keeps its colour
-            ax.plot(*zip(*points, strict=True) if points else ([], []), marker=".", label=label)
-    axes[0].legend(frameon=False, fontsize="small")
-    return figure
-
-
-def _boxes(runs: Sequence[Curves]) -> Figure:
-    figure, (ax,) = _axes(1, 1 + 0.35 * len(runs))
-    values = [[value for *_, value in run.agents if value is not None] for run in runs]
-    ax.boxplot(
-        values, orientation="horizontal", tick_labels=[run.label for run in runs], widths=0.6
-    )
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    return figure
-
-
-def _sizes(runs: Sequence[Curves]) -> Figure:
-    figure, axes = _axes(len(runs))
-    for ax, run in zip(axes, runs, strict=True):
-        rounds = [done for done, _ in run.sizes]
-        names = sorted({name for _, sizes in run.sizes for name in sizes}, key=int)
-        ax.stackplot(
-            rounds,
-            *([sizes.get(name, 0) for _, sizes in run.sizes] for name in names),
-            labels=names,
-        )
-        ax.set_title(run.label)
-        ax.set_xlabel("rounds")
-        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
-
-
-def _matrices(runs: Sequence[Curves]) -> Figure:
-    figure, axes = _axes(len(runs))
-    for ax, run in zip(axes, runs, strict=True):
-        counts = run.by_truth()
-        clusters, groups = (sorted({pair[i] for pair in counts}) for i in (0, 1))
-        cells = [[counts.get((k, g), 0) for g in groups] for k in clusters]
-        ax.imshow(
-            cells, cmap="Blues", vmin=0, vmax=2 * max(map(max, cells)), aspect="auto"
-        )  # pale: numbers stand on it
-        ax.set_xticks(range(len(groups)), [str(group) for group in groups])
-        ax.set_yticks(range(len(clusters)), [str(cluster) for cluster in clusters])
-        ax.set_title(run.label)
-        ax.grid(visible=False)
-        for (k, g), count in counts.items():
-            ax.text(groups.index(g), clusters.index(k), str(count), ha="center", va="center")
-    return figure
+def _of_one(name: str, title: str, run: Curves, runs: int, figure: Figure) -> _Drawing:
+    """A picture of a single run, named with its label if several runs have such a picture."""
+    if runs == 1:
+        return _Drawing(name, title, figure)
+    return _Drawing(f"{name}-{run.label}", f"{title}: {run.label}", figure)
 
 
 def _svg(figure: Figure) -> Markup:
@@ -204,5 +188,6 @@ def _svg(figure: Figure) -> Markup:
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
-    drawn = text.getvalue()
-    return Markup(drawn[drawn.index("<svg") :])  # noqa: S704 - our own drawing; its labels are escaped by the SVG writer
+    document = text.getvalue()
+    start = document.index("<svg")
+    return Markup(document[start:])  # noqa: S704 - our own drawing; the SVG writer escapes its labels

@@ -20,7 +20,7 @@ from covey.shared.numerics.clustering import Matrix
 from covey.shared.strategies.base import ClientId, Proximity
 
 PANELS = 5  # rounds that are drawn of one run
-MOST_ROWS = 1000  # of a distance matrix: more rows than a picture has lines
+MAX_ROWS = 1000  # of a distance matrix: more rows than a picture has lines
 MARKERS = "o^sDvPX*"
 GREY = "#888888"
 
