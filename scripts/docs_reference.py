@@ -245,7 +245,7 @@ def _parameter_row(parameter: Any) -> list[str]:
 
 
 def _value_text(parameter: Any) -> str:
-    """What is typed after an option: nothing for a switch."""
+    """The value that an option takes: nothing for a switch."""
     if getattr(parameter, "is_flag", False):
         return "–"
     annotation = parameter.type_descriptor.annotation

@@ -59,8 +59,8 @@ def assemble(sources: Path) -> None:
     shutil.rmtree(sources, ignore_errors=True)
     shutil.copytree(PAGES, sources, ignore=shutil.ignore_patterns("conf.py", "__pycache__"))
     for page in sorted(sources.rglob("*.md")):
-        name = PurePosixPath("docs") / page.relative_to(sources).as_posix()
-        page.write_text(site_text(page.read_text("utf-8"), name), "utf-8")
+        source = PurePosixPath("docs") / page.relative_to(sources).as_posix()
+        page.write_text(site_text(page.read_text("utf-8"), source), "utf-8")
     for name, page_name in ROOT_PAGES.items():
         text = site_text((ROOT / name).read_text("utf-8"), PurePosixPath(name))
         if page_name == "index.md":

@@ -31,13 +31,21 @@ def coordinator(*words: str, folder: Path) -> str:
 
 def rounds(text: str) -> list[str]:
     """The lines of progress, one for each phase."""
-    return [line.strip() for line in text.splitlines() if re.match(r"round +\d+  \w+:", line)]
+    found = []
+    for line in text.splitlines():
+        if re.match(r"round +\d+  \w+:", line):
+            found.append(line.strip())
+    return found
 
 
 def cells(text: str) -> dict[str, list[str]]:
     """The rows of the table by method, without what differs from run to run."""
-    rows = [line.strip("│ ").split("│") for line in text.splitlines() if line.startswith("│")]
-    return {row[0].strip(): [cell.strip() for cell in row[1:TIMED]] for row in rows}
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("│"):
+            row = [cell.strip() for cell in line.strip("│ ").split("│")]
+            found[row[0]] = row[1:TIMED]
+    return found
 
 
 @pytest.mark.processes

@@ -53,7 +53,6 @@ REVOKED_IN = ("agent", "broker")
 # path -> phrases that it may use
 EXCEPTIONS: dict[str, set[str]] = {
     "tests/test_words.py": set(AVOIDED),  # quotes them as examples
-    "tests/test_docs_words.py": set(AVOIDED),  # the same
     # to tell a lie is the usual word for what these agents do
     "tests/attacks/lies.py": {TOLD},
     "tests/attacks/test_lies.py": {TOLD},

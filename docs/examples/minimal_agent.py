@@ -26,6 +26,7 @@ from typing import Any
 
 import msgpack
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 
 Fields = dict[str, Any]
 Example = tuple[list[float], int]
@@ -189,7 +190,7 @@ class MinimalAgent:
 
     def connected_client(self) -> mqtt.Client:
         client = mqtt.Client(
-            mqtt.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             client_id=f"covey-{FEDERATION}-{self.agent}-{self.session}",
             clean_session=True,
             protocol=mqtt.MQTTv311,
@@ -228,7 +229,7 @@ class MinimalAgent:
         if not message.payload:
             return
         try:
-            self.handler(message.topic)(message.payload)
+            self.handler(message.topic)(bytes(message.payload))
         except (ValueError, KeyError, TypeError) as error:
             print(f"dropped a message on {message.topic}: {error}", flush=True)
 
@@ -399,7 +400,7 @@ class MinimalAgent:
         report["loss"] = sum(losses) / len(losses)
         report["vectors"] = {"model": encode_vector(model.vector)}
 
-    # Reports: in parts, again and again, until an order says that the report was accepted.
+    # Reports: in parts, again and again, until an order accepts the report.
 
     def send_report(self) -> None:
         if self.report is None:
