@@ -1,15 +1,15 @@
-"""What the defaults of clustered methods make of eight fleets, with clusters and without; prints a table, writes JSON.
+"""Accuracy of clustered methods with their defaults on eight fleets, with clusters and without. Prints a table, writes JSON.
 
     python -m benchmarks.default_cut --data-root ../shared/data [--seeds 1 2 3] [--fleets writers har]
 
-Every method has the number of clusters, and all else, as it comes; it runs beside Local and FedAvg on the same agents.
-`--rules` trains nothing but FedClust's first phase, and asks every rule that chooses a cut what it makes of the signatures.
+Every method keeps the default of every setting, the number of clusters included, and is compared with Local and FedAvg on
+the same agents. `--rules` trains FedClust's first phase only, and applies every rule that chooses a cut to the signatures.
 Fleets with clusters: writers of two populations, digits in planted groups, Fashion-MNIST upside down for half of the
 agents. Fleets whose agents differ without known clusters: people with a phone, two labels an agent, writers of one population.
-Fleets without any: equal shares of digits and of Fashion-MNIST, where one cluster is right.
+Fleets without clusters, for which one is right: equal shares of digits and of Fashion-MNIST.
 
-Each cell is written to --out as soon as it is done, and a second start continues where the first one ended. `--table`
-runs nothing and prints what there is; `--page` puts the tables into a Markdown page that has them already.
+Each cell is written to --out as soon as it is finished, and a second start resumes after the last finished cell. `--table`
+runs nothing and prints the finished cells; `--page` replaces the tables in a Markdown page that has them already.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import shuffle
 from covey.shared.files import write_atomically
 from covey.shared.numerics.metrics import adjusted_rand
+from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.seeds import generator
@@ -59,9 +60,8 @@ RULES: dict[str, FedClust | Pacfl] = {
     "pacfl, rotations": Pacfl(),
 }
 Found = dict[str, dict[str, Any]]  # the figures of each cell by its key
-TOLERANCE = (
-    0.5  # points of E-tuned that a clustered method may fall below the worse of Local and FedAvg
-)
+# points of E-tuned that a clustered method may fall below the worse of Local and FedAvg
+TOLERANCE = 0.5
 OUT = Path(__file__).parent / "results" / "default_cut.json"
 MLP = {"name": "mlp", "options": {"hidden": 64}}
 IMAGES = {"features": [1, 28, 28], "classes": 10, "scale": 1 / 255, "model": MLP}
@@ -78,12 +78,12 @@ WRITERS = {"name": "by_group", "min_samples": 100}
 
 @dataclass(frozen=True)
 class Fleet:
-    """Task, training section and fleet section; `one` where one cluster is the truth."""
+    """Sections of a scenario."""
 
     task: Mapping[str, Any]
     fleet: Mapping[str, Any]
     training: Mapping[str, Any]
-    one: bool = False
+    one: bool = False  # whether one cluster is the truth
 
 
 def _fleet(
@@ -96,12 +96,8 @@ def _fleet(
     one: bool = False,
     training: Mapping[str, Any] = PLAIN,
 ) -> Fleet:
-    return Fleet(
-        task,
-        {"agents": agents, "data": data, "partition": partition, "limit": limit},
-        training,
-        one,
-    )
+    section = {"agents": agents, "data": data, "partition": partition, "limit": limit}
+    return Fleet(task, section, training, one)
 
 
 FLEETS = {
@@ -135,10 +131,12 @@ class Cell:
 
     @property
     def key(self) -> str:
+        """The cell's name in the JSON file."""
         return f"{self.fleet}/{self.method}/{self.seed}"
 
 
 def scenario(cell: Cell) -> Scenario:
+    """The scenario that a coordinator would run."""
     fleet = FLEETS[cell.fleet]
     return Scenario.model_validate(
         {
@@ -158,70 +156,89 @@ def scenario(cell: Cell) -> Scenario:
 def people(
     fleet: str, seed: int, data_root: str
 ) -> tuple[dict[ClientId, Dataset], tuple[int, ...]]:
-    """Everybody's data and true clusters (none where they are not known), the same for all methods of a seed."""
+    """Each agent's data and true cluster (nothing if they are not known), the same for all methods of a seed."""
     scene = scenario(Cell(fleet, "fedavg", seed))
     data, split = fleet_data(scene, data_root)
-    names = [agent_name(i, split.agents) for i in range(split.agents)]
-    owned = {name: fit(client_dataset(data, split, i), scene.task) for i, name in enumerate(names)}
-    known = split.truth is not None and len(np.unique(split.truth)) > 1
-    return owned, tuple(split.truth.tolist()) if known and split.truth is not None else ()
+    owned: dict[ClientId, Dataset] = {}
+    for index in range(split.agents):
+        name = agent_name(index, split.agents)
+        own = client_dataset(data, split, index)
+        owned[name] = fit(own, scene.task)
+    truth: tuple[int, ...] = ()
+    if split.truth is not None and len(np.unique(split.truth)) > 1:
+        truth = tuple(split.truth.tolist())
+    return owned, truth
 
 
 def measured(cell: Cell, data_root: str) -> dict[str, Any]:
-    """E-server and E-tuned as macro averages over agents, the sizes of the clusters, ARI where the truth is known."""
+    """E-server and E-tuned as macro averages over agents, the sizes of the clusters, ARI if the truth is known."""
     owned, truth = people(cell.fleet, cell.seed, data_root)
+    sample_counts: dict[ClientId, tuple[int, int]] = {}
+    for name, data in owned.items():
+        sample_counts[name] = (len(data.targets), len(data.test_targets))
     scene = scenario(cell)
-    starts = [initial(scene.task, cell.seed, place) for place in range(scene.strategy.starts)]
-    setup = setup_of(scene, [start for start, _ in starts], starts[0][1])
+    starts: list[Vector] = []
+    for place in range(scene.strategy.starts):
+        start, layout = initial(scene.task, cell.seed, place)
+        starts.append(start)
+    setup = setup_of(scene, starts, layout)
 
     def local_for(client: ClientId, order: OrderMessage) -> TorchLocal:
         work = order.work
         assert work is not None
         training = Training.model_validate(work.training)
-        return TorchLocal(
-            owned[client], scene.task, setup.layout, training, shuffle(work, client), work.scaling
-        )
+        rng = shuffle(work, client)
+        data = owned[client]
+        return TorchLocal(data, scene.task, setup.layout, training, rng, work.scaling)
 
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         driver = InProcess(Path(folder), scene, setup, rules_of(scene), local_for)
         driver.run.spool.durable = False
-        run = driver.complete(
-            {name: (len(one.targets), len(one.test_targets)) for name, one in owned.items()}
-        )
-    told = list(run.facts.evaluation.values())
-    assign = run.strategy.assignment(run.state)
-    labels = [assign.get(name, -1) for name in owned]
-    counts = sorted(np.unique(labels, return_counts=True)[1].tolist(), reverse=True)
-    found = {
-        mode: float(np.mean([one[mode]["accuracy"] for one in told]))
-        for mode in ("server", "tuned")
-    }
-    rand = adjusted_rand(labels, list(truth)) if truth and assign else None
+        run = driver.complete(sample_counts)
     seconds = time.process_time() - began
-    return {**found, "sizes": counts if assign else [], "ari": rand, "seconds": round(seconds, 1)}
+    evaluation = list(run.facts.evaluation.values())
+    server = [figures["server"]["accuracy"] for figures in evaluation]
+    tuned = [figures["tuned"]["accuracy"] for figures in evaluation]
+    clusters = run.strategy.assignment(run.state)
+    labels = [clusters.get(name, -1) for name in owned]
+    return {
+        "server": float(np.mean(server)),
+        "tuned": float(np.mean(tuned)),
+        "sizes": sizes_of(labels) if clusters else [],
+        "ari": adjusted_rand(labels, list(truth)) if truth and clusters else None,
+        "seconds": round(seconds, 1),
+    }
+
+
+def sizes_of(labels: Sequence[int]) -> list[int]:
+    """Sizes of the clusters, the largest first."""
+    _, counts = np.unique(labels, return_counts=True)
+    return sorted(counts.tolist(), reverse=True)
 
 
 def judged(fleet: str, seed: int, data_root: str) -> dict[str, dict[str, Any]]:
-    """What each rule makes of the signatures of one fleet: the sizes of the clusters, ARI where the truth is known."""
+    """Each rule's clusters from the signatures of one fleet: their sizes, and ARI if the truth is known."""
     owned, truth = people(fleet, seed, data_root)
     scene = scenario(Cell(fleet, "fedclust", seed))
     start, layout = initial(scene.task, seed)
     setup = setup_of(scene, [start], layout)
     found: dict[str, dict[str, Any]] = {}
     reports: dict[str, list[tuple[ClientId, Report]]] = {}
-    scaling = _scaling(owned, scene, setup) if scene.task.standardise == "federated" else None
+    scaling = None
+    if scene.task.standardise == "federated":
+        scaling = _scaling(owned, scene, setup)
     for label, strategy in RULES.items():
         if strategy.name not in reports:
-            reports[strategy.name] = [
-                (client, _signed(strategy, client, data, scene, setup, scaling))
-                for client, data in owned.items()
-            ]
+            signatures: list[tuple[ClientId, Report]] = []
+            for client, data in owned.items():
+                report = _signed(strategy, client, data, scene, setup, scaling)
+                signatures.append((client, report))
+            reports[strategy.name] = signatures
         state: Any = strategy.form_clusters(strategy.init(setup), reports[strategy.name])  # type: ignore[arg-type]
         labels = list(state.assign.values())
-        counts = sorted(np.unique(labels, return_counts=True)[1].tolist(), reverse=True)
         found[label] = {
-            "sizes": counts,
+            "sizes": sizes_of(labels),
             "ari": adjusted_rand(labels, list(truth)) if truth else None,
         }
     return found
@@ -242,8 +259,11 @@ def _scaling(
     owned: Mapping[ClientId, Dataset], scene: Scenario, setup: Setup
 ) -> dict[str, list[float]]:
     """Means and deviations of the fleet's channels."""
-    sums = [_local(client, data, scene, setup, None).moments() for client, data in owned.items()]
-    return pooled([{"count": one.count, "sum": one.total, "square": one.square} for one in sums])
+    sums: list[Mapping[str, Any]] = []
+    for client, data in owned.items():
+        own = _local(client, data, scene, setup, None).moments()
+        sums.append({"count": own.count, "sum": own.total, "square": own.square})
+    return pooled(sums)
 
 
 def _signed(
@@ -258,7 +278,9 @@ def _signed(
     job = Job(
         "signature", 0, client, scene.seed, setup.starts, {}, None, setup.layout, setup.training
     )
-    return strategy.work(job, _local(client, data, scene, setup, scaling), {})[0]
+    local = _local(client, data, scene, setup, scaling)
+    report, _ = strategy.work(job, local, {})
+    return report
 
 
 def cells(fleets: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
@@ -268,28 +290,36 @@ def cells(fleets: Sequence[str], seeds: Sequence[int]) -> Iterator[Cell]:
 
 
 def of(found: Found, fleet: str, label: str, key: str) -> list[Any]:
-    """A figure of all the seeds that are there."""
-    parts = [(name.split("/"), figures) for name, figures in sorted(found.items())]
-    return [
-        figures[key] for (place, method, _), figures in parts if (place, method) == (fleet, label)
-    ]
+    """A figure of all finished seeds, in order."""
+    values: list[Any] = []
+    for name, figures in sorted(found.items()):
+        own_fleet, own_label, _ = name.split("/")
+        if (own_fleet, own_label) == (fleet, label):
+            values.append(figures[key])
+    return values
 
 
 def clusters_of(found: Found, fleet: str, label: str) -> str:
-    """Numbers of clusters seed by seed, and ARI where the truth is known."""
+    """Numbers of clusters seed by seed, and ARI if the truth is known."""
     sizes = of(found, fleet, label, "sizes")
-    rands = [rand for rand in of(found, fleet, label, "ari") if rand is not None]
-    numbers = ", ".join(str(len(one)) for one in sizes) if any(sizes) else ""
-    return f"{numbers} ({', '.join(f'{rand:.2f}' for rand in rands)})" if rands else numbers
+    numbers = ""
+    if any(sizes):
+        numbers = ", ".join(str(len(one)) for one in sizes)
+    rands = [f"{rand:.2f}" for rand in of(found, fleet, label, "ari") if rand is not None]
+    if not rands:
+        return numbers
+    return f"{numbers} ({', '.join(rands)})"
 
 
 def rules_table(rules: Found) -> str:
     """Markdown: a row per fleet, a column per rule."""
-    lines = [f"| signatures of | {' | '.join(RULES)} |", "|---|" + "---|" * len(RULES)]
+    head = " | ".join(RULES)
+    lines = [f"| signatures of | {head} |", "|---|" + "---|" * len(RULES)]
     for fleet in FLEETS:
         columns = [clusters_of(rules, fleet, label) for label in RULES]
         if any(columns):
-            lines.append(f"| {fleet} | {' | '.join(columns)} |")
+            row = " | ".join(columns)
+            lines.append(f"| {fleet} | {row} |")
     return "\n".join(lines)
 
 
@@ -297,36 +327,48 @@ def table(found: Found) -> str:
     """Markdown: a row per fleet and method; percent as means over seeds, clusters and ARI seed by seed."""
     lines = ["| fleet | method | clusters (ARI) | E-server | E-tuned |", "|---|---|---|---:|---:|"]
     for fleet, method in itertools.product(FLEETS, METHODS):
-        if tuned := of(found, fleet, method, "tuned"):
-            server = 100 * float(np.mean(of(found, fleet, method, "server")))
-            clusters = "" if method in ALONE else clusters_of(found, fleet, method)
-            lines.append(
-                f"| {fleet} | {method} | {clusters} | {server:.1f} | {100 * float(np.mean(tuned)):.1f} |"
-            )
+        if not of(found, fleet, method, "tuned"):
+            continue
+        server = percent(found, fleet, method, "server")
+        tuned = percent(found, fleet, method, "tuned")
+        clusters = ""
+        if method not in ALONE:
+            clusters = clusters_of(found, fleet, method)
+        lines.append(f"| {fleet} | {method} | {clusters} | {server:.1f} | {tuned:.1f} |")
     return "\n".join(lines)
 
 
+def percent(found: Found, fleet: str, method: str, mode: str) -> float:
+    """The mean over the seeds."""
+    shares = of(found, fleet, method, mode)
+    return 100 * float(np.mean(shares))
+
+
 def behind(found: Found) -> dict[tuple[str, str], float]:
-    """By fleet and clustered method: points of E-tuned below the worse of Local and FedAvg, where they exceed 0.5."""
+    """By fleet and clustered method: points of E-tuned below the worse of Local and FedAvg, if they exceed 0.5."""
     gaps: dict[tuple[str, str], float] = {}
-    for fleet, label in itertools.product(FLEETS, METHODS):
-        figures = [of(found, fleet, one, "tuned") for one in (label, *ALONE)]
-        if label in ALONE or not all(figures):
+    for fleet, method in itertools.product(FLEETS, METHODS):
+        finished = [of(found, fleet, one, "tuned") for one in (method, *ALONE)]
+        if method in ALONE or not all(finished):
             continue
-        own, *others = (100 * float(np.mean(one)) for one in figures)
-        if min(others) - own > TOLERANCE:
-            gaps[fleet, label] = min(others) - own
+        own = percent(found, fleet, method, "tuned")
+        worse = min(percent(found, fleet, one, "tuned") for one in ALONE)
+        gap = worse - own
+        if gap > TOLERANCE:
+            gaps[fleet, method] = gap
     return gaps
 
 
 def put_into(page: Path, rules: Found, found: Found) -> None:
     """Replace the two tables of a page."""
-    text = replaced(page.read_text("utf-8"), "signatures of", rules_table(rules))
-    write_atomically(page, replaced(text, "fleet", table(found)).encode())
+    text = page.read_text("utf-8")
+    text = replaced(text, "signatures of", rules_table(rules))
+    text = replaced(text, "fleet", table(found))
+    write_atomically(page, text.encode())
 
 
 def replaced(text: str, first: str, made: str) -> str:
-    """The text with another table in place of the one whose first column is called so."""
+    """The text with another table in place of the one whose first column has the name `first`."""
     return re.sub(rf"^\| {first} \| .*(?:\n\|.*)*", lambda _: made, text, flags=re.MULTILINE)
 
 
@@ -337,32 +379,34 @@ def main() -> None:
     parser.add_argument("--fleets", nargs="+", default=list(FLEETS), choices=list(FLEETS))
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument(
-        "--rules", action="store_true", help="no full runs: what each rule makes of the signatures"
+        "--rules", action="store_true", help="no full runs: only apply each rule to the signatures"
     )
-    parser.add_argument("--table", action="store_true", help="run nothing, print what there is")
-    parser.add_argument(
-        "--page", type=Path, help="a Markdown page whose table is brought up to date"
-    )
-    given = parser.parse_args()
+    parser.add_argument("--table", action="store_true", help="run nothing, print finished cells")
+    parser.add_argument("--page", type=Path, help="a Markdown page whose tables are replaced")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    record: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
+    record: dict[str, Any] = {}
+    if options.out.exists():
+        record = json.loads(options.out.read_text())
     rules: Found = record.get("rules", {})
     found: Found = record.get("cells", {})
-    for seed, fleet in itertools.product(given.seeds, given.fleets if given.rules else []):
-        if f"{fleet}/fedclust, gap/{seed}" not in rules:
-            rules |= {
-                f"{fleet}/{label}/{seed}": one
-                for label, one in judged(fleet, seed, given.data_root).items()
-            }
-            write_record(given.out, rules, found)
-    for cell in [] if given.table or given.rules else cells(given.fleets, given.seeds):
-        if cell.key not in found:
-            found[cell.key] = measured(cell, given.data_root)
+    if options.rules:
+        for seed, fleet in itertools.product(options.seeds, options.fleets):
+            if f"{fleet}/fedclust, gap/{seed}" in rules:
+                continue
+            for label, figures in judged(fleet, seed, options.data_root).items():
+                rules[f"{fleet}/{label}/{seed}"] = figures
+            write_record(options.out, rules, found)
+    elif not options.table:
+        for cell in cells(options.fleets, options.seeds):
+            if cell.key in found:
+                continue
+            found[cell.key] = measured(cell, options.data_root)
             print(cell.key, found[cell.key], flush=True)
-            write_record(given.out, rules, found)
-    if given.page is not None:
-        put_into(given.page, rules, found)
+            write_record(options.out, rules, found)
+    if options.page is not None:
+        put_into(options.page, rules, found)
     print(f"{rules_table(rules)}\n\n{table(found)}")
     for (fleet, method), points in behind(found).items():
         print(
@@ -371,10 +415,10 @@ def main() -> None:
 
 
 def write_record(out: Path, rules: Found, found: Found) -> None:
-    """What was found so far, with the settings that the code above does not say."""
-    write_atomically(
-        out, json.dumps({"rounds": ROUNDS, "rules": rules, "cells": found}, indent=1).encode()
-    )
+    """Write the finished cells, with the number of rounds that all of them share."""
+    record = {"rounds": ROUNDS, "rules": rules, "cells": found}
+    content = json.dumps(record, indent=1)
+    write_atomically(out, content.encode())
 
 
 if __name__ == "__main__":
