@@ -1,12 +1,12 @@
-"""Which layers tell what labels a client holds: distances between clients' weights, layer by layer, against the truth.
+"""Which layers reveal the labels that a client holds: distances between clients' weights, layer by layer, against the truth.
 
     python benchmarks/layer_distances.py --out runs/layer-distances.json
     python benchmarks/layer_distances.py --data digits --model mlp --out runs/layer-distances.json
 
 Half of the clients hold the labels of one half of the classes, the others those of the other half. All train from one
-start, as FedClust's clients do before they are clustered. FedClust's claim (Islam et al. 2024, shown there for layers
-1, 7, 14 and 16 of VGG16 on CIFAR-10): the final layer shows the two groups, earlier layers do not. Prints tables,
-writes the matrices as JSON.
+start, as FedClust's clients do before they are clustered. FedClust claims (Islam et al. 2024, for layers 1, 7, 14 and 16
+of VGG16 on CIFAR-10) that the final layer shows the two groups and earlier layers do not. Prints tables, writes the
+matrices as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import Training
 
-SHOWN = {"vgg16": [1, 7, 14, 16]}  # what the paper shows; of other models all layers
+SHOWN = {"vgg16": [1, 7, 14, 16]}  # the paper's layers; of other models all are shown
 TASKS: dict[str, dict[str, Any]] = {
     "digits": {"features": (1, 8, 8), "scale": 1 / 16},
     "fashion-mnist": {
@@ -53,33 +53,34 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Client:
-    """What a client trained: `end` (d,), the mean loss over its steps, the accuracy on test images of its labels."""
+    """A client after its training."""
 
     group: int
     examples: int
-    end: Vector
-    loss: float
-    accuracy: float
+    end: Vector  # (d,)
+    loss: float  # mean over its steps
+    accuracy: float  # on test images of its labels
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer, counted from 1: `moved` is the mean distance from the start, `within` and `between` the mean distances
-    of two clients of one group and of two groups, `ari` that of average linkage cut into two clusters."""
+    """How well one layer shows the groups."""
 
-    layer: int
+    layer: int  # counted from 1
     module: str
     parameters: int
-    moved: float
-    within: float
-    between: float
-    ari: float
-    matrix: list[list[float]]
+    moved: float  # mean distance from the start
+    within: float  # mean distance of two clients of one group
+    between: float  # mean distance of two clients of two groups
+    ari: float  # of average linkage, cut into two clusters
+    matrix: list[list[float]]  # distances of all clients
 
     @property
     def ratio(self) -> float:
-        """How many times as far apart clients of two groups are; 1 tells nothing."""
-        return self.between / self.within if self.within > 0 else float("nan")
+        """How many times as far apart clients of two groups are; 1 shows nothing, NaN if clients of a group are equal."""
+        if self.within <= 0:
+            return float("nan")
+        return self.between / self.within
 
 
 def layer_matrices(vectors: Sequence[Vector], layout: Layout) -> list[Matrix]:
@@ -87,33 +88,50 @@ def layer_matrices(vectors: Sequence[Vector], layout: Layout) -> list[Matrix]:
 
     Vectors are (d,); none is copied whole.
     """
-    return [euclidean([vector[span] for vector in vectors]) for span in layer_spans(layout)]
+    matrices: list[Matrix] = []
+    for span in layer_spans(layout):
+        parts = [vector[span] for vector in vectors]
+        matrices.append(euclidean(parts))
+    return matrices
 
 
 def layer_spans(layout: Layout) -> list[slice]:
     """Each parametrised module's slice of a vector, weights and bias together."""
-    spans = [layout.span_of(module) for module in layout.modules]
-    return [slice(own[0].start, own[-1].stop) for own in spans]
+    whole: list[slice] = []
+    for module in layout.modules:
+        spans = layout.span_of(module)
+        whole.append(slice(spans[0].start, spans[-1].stop))
+    return whole
 
 
 def described(
-    layer: int, layout: Layout, start: Vector, clients: Sequence[Client], matrix: Matrix
+    layer: int,
+    layout: Layout,
+    start: Vector,
+    clients: Sequence[Client],
+    matrix: Matrix,
 ) -> Layer:
-    """What a layer's matrix says about the groups."""
+    """How well a layer's matrix shows the groups."""
     span = layer_spans(layout)[layer - 1]
     groups = np.array([client.group for client in clients])
     pairs = np.triu_indices(len(groups), 1)
-    same = (groups[:, None] == groups[None, :])[pairs]
-    found = agglomerative(matrix, "average", n_clusters=2).labels
+    distances = matrix[pairs]
+    is_same_group = groups[:, None] == groups[None, :]
+    same = is_same_group[pairs]
+    tree = agglomerative(matrix, "average", n_clusters=2)
+    moved: list[float] = []
+    for client in clients:
+        ends = [start[span], client.end[span]]
+        moved.append(euclidean(ends)[0, 1])
     return Layer(
-        layer,
-        layout.modules[layer - 1],
-        span.stop - span.start,
-        float(np.mean([euclidean([start[span], client.end[span]])[0, 1] for client in clients])),
-        float(matrix[pairs][same].mean()),
-        float(matrix[pairs][~same].mean()),
-        adjusted_rand(found.tolist(), groups.tolist()),
-        matrix.tolist(),
+        layer=layer,
+        module=layout.modules[layer - 1],
+        parameters=span.stop - span.start,
+        moved=float(np.mean(moved)),
+        within=float(distances[same].mean()),
+        between=float(distances[~same].mean()),
+        ari=adjusted_rand(tree.labels.tolist(), groups.tolist()),
+        matrix=matrix.tolist(),
     )
 
 
@@ -136,24 +154,32 @@ def scenario(data: str, model: str, clients: int, samples: int, seed: int) -> Sc
 
 
 def trained(
-    plan: Scenario, training: Training, start: Vector, layout: Layout, data_root: Path | None
+    plan: Scenario,
+    training: Training,
+    start: Vector,
+    layout: Layout,
+    data_root: Path | None,
 ) -> Iterator[Client]:
     """Each client after its local training from the common start."""
     data, split = fleet_data(plan, data_root)
     assert split.truth is not None
     for index, group in enumerate(split.truth.tolist()):
         own = fit(client_dataset(data, split, index), plan.task)
-        local = TorchLocal(
-            own, plan.task, layout, training, generator(plan.seed, "layer distances", index)
-        )
+        rng = generator(plan.seed, "layer distances", index)
+        local = TorchLocal(own, plan.task, layout, training, rng)
         done = local.train(start)
-        right = accuracy(local.targets("test"), local.predict(done.end, "test").argmax(axis=1))
+        logits = local.predict(done.end, "test")
+        guesses = logits.argmax(axis=1)
+        right = accuracy(local.targets("test"), guesses)
         yield Client(group, local.examples, done.end, done.loss, right)
 
 
 def widened(start: Vector, layout: Layout, gain: float) -> Vector:
-    """The start with its weights, not its biases, times `gain`. Without normalisation a deep model that starts with
-    torch's default weights hardly trains; sqrt(6) times as large they have the variance of He et al. (2015)."""
+    """The start (d,) with its weights, not its biases, times `gain`.
+
+    Without normalisation a deep model that starts with torch's default weights hardly trains; sqrt(6) times as large they
+    have the variance of He et al. (2015).
+    """
     wide = start.copy()
     for tensor, span in layout.spans():
         if len(tensor.shape) > 1:
@@ -168,68 +194,94 @@ def run(
     data_root: Path | None = None,
     gain: float = 1.0,
 ) -> dict[str, Any]:
-    """The figures of one run, with the matrices of all layers; `shown` are those wanted, or the paper's, or all.
+    """The figures of one run, with the matrices of all layers.
 
-    Raises UserError for a layer that is not there, before anything is trained.
+    Args:
+        plan: the clients as a fleet.
+        training: settings of local SGD.
+        wanted: the layers to show; empty: the paper's, or all of a model that it does not have.
+        data_root: the folder of the larger data sets.
+        gain: factor on the initial weights.
+
+    Raises:
+        UserError: the model has no such layer. Nothing was trained.
     """
-    start, layout = initial(plan.task, plan.seed)
-    start = widened(start, layout, gain)
-    model, count = plan.task.model.name, len(layout.modules)
-    shown = list(wanted) or SHOWN.get(model, list(range(1, count + 1)))
-    if strangers := [layer for layer in shown if not 1 <= layer <= count]:
-        raise UserError(f"--layers {strangers[0]}: {model} has layers 1 to {count}")
+    drawn, layout = initial(plan.task, plan.seed)
+    start = widened(drawn, layout, gain)
+    model = plan.task.model.name
+    count = len(layout.modules)
+    all_layers = list(range(1, count + 1))
+    shown = list(wanted) or SHOWN.get(model, all_layers)
+    for layer in shown:
+        if layer not in all_layers:
+            raise UserError(f"--layers {layer}: {model} has layers 1 to {count}")
     clients = list(trained(plan, training, start, layout, data_root))
-    matrices = layer_matrices([client.end for client in clients], layout)
-    layers = [
-        described(at, layout, start, clients, matrix) for at, matrix in enumerate(matrices, start=1)
-    ]
+    ends = [client.end for client in clients]
+    layers: list[dict[str, Any]] = []
+    for number, matrix in enumerate(layer_matrices(ends, layout), start=1):
+        layer_figures = described(number, layout, start, clients, matrix)
+        layers.append(asdict(layer_figures) | {"ratio": layer_figures.ratio})
+    client_figures: list[dict[str, Any]] = []
+    for client in clients:
+        figures = asdict(client)
+        del figures["end"]
+        client_figures.append(figures)
     return {
         "data": plan.fleet.data if plan.fleet else None,
         "model": model,
         "seed": plan.seed,
         "gain": gain,
         "training": training.model_dump(),
-        "clients": [
-            {key: getattr(one, key) for key in ("group", "examples", "loss", "accuracy")}
-            for one in clients
-        ],
+        "clients": client_figures,
         "shown": shown,
-        "layers": [asdict(layer) | {"ratio": layer.ratio} for layer in layers],
+        "layers": layers,
     }
 
 
 def summary(document: dict[str, Any]) -> Table:
     """One line for each layer that is shown."""
-    clients, layers = document["clients"], document["layers"]
-    loss, right = (
-        float(np.mean([client[key] for client in clients])) for key in ("loss", "accuracy")
+    clients = document["clients"]
+    loss = np.mean([client["loss"] for client in clients])
+    percent = 100 * np.mean([client["accuracy"] for client in clients])
+    table = Table(
+        title=f"{document['model']} on {document['data']}: {len(clients)} clients, training loss "
+        f"{loss:.3f}, {percent:.0f} % of their own test images"
     )
-    title = f"{document['model']} on {document['data']}: {len(clients)} clients, training loss {loss:.3f}, "
-    made = Table(title=f"{title}{100 * right:.0f} % of their own test images")
     for header in ("layer", "", "parameters", "moved", "within", "between", "ratio", "ARI"):
-        made.add_column(header, justify="left" if not header else "right")
-    for at in document["shown"]:
-        one = layers[at - 1]
-        distances = (f"{one[key]:.3g}" for key in ("moved", "within", "between"))
-        name = (str(at), one["module"], f"{one['parameters']:,}")
-        made.add_row(*name, *distances, f"{one['ratio']:.3f}", f"{one['ari']:.2f}")
-    return made
+        table.add_column(header, justify="right" if header else "left")
+    for number in document["shown"]:
+        layer = document["layers"][number - 1]
+        table.add_row(
+            str(number),
+            layer["module"],
+            f"{layer['parameters']:,}",
+            f"{layer['moved']:.3g}",
+            f"{layer['within']:.3g}",
+            f"{layer['between']:.3g}",
+            f"{layer['ratio']:.3f}",
+            f"{layer['ari']:.2f}",
+        )
+    return table
 
 
 def matrix_table(document: dict[str, Any], at: int) -> Table:
     """The distances of one layer, relative to the largest, in percent: a picture of the groups in numbers."""
-    one = document["layers"][at - 1]
-    largest = max(map(max, one["matrix"])) or 1.0
+    layer = document["layers"][at - 1]
+    rows = layer["matrix"]
+    largest = max(max(row) for row in rows) or 1.0
     groups = [str(client["group"]) for client in document["clients"]]
-    made = Table("group", title=f"layer {at}, {one['module']}: percent of {largest:.3g}")
+    table = Table("group", title=f"layer {at}, {layer['module']}: percent of {largest:.3g}")
     for group in groups:
-        made.add_column(group, justify="right")
-    for group, row in zip(groups, one["matrix"], strict=True):
-        made.add_row(group, *(f"{100 * value / largest:.0f}" for value in row))
-    return made
+        table.add_column(group, justify="right")
+    for group, row in zip(groups, rows, strict=True):
+        percents = [100 * value / largest for value in row]
+        cells = [f"{percent:.0f}" for percent in percents]
+        table.add_row(group, *cells)
+    return table
 
 
 def show(document: dict[str, Any], console: Console) -> None:
+    """Print a matrix for each layer that is shown, and the summary."""
     for at in document["shown"]:
         console.print(matrix_table(document, at))
     console.print(summary(document))

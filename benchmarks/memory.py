@@ -2,8 +2,8 @@
 
     python benchmarks/memory.py [--reports 100] [--hidden 3600]
 
-Starts a Mosquitto and a coordinator; this process plays all agents: it answers every order with a report of
-random weights and trains nothing. Prints a table, writes memory.json below --out.
+Starts a Mosquitto and a coordinator. This process plays all agents: it answers every order with a report of random weights
+and trains nothing. Prints a table, writes memory.json below --out.
 """
 
 from __future__ import annotations
@@ -60,9 +60,11 @@ class Parrot:
     """An agent that has no data and sends random weights."""
 
     def __init__(self, name: str, url: str) -> None:
-        self.name, self.url = name, url
+        self.name = name
+        self.url = url
 
     async def live(self, gate: asyncio.Semaphore) -> None:
+        """Answer until it is cancelled; `gate` bounds how many parrots report at the same time."""
         online = AgentStatus(agent=self.name, session="s", online=True, samples=10, test_samples=0)
         gone = online.model_copy(update={"online": False})
         will = Will(TOPICS.status(self.name), gone.to_bytes())
@@ -83,6 +85,7 @@ class Parrot:
                             await self.report(link, order)
 
     async def report(self, link: MqttLink, order: OrderMessage) -> None:
+        """Publish the report for an order, in parts."""
         assert order.work is not None
         content = self.content(order)
         parts = split(
@@ -96,19 +99,31 @@ class Parrot:
             await link.publish(TOPICS.report(self.name, part.index), part.to_bytes())
 
     def content(self, order: OrderMessage) -> bytes:
+        """A report with random weights, or with nothing to evaluate on."""
         assert order.work is not None
         rng = np.random.default_rng(abs(hash(self.name)))
         vectors = {}
+        numbers: dict[str, Any] = {}
         if order.work.phase == "train":
-            weights = rng.standard_normal(Layout.from_wire(order.work.layout).size, np.float32)
+            layout = Layout.from_wire(order.work.layout)
+            weights = rng.standard_normal(layout.size, np.float32)
             vectors["model"], _ = encode(
                 weights, Codec(), base=None, base_digest=b"", error=None, rng=rng
             )
-        numbers: dict[str, Any] = {"server": {"n": 0}} if order.work.phase == "evaluate" else {}
-        return ReportContent(
-            run=order.run, step=order.step, client=self.name, examples=10, steps=1, loss=1.0, numbers=numbers,
-            seconds=0.0, vectors=vectors,
-        ).to_bytes()  # fmt: skip
+        if order.work.phase == "evaluate":
+            numbers["server"] = {"n": 0}
+        report = ReportContent(
+            run=order.run,
+            step=order.step,
+            client=self.name,
+            examples=10,
+            steps=1,
+            loss=1.0,
+            numbers=numbers,
+            seconds=0.0,
+            vectors=vectors,
+        )
+        return report.to_bytes()
 
 
 def memory(pid: int) -> dict[str, float]:
@@ -124,30 +139,34 @@ def memory(pid: int) -> dict[str, float]:
 
 
 async def measure(this: Program, url: str, reports: int, at_once: int) -> dict[str, Any]:
+    """The coordinator's memory before the first report, and its largest until it ends."""
     before: dict[str, float] = {}
     peak: dict[str, float] = {}
     gate = asyncio.Semaphore(at_once)
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        parrots = [
-            group.create_task(Parrot(f"parrot-{i:03d}", url).live(gate)) for i in range(reports)
-        ]
+        tasks: list[asyncio.Task[None]] = []
+        for number in range(reports):
+            parrot = Parrot(f"parrot-{number:03d}", url)
+            tasks.append(group.create_task(parrot.live(gate)))
         while this.process.poll() is None:
             now = memory(this.process.pid)
             if not before and '"event": "link"' in this.output:
                 before = now
-            peak = {key: max(value, peak.get(key, 0.0)) for key, value in now.items()}
+            for key, value in now.items():
+                peak[key] = max(value, peak.get(key, 0.0))
             await asyncio.sleep(0.05)
-        for parrot in parrots:
-            parrot.cancel()
+        for task in tasks:
+            task.cancel()
     growth = {key: peak[key] - before[key] for key in peak}
     return {"before": before, "peak": peak, "growth": growth, "seconds": time.monotonic() - began}
 
 
 def run(reports: int, hidden: int, at_once: int) -> dict[str, Any]:
-    """The figures of one run; AssertionError with the coordinator's log where it did not end well."""
+    """The figures of one run. Raises AssertionError with the coordinator's log if it failed."""
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), free_port()
+        folder = Path(name)
+        port = free_port()
         (folder / "scenario.yaml").write_text(yaml.safe_dump(scenario(reports, hidden)))
         url = f"mqtt://127.0.0.1:{port}"
         with mosquitto(folder, port):
@@ -179,18 +198,22 @@ def main() -> None:
         "--at-once", type=int, default=8, help="reports on their way at the same time"
     )
     parser.add_argument("--out", type=Path, default=Path("runs"))
-    given = parser.parse_args()
-    figures = run(given.reports, given.hidden, given.at_once)
+    options = parser.parse_args()
+    figures = run(options.reports, options.hidden, options.at_once)
+    sent = figures["bytes_up"] / 1e6
     table = Table(
-        title=f"{figures['reports']} reports of {figures['parameters']:,} parameters, {figures['bytes_up'] / 1e6:.0f} MB"
+        title=f"{figures['reports']} reports of {figures['parameters']:,} parameters, {sent:.0f} MB"
     )
-    for column in ("MB", "before", "peak", "growth"):
+    moments = ("before", "peak", "growth")
+    for column in ("MB", *moments):
         table.add_column(column, justify="right")
     for key in ("rss", "own", "anonymous"):
-        table.add_row(key, *(f"{figures[part][key]:.0f}" for part in ("before", "peak", "growth")))
+        row = [f"{figures[moment][key]:.0f}" for moment in moments]
+        table.add_row(key, *row)
     Console().print(table)
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "memory.json").write_text(json.dumps(figures, indent=1))
+    options.out.mkdir(parents=True, exist_ok=True)
+    out = options.out / "memory.json"
+    out.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":
