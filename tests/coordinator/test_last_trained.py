@@ -94,9 +94,9 @@ def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(
     driver, _ = played(tmp_path, method, evaluation={"every": 1}, rounds={"count": 1})
     run = driver.run
     result = result_of(run, None)
-    accuracy = result["accuracy"]
+    accuracy = result.accuracy
     undrawn = sorted(run.engine.known - set(run.facts.trained))
-    assert result["never_trained"] == undrawn != []
+    assert result.never_trained == undrawn != []
     assert accuracy["last_of_undrawn"]["agents"] == len(undrawn)
     mode = (
         "last" if method == "fedclust" else "server"
@@ -105,7 +105,7 @@ def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(
     assert accuracy["last_of_undrawn"]["accuracy"]["macro"] == pytest.approx(np.mean(figures))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"][-1:]
     assert line["undrawn"] == accuracy["last_of_undrawn"]
-    shown = participation(result)
+    shown = participation(result.to_json())
     assert (
         f"{len(undrawn)} of 8 agents were drawn for no round: E-last {100 * np.mean(figures):.2f} / "
         in shown
@@ -118,5 +118,5 @@ def test_nobody_is_left_undrawn_where_all_take_part(tmp_path: Path) -> None:
     driver = InProcess(tmp_path, scene, setup(scene), rules(scene), local_for(people))
     driver.complete(dict.fromkeys(people, (24, 24)))
     result = result_of(driver.run, None)
-    assert (result["never_trained"], result["accuracy"]["last_of_undrawn"]) == ([], {"agents": 0})
-    assert participation(result) == ""
+    assert (result.never_trained, result.accuracy["last_of_undrawn"]) == ([], {"agents": 0})
+    assert participation(result.to_json()) == ""

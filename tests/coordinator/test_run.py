@@ -126,7 +126,7 @@ def test_a_kill_between_any_two_reports_changes_no_byte_and_no_count(
     assert kills > 12
     assert fingerprint(run) == fingerprint(undisturbed)
     assert run.traffic == undisturbed.traffic
-    assert result_of(run, None)["newcomers"] == result_of(undisturbed, None)["newcomers"]
+    assert result_of(run, None).newcomers == result_of(undisturbed, None).newcomers
     assert run.recorder.rounds.count == len(
         (tmp_path / "whole" / "rounds.jsonl").read_text().splitlines()
     )
@@ -220,7 +220,7 @@ def test_topk_keeps_what_it_owes_and_still_learns(tmp_path: Path) -> None:
     exact = in_process(tmp_path / "exact", scenario("fedavg", **sections))
     sparse = in_process(tmp_path / "sparse", scenario("fedavg", wire=wire, **sections))
     accuracy = [
-        result_of(run, None)["accuracy"]["server"]["accuracy"]["macro"] for run in (exact, sparse)
+        result_of(run, None).accuracy["server"]["accuracy"]["macro"] for run in (exact, sparse)
     ]
     assert accuracy[1] > accuracy[0] - 0.1
     assert sparse.traffic["up_vectors"] == exact.traffic["up_vectors"]
@@ -242,7 +242,7 @@ def test_agents_train_with_the_rate_of_the_round_and_fine_tune_with_settings_of_
     driver = InProcess(tmp_path, scene, setup(scene), rules(scene), noted)
     driver.complete(dict.fromkeys(people, (24, 24)))
     settings = {"epochs": 1, "batch": 8, "lr": 0.8, "momentum": 0.5, "weight_decay": 0.0}
-    assert result_of(driver.run, None)["fine_tuning"] == settings
+    assert result_of(driver.run, None).fine_tuning == settings
     assert [seen[round_, "train"].lr for round_ in range(4)] == pytest.approx([0.8, 0.8, 0.4, 0.1])
     assert (seen[4, "evaluate"].lr, seen[4, "evaluate"].momentum) == (0.8, 0.5)
     assert seen[3, "train"].momentum == scene.training.momentum != 0.5
@@ -289,7 +289,7 @@ def test_a_line_and_the_result_mean_the_same_by_e_last(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 1}))
     [line] = [one for one in records.lines(tmp_path) if one["phase"] == "evaluate"]
     assert len(run.facts.trained) == 4
-    assert line["evaluation"]["last"] == result_of(run, None)["accuracy"]["last"]
+    assert line["evaluation"]["last"] == result_of(run, None).accuracy["last"]
     assert line["evaluation"]["last"]["agents"] == 8
 
 
@@ -310,7 +310,7 @@ def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(
 
 def test_tracking_measures_participants_and_the_best_they_ever_had(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"track": True}))
-    accuracy = result_of(run, None)["accuracy"]
+    accuracy = result_of(run, None).accuracy
     assert (
         accuracy["best"]["accuracy"]["macro"]
         >= accuracy["last_of_participants"]["accuracy"]["macro"]
@@ -329,16 +329,17 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
         tmp_path, scenario(method, rounds={"count": rounds}), newcomers=frozenset(late)
     )
     result = result_of(run, None)
-    assert result["newcomers"]["agents"] == sorted(late)
-    assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
-    assert result["accuracy"]["server"]["agents"] == 6
-    assert (result["rounds"], late & set(result["took_part"])) == (rounds, set())
+    assert result.newcomers is not None
+    assert result.newcomers["agents"] == sorted(late)
+    assert result.newcomers["accuracy"]["tuned"]["agents"] == 2
+    assert result.accuracy["server"]["agents"] == 6
+    assert (result.rounds, late & set(result.took_part)) == (rounds, set())
     if method == "fedsoft":
         assert late <= set(run.state.importance)
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert all(not late & set(line["invited"]) for line in lines if line["round"] < rounds)
-    assert lines[-1]["evaluation"]["server"] == result["accuracy"]["server"]
-    assert lines[-1]["newcomers"]["tuned"] == result["newcomers"]["accuracy"]["tuned"]
+    assert lines[-1]["evaluation"]["server"] == result.accuracy["server"]
+    assert lines[-1]["newcomers"]["tuned"] == result.newcomers["accuracy"]["tuned"]
     if method in ("fedclust", "pacfl", "ifca", "fesem", "fesem_ma", "robust"):
         assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
 
@@ -359,19 +360,20 @@ def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_new
     run = driver.complete(dict.fromkeys(people, (24, 24)))
     why = "no agent changed its cluster in 2 successive E-steps"
     result = result_of(run, None)
-    assert (result["rounds"], result["stopped"]) == (2, why)
+    assert (result.rounds, result.stopped) == (2, why)
     assert [row for row in rows if row["event"] == "stopped"] == [
         {"event": "stopped", "round": 2, "rounds": 9, "why": why}
     ]
     assert [row["phase"] for row in rows if row["event"] == "phase"][-2:] == ["entry", "evaluate"]
-    assert result["newcomers"]["accuracy"]["tuned"]["agents"] == 2
-    assert late <= set(result["assignment"])
+    assert result.newcomers is not None
+    assert result.newcomers["accuracy"]["tuned"]["agents"] == 2
+    assert late <= set(result.assignment)
 
 
 def test_a_run_that_makes_all_its_rounds_was_not_stopped(tmp_path: Path) -> None:
     scene = scenario("fesem", strategy={"stop": "assignments", "stop_after": 4})
     result = result_of(in_process(tmp_path, scene), None)
-    assert (result["rounds"], result["stopped"]) == (3, None)
+    assert (result.rounds, result.stopped) == (3, None)
 
 
 def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(
@@ -379,7 +381,7 @@ def test_megabits_per_agent_are_those_of_the_rounds_and_not_of_the_evaluations(
 ) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"every": 1}, rounds={"count": 3}))
     vectors = 3 * 4 * 2  # rounds, half of eight agents, down and up
-    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(
+    assert result_of(run, None).mbit_per_agent == pytest.approx(
         vectors * 32 * run.setup.layout.size / 1e6 / 8
     )
 
@@ -388,7 +390,7 @@ def test_megabits_are_shared_by_those_who_federate_and_not_by_newcomers(tmp_path
     late = frozenset({"agent-6", "agent-7"})
     run = in_process(tmp_path, scenario("fedavg", rounds={"count": 3}), newcomers=late)
     vectors = 3 * 3 * 2  # rounds, half of six agents, down and up
-    assert result_of(run, None)["mbit_per_agent"] == pytest.approx(
+    assert result_of(run, None).mbit_per_agent == pytest.approx(
         vectors * 32 * run.setup.layout.size / 1e6 / 6
     )
 
@@ -396,7 +398,7 @@ def test_megabits_are_shared_by_those_who_federate_and_not_by_newcomers(tmp_path
 def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_path: Path) -> None:
     run = in_process(tmp_path, scenario("fedavg", evaluation={"weight": "total"}))
     line = json.loads((tmp_path / "rounds.jsonl").read_text().splitlines()[-1])
-    assert line["evaluation"]["server"] == result_of(run, None)["accuracy"]["server"]
+    assert line["evaluation"]["server"] == result_of(run, None).accuracy["server"]
     reports = [("a", scored(0.0, examples=1)), ("b", scored(1.0, examples=9))]
     means = records.means(reports, "evaluate", "total")
     assert means.evaluation is not None
