@@ -1,4 +1,4 @@
-"""Small whole runs for tests: a few numpy clients in planted groups, a scenario for each strategy."""
+"""Small whole runs for tests: a few numpy clients in planted groups, a scenario for each method."""
 
 from __future__ import annotations
 
@@ -19,38 +19,10 @@ from covey.shared.seeds import entropy, generator
 from covey.shared.strategies.base import ClientId, Local, Setup, Training
 from covey.shared.wire.messages import OrderMessage
 from tests.bowl import Softmax, Trainer, perceptron_client, softmax_client
+from tests.methods import METHODS
 
-# Every strategy with hyper-parameters that suit eight clients; a new method adds its line here, and so may a mode.
-METHODS: dict[str, dict[str, Any]] = {
-    "ditto": {},
-    "local": {},
-    "fedsgd": {},
-    "fedavg": {},
-    "fedprox": {"mu": 0.1},
-    "fednova": {"server_momentum": 0.5},
-    "feddane": {"mu": 0.1},
-    "feddist": {},
-    "feddws": {"anneal": "linear"},
-    "perfedavg": {"alpha": 0.05, "beta": 0.1},
-    "lg": {"shared_layers": 1},
-    "fesem": {"n_clusters": 2},
-    "fesem_ma": {"n_clusters": 2},
-    "fesem_ma-own": {"name": "fesem_ma", "n_clusters": 2, "warmup_start": "own"},
-    "fesem_ma-fedma": {"name": "fesem_ma", "n_clusters": 2, "matching": "fedma"},
-    "fedsoft": {"n_clusters": 2, "estimate_every": 2},
-    "fedem": {"n_clusters": 2, "damped": True},
-    "fuzzy": {"n_clusters": 2},
-    "fedclust": {"n_clusters": 2},
-    "robust": {"n_clusters": 2, "first_epochs": 3},
-    "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},
-    "ifca": {"n_clusters": 2, "shared_trunk": True, "initial": "random"},
-    "pacfl": {"n_clusters": 2},
-}
-
-DEEP = {
-    "fesem_ma-fedma",
-    "fesem_ma-own",
-}  # with hidden layers, for they make it what it is; else a single layer does
+# These modes are about hidden layers; for all others a single layer is enough.
+DEEP = {"fesem_ma-fedma", "fesem_ma-own"}
 
 GROUPS = ((0, 1), (2, 3))
 

@@ -1,12 +1,17 @@
-"""FedClust: cluster once by the final layers after a short training from a common start, then FedAvg per cluster.
+"""FedClust: cluster once by the final layers after a short training, then FedAvg per cluster.
 
-Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through Weight-Driven Client
-Clustering, algorithms 1 and 2 (newcomers). Our choices where the paper is silent:
-E_0 = E (or an own number of epochs, or of steps), and clusters start at the common start and train from round 1 on. Where
-the scenario gives no cut, the tree has Ward's linkage and is cut where rotations of the same signatures say so, which can
-also find that there are no clusters (shared/numerics/choose_k.py); with a cut given the linkage is the average one. A newcomer is compared with the centroid of
-the members' first uploads, for a cluster's current model has trained much longer. A client that comes back
-keeps its cluster.
+Paper. Islam et al. 2024, FedClust: Tackling Data Heterogeneity in Federated Learning through
+Weight-Driven Client Clustering, algorithms 1 and 2 (newcomers).
+
+Our deviations, where the paper is silent.
+- E_0, the length of the first training, is E, or a number of epochs or steps of its own.
+- Clusters start from the common start and train from round 1 on.
+- If the scenario gives no cut, the tree has Ward's linkage and is cut by a comparison with
+  rotations of the same signatures (numerics/choose_k.py), which can also find that there are no
+  clusters. With a cut the linkage is the average one.
+- A newcomer is compared with the centroid of the members' first uploads, because a cluster's
+  current model has trained much longer.
+- A client that comes back keeps its cluster.
 """
 
 from __future__ import annotations
@@ -30,6 +35,10 @@ from covey.shared.numerics.clustering import (
 )
 from covey.shared.numerics.vectors import Vector, combine, dot, mean
 from covey.shared.strategies.base import (
+    ENTRY,
+    MODEL,
+    SIGNATURE,
+    TRAIN,
     ClientId,
     ClientState,
     Job,
@@ -41,30 +50,31 @@ from covey.shared.strategies.base import (
     Reports,
     Routes,
     Setup,
+    trained_report,
 )
 from covey.shared.strategies.bases.hard import (
+    START,
     Clustered,
     HardClustered,
     cut_defaults,
     folded,
     useless,
 )
+from covey.shared.strategies.bases.soft import merged
 
 
 @dataclass(frozen=True)
 class FedClustState(Clustered):
-    """Besides the clusters: `final` is the span of the final layer, `signatures` the first uploads (S_h,),
-    `centroids` their mean per cluster after normalisation, `epochs` is E_0, or `steps` where it is counted in steps; the rest describes the cut.
-    `evidence` is the score of the best cut and the score to exceed, where clouds without clusters were compared."""
+    """Besides the clusters, what they were made from."""
 
-    final: tuple[int, int] = (0, 0)
-    epochs: int = 1
-    steps: int | None = None
-    signatures: dict[ClientId, Vector] = field(default_factory=dict)
-    centroids: tuple[Vector, ...] = ()
-    heights: tuple[float, ...] = ()
-    cut: tuple[float | None, float | None] = (None, None)
-    evidence: tuple[float, ...] = ()
+    final: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
+    epochs: int = 1  # E_0
+    steps: int | None = None  # E_0 in steps of SGD; None: it is counted in epochs
+    signatures: dict[ClientId, Vector] = field(default_factory=dict)  # the first uploads (S_h,)
+    centroids: tuple[Vector, ...] = ()  # their mean per cluster, after normalisation
+    heights: tuple[float, ...] = ()  # of the merges
+    cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
+    evidence: tuple[float, ...] = ()  # score and chance, where clouds were compared
 
 
 class FedClust(HardClustered[FedClustState]):
@@ -72,52 +82,61 @@ class FedClust(HardClustered[FedClustState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    signature_phases: ClassVar[tuple[str, ...]] = ("signature", "entry")
+    signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
     summary: ClassVar[str] = "cluster once by final layers, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 
     name: Literal["fedclust"] = "fedclust"
     n_clusters: int | None = Field(
-        None, ge=1, description="cut the merge tree into so many clusters"
+        None, ge=1, description="Cut the merge tree into this many clusters."
     )
     threshold: float | None = Field(
         None,
         alias="lambda",
         allow_inf_nan=False,
-        description="merge up to this distance; 1e300: one cluster",
+        description="Merge clusters up to this distance; 1e300: one cluster.",
     )
     lambda_quantile: float | None = Field(
         None,
         ge=0,
         le=1,
-        description="merge up to this quantile of all distances; no cut given: see choose",
+        description="Merge clusters up to this quantile of all distances. Without n_clusters, "
+        "lambda and lambda_quantile see choose.",
     )
     choose: Literal["rotations", "gap", "silhouette"] = Field(
         "rotations",
-        description="no cut given: gap statistic against rotations, largest relative gap, or best silhouette; all but gap "
-        "can find one cluster",
+        description="How the cut is chosen if none is given. rotations: by the gap statistic "
+        "against rotations. gap: at the largest relative gap. silhouette: by the best silhouette. "
+        "All but gap can find one cluster.",
     )
     linkage: Linkage = Field(
         "ward",
-        description="distance of two clusters, as scipy names it; average unless rotations choose the cut",
+        description="The distance of two clusters, as scipy names it. The default is average "
+        "unless rotations choose the cut.",
     )
     normalize: Literal["none", "delta", "unit"] = Field(
-        "none", description="delta: subtract the start's final layer; unit: and divide by the norm"
+        "none",
+        description="What is done to final layers before they are compared. delta: subtract that "
+        "of the start. unit: also divide by the norm.",
     )
     first_epochs: int | None = Field(
-        None, ge=1, description="E_0, epochs before clustering; null: as in a round"
+        None,
+        ge=1,
+        description="E_0: the epochs before clustering; null: as many as in a round.",
     )
     first_steps: int | None = Field(
         None,
         ge=1,
-        description="E_0 in steps of SGD, the same for every agent however many samples it has; in place of first_epochs",
+        description="E_0 in steps of SGD instead of epochs: the same for every agent, however many "
+        "samples it has.",
     )
     first_quorum: float = Field(
-        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
     )
     newcomer_ref: Literal["round0", "current"] = Field(
         "round0",
-        description="compare newcomers with the members' first uploads, or with the cluster's current model",
+        description="What newcomers are compared with: the first uploads of the members (round0), "
+        "or the cluster's current model.",
     )
 
     @model_validator(mode="before")
@@ -130,7 +149,8 @@ class FedClust(HardClustered[FedClustState]):
     def _one_length_of_the_first_training(self) -> Self:
         if self.first_epochs is not None and self.first_steps is not None:
             raise ValueError(
-                "first_epochs and first_steps both set the length of the first training: give one of them"
+                "first_epochs and first_steps both set the length of the first training: "
+                "give one of them"
             )
         return self
 
@@ -146,7 +166,8 @@ class FedClust(HardClustered[FedClustState]):
             raise ValueError(f"{' and '.join(given)} cut the same tree: give one of them, or none")
         if given and self.choose != "gap":
             raise ValueError(
-                f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: leave one out"
+                f"{given[0]} gives the cut, so nothing is left to choose by {self.choose}: "
+                "leave one out"
             )
         return self
 
@@ -159,28 +180,28 @@ class FedClust(HardClustered[FedClustState]):
 
     def clustering_phase(self, state: FedClustState) -> Phase:
         return Phase(
-            "signature", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
+            SIGNATURE, "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
         )
 
     def entry_sizes(self, state: FedClustState) -> Mapping[str, int]:
-        return {"signature": state.final[1] - state.final[0]}
+        start, stop = state.final
+        return {SIGNATURE: stop - start}
 
     def entry_order(self, state: FedClustState) -> Order:
         length = {"epochs": state.epochs} if state.steps is None else {"steps": state.steps}
-        return Order(models=("start",), numbers=length)
+        return Order(models=(START,), numbers=length)
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        done = local.train(
-            job.models[0], epochs=job.numbers.get("epochs"), steps=job.numbers.get("steps")
+        epochs = job.numbers.get("epochs")
+        steps = job.numbers.get("steps")
+        result = local.train(job.models[0], epochs=epochs, steps=steps)
+        if job.phase == TRAIN:
+            return trained_report(result, local), client_state
+        signature = result.end[job.layout.final_layer].copy()
+        report = Report(
+            {SIGNATURE: signature}, local.examples, steps=result.steps, loss=result.loss
         )
-        if job.phase == "train":
-            return Report(
-                {"model": done.end}, local.examples, {}, done.steps, done.loss, {"model": 0}
-            ), client_state
-        signature = done.end[job.layout.final_layer].copy()
-        return Report(
-            {"signature": signature}, local.examples, {}, done.steps, done.loss
-        ), client_state
+        return report, client_state
 
     def form_clusters(
         self, state: FedClustState, reports: Reports, average: Average = MEAN
@@ -189,42 +210,37 @@ class FedClust(HardClustered[FedClustState]):
         points = [self._normal(state, signature) for signature in signatures.values()]
         matrix = euclidean(points)
         choice = self._choice(matrix)
-        wanted = choice.clusters if choice else self.n_clusters
-        tree = agglomerative(
-            matrix, self.linkage, threshold=self._threshold(matrix), n_clusters=wanted
-        )
+        clusters = choice.clusters if choice else self.n_clusters
+        threshold = self._threshold(matrix)
+        tree = agglomerative(matrix, self.linkage, threshold=threshold, n_clusters=clusters)
         labels = tree.labels.tolist()
-        centroids = tuple(
-            mean([(point, 1.0) for point, label in zip(points, labels, strict=True) if label == k])
-            for k in range(tree.clusters)
-        )
+        centroids: list[Vector] = []
+        for k in range(tree.clusters):
+            members = [p for p, label in zip(points, labels, strict=True) if label == k]
+            centroids.append(mean([(point, 1.0) for point in members]))
         return replace(
             state,
             models=(state.start,) * tree.clusters,
             assign=dict(zip(signatures, labels, strict=True)),
             signatures=signatures,
-            centroids=centroids,
+            centroids=tuple(centroids),
             heights=tree.heights,
             cut=(tree.low, tree.high),
             evidence=(choice.score, choice.chance) if choice else (),
         )
 
     def assign_newcomers(self, state: FedClustState, reports: Reports) -> FedClustState:
-        """Algorithm 2: a newcomer joins the cluster whose reference lies nearest to its final layer."""
+        """Algorithm 2: a newcomer joins the cluster with the reference nearest to its layer."""
         if not reports:
             return state
         signatures = {client: _signature(state, report) for client, report in reports}
-        labels, _ = nearest(
-            [self._normal(state, one) for one in signatures.values()], self._references(state)
-        )
+        points = [self._normal(state, signature) for signature in signatures.values()]
+        labels, _ = nearest(points, self._references(state))
+        clusters = dict(zip(signatures, labels.tolist(), strict=True))
         return replace(
             state,
-            assign=dict(
-                sorted(
-                    {**state.assign, **dict(zip(signatures, labels.tolist(), strict=True))}.items()
-                )
-            ),
-            signatures=dict(sorted({**state.signatures, **signatures}.items())),
+            assign=merged(state.assign, clusters),
+            signatures=merged(state.signatures, signatures),
         )
 
     def aggregate(
@@ -251,19 +267,25 @@ class FedClust(HardClustered[FedClustState]):
         return job.models[0][job.layout.final_layer]
 
     def notes(self, state: FedClustState) -> dict[str, Any]:
+        if not state.models:
+            return {}
+        facts = super().notes(state)
         low, high = state.cut
-        facts = {"lambda_from": low, "lambda_below": high, "merge_heights": list(state.heights)}
-        score = "silhouette" if self.choose == "silhouette" else "gap_statistic"
-        facts.update(zip((score, f"{score}_by_chance"), state.evidence, strict=False))
-        chosen = self.n_clusters is None and self.threshold is None and self.lambda_quantile is None
-        return (
-            {**super().notes(state), **facts, **useless(state, chosen=chosen)}
-            if state.models
-            else {}
-        )
+        facts["lambda_from"] = low
+        facts["lambda_below"] = high
+        facts["merge_heights"] = list(state.heights)
+        if state.evidence:
+            name = "silhouette" if self.choose == "silhouette" else "gap_statistic"
+            score, chance = state.evidence
+            facts[name] = score
+            facts[f"{name}_by_chance"] = chance
+        cuts = (self.n_clusters, self.threshold, self.lambda_quantile)
+        is_chosen = all(cut is None for cut in cuts)
+        facts.update(useless(state, chosen=is_chosen))
+        return facts
 
     def _choice(self, matrix: Matrix) -> Choice | None:
-        """The number of clusters, where clouds without clusters are asked."""
+        """The number of clusters, where clouds without clusters are compared."""
         match self.choose:
             case "rotations":
                 return by_rotations(matrix, self.linkage)
@@ -275,23 +297,29 @@ class FedClust(HardClustered[FedClustState]):
     def _threshold(self, matrix: np.ndarray[Any, np.dtype[np.float64]]) -> float | None:
         if self.lambda_quantile is None or len(matrix) < 2:
             return self.threshold
-        return float(np.quantile(matrix[np.triu_indices(len(matrix), 1)], self.lambda_quantile))
+        pairs = np.triu_indices(len(matrix), 1)
+        return float(np.quantile(matrix[pairs], self.lambda_quantile))
 
     def _references(self, state: FedClustState) -> tuple[Vector, ...]:
         if self.newcomer_ref == "round0":
             return state.centroids
-        return tuple(self._normal(state, model[slice(*state.final)]) for model in state.models)
+        layers = [model[slice(*state.final)] for model in state.models]
+        return tuple(self._normal(state, layer) for layer in layers)
 
     def _normal(self, state: FedClustState, signature: Vector) -> Vector:
+        """A signature as it is compared."""
         if self.normalize == "none":
             return signature
-        delta = combine([(signature, 1.0), (state.start[slice(*state.final)], -1.0)])
-        norm = dot(delta, delta) ** 0.5 if self.normalize == "unit" else 1.0
+        start = state.start[slice(*state.final)]
+        delta = combine([(signature, 1.0), (start, -1.0)])
+        norm = 1.0
+        if self.normalize == "unit":
+            norm = dot(delta, delta) ** 0.5
         return combine([(delta, 1.0 / norm)]) if norm > 0 else delta
 
 
 def _signature(state: FedClustState, report: Report) -> Vector:
-    """The final layer (S_h,): all of an entry's report, or a slice of the model of a round's."""
-    if "signature" in report.vectors:
-        return report.vectors["signature"]
-    return report.vectors["model"][slice(*state.final)]
+    """The final layer (S_h,): all of an entry's report, or a part of a reported model."""
+    if SIGNATURE in report.vectors:
+        return report.vectors[SIGNATURE]
+    return report.vectors[MODEL][slice(*state.final)]

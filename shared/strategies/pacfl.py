@@ -106,8 +106,8 @@ class Pacfl(HardClustered[PacflState]):
     measure: Literal["min_entry", "principal", "trace"] = Field(
         "min_entry",
         description="The angle between two clients in degrees. min_entry: the least angle of any "
-        "two vectors. principal: the smallest principal angle. trace: the sum over the vectors of the "
-        "same class and order, with 90 where one client has none.",
+        "two vectors. principal: the smallest principal angle. trace: the sum over the vectors of "
+        "the same class and order, with 90 where one client has none.",
     )
     signed: bool = Field(
         False,

@@ -1,10 +1,16 @@
-"""Robust(TKM): cluster the clients' own solutions once with trimmed K-means, then robust rounds in each cluster.
+"""Robust(TKM): cluster the clients' own solutions once with trimmed K-means, then robust rounds.
 
-Ghosh, Hong, Yin, Ramchandran 2019, Robust Federated Learning in a Heterogeneous Environment: stage 1 finds every
-client's empirical risk minimiser, stage 2 clusters these, stage 3 optimises each cluster with a robust aggregator.
-Our choices: E_0 epochs of local training stand for the minimiser, 20 restarts of
-trimmed K-means, uniform weights in all means, and a newcomer goes through stage 1 to the nearest centre. We follow
-the paper and cluster once; a public code that clusters anew in every round is FeSEM with other means.
+Paper. Ghosh, Hong, Yin, Ramchandran 2019, Robust Federated Learning in a Heterogeneous Environment.
+Stage 1 finds the empirical risk minimiser of each client, stage 2 clusters these, stage 3 optimises
+each cluster with a robust aggregator.
+
+Our deviations.
+- E_0 epochs of local training stand for the minimiser.
+- Trimmed K-means runs 20 times, and the least trimmed cost is used.
+- All means have uniform weights.
+- A newcomer goes through stage 1 and joins the nearest centre.
+- Clusters are formed once, as in the paper. A public code that clusters again in every round is
+  FeSEM with other means.
 """
 
 from __future__ import annotations
@@ -23,6 +29,9 @@ from covey.shared.numerics.clustering import nearest
 from covey.shared.numerics.trimmed import Trim, ball, robust_mean, trimmed_kmeans, trimmed_mean
 from covey.shared.numerics.vectors import Vector, combine, mean
 from covey.shared.strategies.base import (
+    GRADIENT,
+    MODEL,
+    TRAIN,
     ClientState,
     Job,
     Local,
@@ -35,8 +44,10 @@ from covey.shared.strategies.base import (
     TrainingResult,
     View,
     factor_in,
+    trained_report,
 )
 from covey.shared.strategies.bases.hard import (
+    START,
     Clustered,
     Features,
     HardClustered,
@@ -46,24 +57,25 @@ from covey.shared.strategies.bases.hard import (
 from covey.shared.strategies.fedsgd import decayed
 
 STEPS = 200  # of the logistic regression
+LOGREG = "logreg"  # features, and the name of their vector
+SOLVE = "solve"  # phase of stage 1
 
 
 @dataclass(frozen=True)
 class RobustState(Clustered):
-    """Besides the clusters: `span` of the features in a model, `centres` u_k of the features, `inertia`, the trimmed
-    cost of stage 2, and where clients send gradients the server's learning rate, its schedule, and rounds folded."""
+    """Besides the clusters, the centres of stage 2."""
 
-    span: tuple[int, int] = (0, 0)
+    span: tuple[int, int] = (0, 0)  # start and stop of the features in a model
     seed: int = 0
-    lr: float = 0.0
-    centres: tuple[Vector, ...] = ()
-    inertia: float = 0.0
-    schedule: Schedule = ()
-    round: int = 0
+    lr: float = 0.0  # the server's learning rate, where clients send gradients
+    centres: tuple[Vector, ...] = ()  # u_k, of the features
+    inertia: float = 0.0  # the trimmed cost of stage 2
+    schedule: Schedule = ()  # of the server's rate
+    round: int = 0  # rounds that are complete
 
 
 class Robust(HardClustered[RobustState]):
-    """A few broken or hostile clients can neither bend the clusters nor the models."""
+    """A few broken or hostile clients can change neither the clusters nor the models."""
 
     summary: ClassVar[str] = (
         "trimmed K-means over locally trained models, once, then trimmed means per cluster"
@@ -71,56 +83,65 @@ class Robust(HardClustered[RobustState]):
     source: ClassVar[str] = "Ghosh et al. 2019"
 
     name: Literal["robust"] = "robust"
-    n_clusters: int = Field(2, ge=1, description="K, the number of clusters")
+    n_clusters: int = Field(2, ge=1, description="K: the number of clusters.")
     features: Features | Literal["logreg"] = Field(
         "full",
-        description="what is clustered: all parameters, a part of the final layer, or the coefficients of a logistic "
-        "regression on the raw inputs",
+        description="What is clustered: all parameters, a part of the final layer, or the "
+        "coefficients of a logistic regression on the raw inputs (logreg).",
     )
     trim: Trim = Field(
         "mean",
-        description="mean: drop each coordinate's extremes; ball: drop the farthest members; median",
+        description="The centres of stage 2. mean: the mean without the extremes of each "
+        "coordinate. ball: the mean without the farthest members. median: the median of each "
+        "coordinate.",
     )
     beta: float = Field(
-        0.05, ge=0, lt=0.5, description="share that stage 2 drops, per side where there are sides"
+        0.05,
+        ge=0,
+        lt=0.5,
+        description="The share that stage 2 drops; with trim: mean, on each side.",
     )
     round_beta: float = Field(
         0.2,
         ge=0,
         lt=0.5,
-        description="share of each coordinate's values that a round drops per side",
+        description="The share of each coordinate's values that a round drops on each side.",
     )
     restarts: int = Field(
         20,
         ge=1,
-        description="runs of trimmed K-means; the one with the least trimmed cost is taken",
+        description="The number of runs of trimmed K-means. The one with the least trimmed cost is "
+        "used.",
     )
-    first_epochs: int = Field(10, ge=1, description="E_0, epochs of stage 1")
+    first_epochs: int = Field(10, ge=1, description="E_0: the epochs of stage 1.")
     first_tolerance: float | None = Field(
         None,
         gt=0,
-        description="stage 1 ends when an epoch changes the mean loss by less (momentum is reset each epoch)",
+        description="End stage 1 once an epoch changes the mean loss by less than this; momentum "
+        "then starts again with each epoch. null: train all epochs.",
     )
     first_quorum: float = Field(
-        0.5, ge=0, le=1, description="share of agents that must report before clustering"
+        0.5, ge=0, le=1, description="The share of agents that must report before clustering."
     )
     averaging: Literal["model", "gradient"] = Field(
         "model",
-        description="what a round sends up: a trained model, or one gradient for a step of training.lr",
+        description="What clients send in a round: a trained model, or one gradient, with which "
+        "the server takes a step of size training.lr.",
     )
     most_values: int = Field(
-        1 << 22, ge=1, description="logreg: refuse coefficients of more values than this"
+        1 << 22,
+        ge=1,
+        description="The coordinator refuses coefficients with more values (features: logreg).",
     )
 
     def refuses(self, rule: Rule) -> str:
-        return (
-            ""
-            if rule == "mean"
-            else "it has robust means of its own: strategy.trim, beta and round_beta"
-        )
+        if rule == "mean":
+            return ""
+        return "it has robust means of its own: strategy.trim, beta and round_beta"
 
     def init(self, setup: Setup) -> RobustState:
-        span = feature_span("full" if self.features == "logreg" else self.features, setup.layout)
+        compared = "full" if self.features == "logreg" else self.features
+        span = feature_span(compared, setup.layout)
         return RobustState(
             setup.starts[0],
             span=(span.start, span.stop),
@@ -131,46 +152,37 @@ class Robust(HardClustered[RobustState]):
 
     def clustering_phase(self, state: RobustState) -> Phase:
         return Phase(
-            "solve", "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
+            SOLVE, "all", self.entry_sizes(state), ends_round=False, quorum=self.first_quorum
         )
 
     def entry_sizes(self, state: RobustState) -> Mapping[str, int]:
-        extra = {"logreg": -self.most_values} if self.features == "logreg" else {}
-        return {"model": state.start.size, **extra}
+        sizes = {MODEL: state.start.size}
+        if self.features == "logreg":
+            sizes[LOGREG] = -self.most_values
+        return sizes
 
     def entry_order(self, state: RobustState) -> Order:
-        return Order(models=("start",), numbers={"epochs": self.first_epochs})
+        return Order(models=(START,), numbers={"epochs": self.first_epochs})
 
     def plan(self, state: RobustState, view: View) -> Phase:
         phase = super().plan(state, view)
-        return (
-            replace(phase, sizes={self.averaging: state.start.size})
-            if phase.name == "train"
-            else phase
-        )
+        if phase.name == TRAIN:
+            phase = replace(phase, sizes={self.averaging: state.start.size})
+        return phase
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
-        if job.phase == "train" and self.averaging == "gradient":
-            model = job.models[0]
-            return Report(
-                {"gradient": decayed(local.gradient(model), model, job)},
-                local.examples,
-                {},
-                1,
-                local.loss(model),
-            ), client_state
-        epochs = job.numbers.get("epochs")
-        done = (
-            local.train(job.models[0])
-            if epochs is None
-            else self._solve(job.models[0], local, int(epochs))
-        )
-        vectors = {"model": done.end}
-        if job.phase != "train" and self.features == "logreg":
-            vectors["logreg"] = logistic(local, job.models[0])
-        return Report(
-            vectors, local.examples, {}, done.steps, done.loss, {"model": 0}
-        ), client_state
+        model = job.models[0]
+        if job.phase == TRAIN and self.averaging == "gradient":
+            gradient = decayed(local.gradient(model), model, job)
+            loss = local.loss(model)
+            return Report({GRADIENT: gradient}, local.examples, steps=1, loss=loss), client_state
+        epochs = job.numbers.get("epochs")  # E_0 in stage 1
+        result = local.train(model) if epochs is None else self._solve(model, local, int(epochs))
+        report = trained_report(result, local)
+        if job.phase != TRAIN and self.features == "logreg":
+            coefficients = logistic(local, model)
+            report = replace(report, vectors={**report.vectors, LOGREG: coefficients})
+        return report, client_state
 
     def form_clusters(
         self, state: RobustState, reports: Reports, average: Average = MEAN
@@ -179,19 +191,22 @@ class Robust(HardClustered[RobustState]):
         if not reports:
             return state
         rows = [self._features(state, report.vectors) for _, report in reports]
-        few = min(self.n_clusters, len(rows))
+        clusters = min(self.n_clusters, len(rows))
         best = trimmed_kmeans(
-            rows, few, trim=self.trim, share=self.beta, n_init=self.restarts, seed=state.seed
+            rows, clusters, trim=self.trim, share=self.beta, n_init=self.restarts, seed=state.seed
         )
+        clients = [client for client, _ in reports]
+        solutions = [report.vectors[MODEL] for _, report in reports]
         labels = best.labels.tolist()
-        members = [
-            [r.vectors["model"] for (_, r), z in zip(reports, labels, strict=True) if z == k]
-            for k in range(few)
-        ]
+        models: list[Vector] = []
+        for k in range(clusters):
+            members = [w for w, label in zip(solutions, labels, strict=True) if label == k]
+            if members:
+                models.append(self._first_model(state, members))
         return replace(
             state,
-            models=tuple(self._first_model(state, own) for own in members if own),
-            assign=dict(zip((client for client, _ in reports), labels, strict=True)),
+            models=tuple(models),
+            assign=dict(zip(clients, labels, strict=True)),
             centres=best.centres,
             inertia=best.inertia,
         )
@@ -201,92 +216,113 @@ class Robust(HardClustered[RobustState]):
         reports = self._comparable(state, reports)
         if not reports:
             return state
-        labels, _ = nearest(
-            [self._features(state, report.vectors) for _, report in reports], state.centres
-        )
-        return joined(
-            state, dict(zip((client for client, _ in reports), labels.tolist(), strict=True))
-        )
+        clients = [client for client, _ in reports]
+        rows = [self._features(state, report.vectors) for _, report in reports]
+        labels, _ = nearest(rows, state.centres)
+        return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
 
     def aggregate(
         self, state: RobustState, reports: Reports, average: Average = MEAN
     ) -> RobustState:
+        """Stage 3: the trimmed mean of each cluster; one without reporters keeps its model."""
         models = list(state.models)
-        lr = state.lr * factor_in(state.schedule, state.round)
+        rate = state.lr * factor_in(state.schedule, state.round)
         for k, model in enumerate(state.models):
-            own = [
-                report.vectors[self.averaging]
-                for client, report in reports
-                if state.assign[client] == k
-            ]
-            if own:  # a cluster without reporters keeps its model
-                robust = trimmed_mean(own, self.round_beta).astype(np.float32)
-                step = [(model, 1.0), (robust, -lr)]
-                models[k] = robust if self.averaging == "model" else combine(step)
+            members = [report for client, report in reports if state.assign[client] == k]
+            if not members:
+                continue
+            vectors = [report.vectors[self.averaging] for report in members]
+            robust = trimmed_mean(vectors, self.round_beta).astype(np.float32)
+            if self.averaging == "model":
+                models[k] = robust
+            else:
+                models[k] = combine([(model, 1.0), (robust, -rate)])
         return replace(state, models=tuple(models), round=state.round + 1)
 
     def notes(self, state: RobustState) -> dict[str, Any]:
-        return {**super().notes(state), "trimmed_cost": state.inertia} if state.models else {}
+        if not state.models:
+            return {}
+        return {**super().notes(state), "trimmed_cost": state.inertia}
 
     def _solve(self, start: Vector, local: Local, epochs: int) -> TrainingResult:
+        """Stage 1: train for E_0 epochs, or until an epoch hardly changes the loss."""
         if self.first_tolerance is None:
             return local.train(start, epochs=epochs)
-        done = local.train(start, epochs=1)
+        result = local.train(start, epochs=1)
         for _ in range(epochs - 1):
-            further = local.train(done.end, epochs=1)
-            settled = abs(further.loss - done.loss) < self.first_tolerance
-            done = replace(further, steps=done.steps + further.steps)
-            if settled:
+            further = local.train(result.end, epochs=1)
+            change = abs(further.loss - result.loss)
+            result = replace(further, steps=result.steps + further.steps)
+            if change < self.first_tolerance:
                 break
-        return done
+        return result
 
     def _features(self, state: RobustState, vectors: Mapping[str, Vector]) -> Vector:
-        return (
-            vectors["logreg"] if self.features == "logreg" else vectors["model"][slice(*state.span)]
-        )
+        """The features of a report."""
+        if self.features == "logreg":
+            return vectors[LOGREG]
+        return vectors[MODEL][slice(*state.span)]
 
     def _comparable(self, state: RobustState, reports: Reports) -> Reports:
-        """Reports that hold the features, of the length that the centres have or most reports agree on."""
-        name = "logreg" if self.features == "logreg" else "model"
-        lengths = [report.vectors[name].size for _, report in reports if name in report.vectors]
-        wanted = (
-            state.centres[0].size
-            if state.centres and name == "logreg"
-            else max(lengths, key=lengths.count, default=0)
-        )
-        return [(c, r) for c, r in reports if name in r.vectors and r.vectors[name].size == wanted]
+        """The reports with features of the usual length.
+
+        The usual length is that of the centres, or else the commonest among the reports.
+        """
+        name = LOGREG if self.features == "logreg" else MODEL
+        complete = [(client, report) for client, report in reports if name in report.vectors]
+        lengths = [report.vectors[name].size for _, report in complete]
+        if state.centres and name == LOGREG:
+            usual = state.centres[0].size
+        else:
+            usual = max(lengths, key=lengths.count, default=0)
+        return [pair for pair, length in zip(complete, lengths, strict=True) if length == usual]
 
     def _first_model(self, state: RobustState, members: list[Vector]) -> Vector:
-        """u_k where whole models were clustered, else the members' plain mean."""
+        """u_k where whole models were clustered, else the plain mean of the members."""
         if self.features != "full":
             return mean([(model, 1.0) for model in members])
-        if self.trim == "ball":  # buffers have no say in who is far
-            kept = ball([model[slice(*state.span)] for model in members], self.beta)
+        if self.trim == "ball":
+            # buffers do not count in the distances
+            parameters = [model[slice(*state.span)] for model in members]
+            kept = ball(parameters, self.beta)
             return mean([(members[i], 1.0) for i in kept])
         return robust_mean(members, self.trim, self.beta).astype(np.float32)
 
 
 def logistic(local: Local, model: Vector) -> Vector:
-    """Coefficients (classes * values of a sample,) of multinomial logistic regression on the raw inputs.
+    """The coefficients of multinomial logistic regression on the raw inputs.
 
-    Accelerated gradient descent from zero, a fixed number of steps; rows of absent classes are zero. The model only
-    tells how many classes there are.
+    Accelerated gradient descent from zero, with a fixed number of steps.
+
+    Args:
+        local: the client's data.
+        model: any model (d,); only its number of classes is used.
+
+    Returns:
+        Coefficients (classes * values of a sample,). Those of absent classes are zero.
+
+    Raises:
+        PublicError: the task is a regression.
     """
-    x, y = local.inputs().astype(np.float64), local.targets("train")
+    x = local.inputs().astype(np.float64)
+    y = local.targets("train")
     if y.dtype.kind == "f":
         raise PublicError(
-            "strategy.features: logreg needs classes, the task is a regression; full would do"
+            "strategy.features: logreg needs classes, and the task is a regression; use full"
         )
     classes = local.predict(model, "train").shape[1]
     truth = np.eye(classes)[y]
     present = truth.sum(axis=0) > 0
-    step = 2.0 / max(
-        float(np.linalg.norm(x, 2)) ** 2 / len(x), 1e-12
-    )  # 1 / L: a softmax bends by 1/2 at the most
-    w = ahead = np.zeros((classes, x.shape[1]))
+    # 1 / L: the second derivative of a softmax is 1/2 at most
+    curvature = float(np.linalg.norm(x, 2)) ** 2 / len(x)
+    step = 2.0 / max(curvature, 1e-12)
+    w = np.zeros((classes, x.shape[1]))
+    ahead = w
     for t in range(STEPS):
-        slope = (_softmax(x @ ahead.T, present) - truth).T @ x / len(x)
-        w, before = ahead - step * slope, w
+        residuals = _softmax(x @ ahead.T, present) - truth
+        slope = residuals.T @ x / len(x)
+        before = w
+        w = ahead - step * slope
         ahead = w + t / (t + 3) * (w - before)
     return w.astype(np.float32).ravel()
 
@@ -294,5 +330,7 @@ def logistic(local: Local, model: Vector) -> Vector:
 def _softmax(
     logits: npt.NDArray[np.float64], present: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.float64]:
-    powers = np.where(present, np.exp(logits - logits.max(axis=1, keepdims=True)), 0.0)
+    """Chances (n, classes) of the present classes from logits (n, classes)."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    powers = np.where(present, np.exp(shifted), 0.0)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))

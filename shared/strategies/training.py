@@ -35,15 +35,15 @@ class Training(BaseModel):
     lr: Rate = Field(0.01, description="The learning rate of local SGD.")
     momentum: Momentum = Field(
         0.0,
-        description="The momentum of local SGD: v = momentum * v + g, without dampening or Nesterov.",
+        description="The momentum of local SGD: v = momentum * v + g, no dampening, no Nesterov.",
     )
     weight_decay: Decay = Field(
         0.0, description="The weight decay: weight_decay * model is added to the gradient."
     )
     lr_steps: tuple[RateStep, ...] = Field(
         (),
-        description="Pairs [share, factor]. Once that share of the rounds is complete, the learning "
-        "rate is multiplied by the factor, on agents and on the server.",
+        description="Pairs [share, factor]. Once that share of the rounds is complete, the "
+        "learning rate is multiplied by the factor, on agents and on the server.",
     )
     device: DeviceWish = Field(
         "cpu",

@@ -1,7 +1,6 @@
-"""Rules that every method keeps. A method joins by being in the union; its options to try stand in OPTIONS."""
+"""Rules that every method keeps. A method joins by its line in the registry; tests/methods.py has options to try."""
 
 import json
-import typing
 from typing import Any
 
 import numpy as np
@@ -9,127 +8,14 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from covey.shared.strategies.base import Phase, Setup, Strategy, Training
-from covey.shared.strategies.registry import AnyStrategy
+from covey.shared.strategies.registry import BUILT_IN, AnyStrategy
 from tests.bowl import Softmax, softmax_client
 from tests.drive import Run, fingerprint, leaves
+from tests.methods import METHODS, OPTIONS
 
 registry: TypeAdapter[Any] = TypeAdapter(AnyStrategy)
-MEMBERS: tuple[type[Strategy[Any]], ...] = typing.get_args(typing.get_args(AnyStrategy)[0])
-NAMES = [typing.get_args(member.model_fields["name"].annotation)[0] for member in MEMBERS]
-
-OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "cfl": [
-        {"eps_mode": "relative", "eps_1": 1.01, "eps_2": 0.5, "warmup": 1, "min_size": 1},
-        {
-            "trigger": "rounds",
-            "every": 1,
-            "warmup": 0,
-            "linkage": "average",
-            "features": "last_kernel",
-            "gamma": 0.13,
-        },
-        {"linkage": "complete", "weights": "uniform", "eps_1": 9.0, "eps_2": 0.0, "warmup": 0},
-        {},
-    ],
-    "ifca": [
-        {"n_clusters": 2, "initial": "random"},
-        {},
-        {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
-        {"initial": "restarts", "restarts": 2, "restart_rounds": 1},
-        {
-            "initial": "kmeans++",
-            "candidates": 4,
-            "n_clusters": 3,
-            "reseed_dead": True,
-            "dead_after": 1,
-        },
-        {"initial": "warmup", "warmup_rounds": 2, "select_on": "test"},
-    ],
-    "pacfl": [
-        {"n_clusters": 2},
-        {
-            "p": 1,
-            "beta": 20,
-            "measure": "principal",
-            "linkage": "complete",
-            "newcomers": "recluster",
-        },
-        {"measure": "trace", "linkage": "single"},
-        {"choose": "gap"},
-        {"signed": True, "beta": -1},
-    ],
-    "robust": [
-        {"n_clusters": 2, "first_epochs": 2},
-        {
-            "trim": "ball",
-            "features": "last_layer",
-            "beta": 0.3,
-            "restarts": 2,
-            "first_tolerance": 0.1,
-        },
-        {"trim": "median", "averaging": "gradient", "restarts": 2, "round_beta": 0.4},
-        {"features": "logreg", "beta": 0.25, "restarts": 2},
-    ],
-    "fedclust": [
-        {"n_clusters": 2},
-        {},
-        {"choose": "gap"},
-        {
-            "lambda_quantile": 0.3,
-            "linkage": "ward",
-            "normalize": "unit",
-            "newcomer_ref": "current",
-            "first_epochs": 2,
-        },
-    ],
-    "feddane": [{}, {"mu": 0.5, "resample": True}],
-    "feddist": [{}, {"anneal": "linear", "epsilon": 1.0}],
-    "fednova": [{}, {"mu": 0.1}, {"server_momentum": 0.5}],
-    "lg": [{"shared_layers": 1}, {"shared_layers": 0}],
-    "perfedavg": [
-        {},
-        {"variant": "hf", "beta": 0.1, "weights": "uniform", "adapt_epochs": 1},
-        {"adapt_epochs": 0},
-    ],
-    "fedprox": [{"straggler_fraction": 0.5}],
-    "fedsgd": [{"batch": "full"}, {"batch": 4}],
-    "fedsoft": [{}, {"n_clusters": 3, "selected": 2, "estimate_every": 1}],
-    "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True, "entry_steps": 3}],
-    "fesem_ma": [
-        {"n_clusters": 2},
-        {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2},
-        {"matching": "fedma"},
-    ],
-    "fuzzy": [
-        {"n_clusters": 2},
-        {"variant": "fedavg+clu"},
-        {"variant": "fedavg+clusteredFL", "known": {"c0": [0.9, 0.1], "c1": [0.2, 0.8]}},
-    ],
-    "fesem": [
-        {"n_clusters": 2, "restarts": 3},
-        {
-            "n_clusters": 3,
-            "restarts": 2,
-            "features": "sketch",
-            "prox": "paper",
-            "weighted_centers": True,
-            "max_age": 1,
-        },
-        {
-            "n_clusters": 2,
-            "distance": "cosine",
-            "features": "last_kernel",
-            "m_step": "participants",
-        },
-        {
-            "n_clusters": 2,
-            "distance": "l1",
-            "features": "last_layer",
-            "update_center_every": 2,
-            "warmup_epochs": 1,
-        },
-    ],
-}
+MEMBERS: tuple[type[Strategy[Any]], ...] = tuple(BUILT_IN.values())
+NAMES = list(BUILT_IN)
 CASES = [{"name": name, **options} for name in NAMES for options in OPTIONS.get(name, [{}])]
 every = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 
@@ -260,5 +146,6 @@ def test_an_unknown_option_is_refused_by_name(name: str) -> None:
         registry.validate_python({"name": name, "colour": "blue"})
 
 
-def test_options_are_tried_for_members_only() -> None:
+def test_options_are_tried_for_methods_of_the_registry_only() -> None:
     assert set(OPTIONS) <= set(NAMES)
+    assert {options.get("name", name) for name, options in METHODS.items()} == set(NAMES)

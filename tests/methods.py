@@ -1,0 +1,159 @@
+"""The options with which tests try each method: the one place in the tests where a method has a line of its own.
+
+A method joins the tests by its line in `covey.shared.strategies.registry`. Without a line here it is tried with its
+defaults; add one where it needs other options, or has further modes to try.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from covey.shared.strategies.registry import BUILT_IN
+
+# for rules that every method keeps (tests/shared/test_strategy_every.py): one run per set of options
+OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "cfl": [
+        {"eps_mode": "relative", "eps_1": 1.01, "eps_2": 0.5, "warmup": 1, "min_size": 1},
+        {
+            "trigger": "rounds",
+            "every": 1,
+            "warmup": 0,
+            "linkage": "average",
+            "features": "last_kernel",
+            "gamma": 0.13,
+        },
+        {"linkage": "complete", "weights": "uniform", "eps_1": 9.0, "eps_2": 0.0, "warmup": 0},
+        {},
+    ],
+    "ifca": [
+        {"n_clusters": 2, "initial": "random"},
+        {},
+        {"averaging": "gradient", "weights": "uniform", "shared_trunk": True, "n_clusters": 3},
+        {"initial": "restarts", "restarts": 2, "restart_rounds": 1},
+        {
+            "initial": "kmeans++",
+            "candidates": 4,
+            "n_clusters": 3,
+            "reseed_dead": True,
+            "dead_after": 1,
+        },
+        {"initial": "warmup", "warmup_rounds": 2, "select_on": "test"},
+    ],
+    "pacfl": [
+        {"n_clusters": 2},
+        {
+            "p": 1,
+            "beta": 20,
+            "measure": "principal",
+            "linkage": "complete",
+            "newcomers": "recluster",
+        },
+        {"measure": "trace", "linkage": "single"},
+        {"choose": "gap"},
+        {"signed": True, "beta": -1},
+    ],
+    "robust": [
+        {"n_clusters": 2, "first_epochs": 2},
+        {
+            "trim": "ball",
+            "features": "last_layer",
+            "beta": 0.3,
+            "restarts": 2,
+            "first_tolerance": 0.1,
+        },
+        {"trim": "median", "averaging": "gradient", "restarts": 2, "round_beta": 0.4},
+        {"features": "logreg", "beta": 0.25, "restarts": 2},
+    ],
+    "fedclust": [
+        {"n_clusters": 2},
+        {},
+        {"choose": "gap"},
+        {
+            "lambda_quantile": 0.3,
+            "linkage": "ward",
+            "normalize": "unit",
+            "newcomer_ref": "current",
+            "first_epochs": 2,
+        },
+    ],
+    "feddane": [{}, {"mu": 0.5, "resample": True}],
+    "feddist": [{}, {"anneal": "linear", "epsilon": 1.0}],
+    "fednova": [{}, {"mu": 0.1}, {"server_momentum": 0.5}],
+    "lg": [{"shared_layers": 1}, {"shared_layers": 0}],
+    "perfedavg": [
+        {},
+        {"variant": "hf", "beta": 0.1, "weights": "uniform", "adapt_epochs": 1},
+        {"adapt_epochs": 0},
+    ],
+    "fedprox": [{"straggler_fraction": 0.5}],
+    "fedsgd": [{"batch": "full"}, {"batch": 4}],
+    "fedsoft": [{}, {"n_clusters": 3, "selected": 2, "estimate_every": 1}],
+    "fedem": [{"n_clusters": 2, "share_memberships": True}, {"damped": True, "entry_steps": 3}],
+    "fesem_ma": [
+        {"n_clusters": 2},
+        {"n_clusters": 2, "sweeps": 0, "warmup_epochs": 1, "restarts": 2},
+        {"matching": "fedma"},
+    ],
+    "fuzzy": [
+        {"n_clusters": 2},
+        {"variant": "fedavg+clu"},
+        {"variant": "fedavg+clusteredFL", "known": {"c0": [0.9, 0.1], "c1": [0.2, 0.8]}},
+    ],
+    "fesem": [
+        {"n_clusters": 2, "restarts": 3},
+        {
+            "n_clusters": 3,
+            "restarts": 2,
+            "features": "sketch",
+            "prox": "paper",
+            "weighted_centers": True,
+            "max_age": 1,
+        },
+        {
+            "n_clusters": 2,
+            "distance": "cosine",
+            "features": "last_kernel",
+            "m_step": "participants",
+        },
+        {
+            "n_clusters": 2,
+            "distance": "l1",
+            "features": "last_layer",
+            "update_center_every": 2,
+            "warmup_epochs": 1,
+        },
+    ],
+}
+
+# for small whole runs of eight agents (tests/small_run.py): one run per entry, by the name of the method or of a mode
+SMALL: dict[str, dict[str, Any]] = {
+    "ditto": {},
+    "local": {},
+    "fedsgd": {},
+    "fedavg": {},
+    "fedprox": {"mu": 0.1},
+    "fednova": {"server_momentum": 0.5},
+    "feddane": {"mu": 0.1},
+    "feddist": {},
+    "feddws": {"anneal": "linear"},
+    "perfedavg": {"alpha": 0.05, "beta": 0.1},
+    "lg": {"shared_layers": 1},
+    "fesem": {"n_clusters": 2},
+    "fesem_ma": {"n_clusters": 2},
+    "fesem_ma-own": {"name": "fesem_ma", "n_clusters": 2, "warmup_start": "own"},
+    "fesem_ma-fedma": {"name": "fesem_ma", "n_clusters": 2, "matching": "fedma"},
+    "fedsoft": {"n_clusters": 2, "estimate_every": 2},
+    "fedem": {"n_clusters": 2, "damped": True},
+    "fuzzy": {"n_clusters": 2},
+    "fedclust": {"n_clusters": 2},
+    "robust": {"n_clusters": 2, "first_epochs": 3},
+    "cfl": {"eps_mode": "relative", "eps_1": 1.0, "eps_2": 0.1, "warmup": 1},
+    "ifca": {"n_clusters": 2, "shared_trunk": True, "initial": "random"},
+    "pacfl": {"n_clusters": 2},
+}
+
+# every method is tried: those without an entry with their defaults
+METHODS: dict[str, dict[str, Any]] = {
+    **SMALL,
+    **{name: {} for name in BUILT_IN if name not in SMALL},
+}
