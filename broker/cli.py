@@ -129,7 +129,7 @@ def up(
         bool, typer.Option("--json", help="print the address as one line of JSON")
     ] = False,
     until_stdin_closes: Annotated[
-        bool, typer.Option(help="stop at the end of standard input, too")
+        bool, typer.Option(help="also stop at the end of standard input")
     ] = False,
 ) -> None:
     """Run a broker until Ctrl-C: Mosquitto if it is installed, else the embedded one."""

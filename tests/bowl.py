@@ -37,7 +37,9 @@ def flat(*values: float) -> Vector:
 
 def bowl_layout(size: int = 2, head: int = 1) -> Layout:
     """`size` parameters, the last `head` of which are the final layer."""
-    return Layout((Tensor("body.weight", (size - head,)), Tensor("head.weight", (head,))), 2)
+    body_tensor = Tensor("body.weight", (size - head,))
+    head_tensor = Tensor("head.weight", (head,))
+    return Layout((body_tensor, head_tensor), 2)
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,20 @@ class Trainer(Local, ABC):
         if rows is None:
             rows = np.arange(self.examples)
             if batch is not None and batch < self.examples:
-                rows = generator(self.seed, "gradient").choice(self.examples, batch, replace=False)
-        return self._batch(model.astype(np.float64), rows, np.ones(len(rows)))[1].astype(np.float32)
+                draw = generator(self.seed, "gradient")
+                rows = draw.choice(self.examples, batch, replace=False)
+        point = model.astype(np.float64)
+        weights = np.ones(len(rows))
+        _, gradient = self._batch(point, rows, weights)
+        return gradient.astype(np.float32)
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         for epoch in range(epochs or self.training.epochs):
-            order = generator(self.seed, "shuffle", epoch).permutation(self.examples)
-            yield np.array_split(
-                order, range(self.training.batch, self.examples, self.training.batch)
-            )
+            draw = generator(self.seed, "shuffle", epoch)
+            order = draw.permutation(self.examples)
+            size = self.training.batch
+            cuts = range(size, self.examples, size)
+            yield np.array_split(order, cuts)
 
     def train(
         self,
@@ -78,18 +85,25 @@ class Trainer(Local, ABC):
         epochs: int | None = None,
         steps: int | None = None,
         weights: npt.NDArray[np.float32] | None = None,
-        contrast: Contrast
-        | None = None,  # no part of these models has to do with clusters: its gradient is 0
+        contrast: Contrast | None = None,  # no part of these models depends on it: gradient 0
         frozen: int = 0,
         velocity: Vector | None = None,
     ) -> TrainingResult:
-        t, w = self.training, start.astype(np.float64)
-        each = np.ones(self.examples) if weights is None else weights
-        v, losses = np.zeros_like(w) if velocity is None else velocity.astype(np.float64), []
+        t = self.training
+        w = start.astype(np.float64)
+        v = np.zeros_like(w)
+        if velocity is not None:
+            v = velocity.astype(np.float64)
+        sample_weights: Array = np.ones(self.examples)
+        if weights is not None:
+            sample_weights = weights
+        losses: list[float] = []
         if steps is not None:
-            epochs = math.ceil(steps / math.ceil(self.examples / t.batch))
-        for rows in islice(chain.from_iterable(self.batches(epochs)), steps):
-            loss, g = self._batch(w, rows, each[rows])
+            steps_per_epoch = math.ceil(self.examples / t.batch)
+            epochs = math.ceil(steps / steps_per_epoch)
+        all_batches = chain.from_iterable(self.batches(epochs))
+        for rows in islice(all_batches, steps):
+            loss, g = self._batch(w, rows, sample_weights[rows])
             g = g + t.weight_decay * w
             if correction.anchor is not None:
                 g = g + correction.mu * (w - correction.anchor)
@@ -99,18 +113,18 @@ class Trainer(Local, ABC):
             v = t.momentum * v + g
             w = w - t.lr * v
             losses.append(loss)
-        kept = v.astype(np.float32) if t.momentum else None
-        return TrainingResult(
-            w.astype(np.float32), len(losses), math.fsum(losses) / len(losses), kept
-        )
+        end = w.astype(np.float32)
+        mean_loss = math.fsum(losses) / len(losses)
+        last_velocity = v.astype(np.float32) if t.momentum else None
+        return TrainingResult(end, len(losses), mean_loss, last_velocity)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
-        """A head that is fixed: it cuts the targets into ranges of equal width."""
+        """Samples per cluster, by a fixed head that cuts the targets into ranges of equal width: (clusters,)."""
         targets = self.targets("train")
         top = float(getattr(self, "classes", 1))
-        return np.bincount(
-            (targets / top * clusters).astype(np.int64).clip(0, clusters - 1), minlength=clusters
-        )
+        positions = targets / top * clusters
+        indices = positions.astype(np.int64).clip(0, clusters - 1)
+        return np.bincount(indices, minlength=clusters)
 
 
 @dataclass(frozen=True)
@@ -122,12 +136,17 @@ class Bowl(Trainer):
     curvature: float = 1.0
 
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
-        value = self.curvature / 2 * float(np.sum((model.astype(np.float64) - self.minimum) ** 2))
+        gap = model.astype(np.float64) - self.minimum
+        squared_distance = float(np.sum(gap**2))
+        value = self.curvature / 2 * squared_distance
         return np.full(self.examples, value, np.float32)
 
     def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
-        gap, weight = model - self.minimum, float(np.mean(weights))
-        return weight * self.curvature / 2 * float(gap @ gap), weight * self.curvature * gap
+        gap = model - self.minimum
+        weight = float(np.mean(weights))
+        loss = weight * self.curvature / 2 * float(gap @ gap)
+        gradient = weight * self.curvature * gap
+        return loss, gradient
 
     def inputs(self) -> npt.NDArray[np.float32]:
         return np.tile(self.minimum, (self.examples, 1))
@@ -146,10 +165,8 @@ class Softmax(Trainer):
     x: Array
     y: Array
     classes: int
-    names: tuple[str, str] = (
-        "out.weight",
-        "out.bias",
-    )  # of the tensors: different modules make two layers
+    # of the tensors: names of different modules make two layers
+    names: tuple[str, str] = ("out.weight", "out.bias")
 
     @property
     def examples(self) -> int:
@@ -157,12 +174,15 @@ class Softmax(Trainer):
 
     @property
     def layout(self) -> Layout:
-        shapes = (self.classes, self.x.shape[1]), (self.classes,)
-        return Layout(tuple(map(Tensor, self.names, shapes)), 2)
+        weight_name, bias_name = self.names
+        features = self.x.shape[1]
+        weight = Tensor(weight_name, (self.classes, features))
+        bias = Tensor(bias_name, (self.classes,))
+        return Layout((weight, bias), 2)
 
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
         chances = self._chances(model.astype(np.float64), self.x)
-        return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
+        return _cross_entropy(chances, self.y).astype(np.float32)
 
     def inputs(self) -> npt.NDArray[np.float32]:
         return np.asarray(self.x, np.float32)
@@ -175,16 +195,21 @@ class Softmax(Trainer):
         return self.y
 
     def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
-        chances = self._chances(model, self.x[rows])
-        losses = -np.log(chances[np.arange(len(rows)), self.y[rows]])
-        slope = (chances - np.eye(self.classes)[self.y[rows]]) * weights[:, None] / len(rows)
-        return float(np.mean(weights * losses)), np.concatenate(
-            [(slope.T @ self.x[rows]).ravel(), slope.sum(axis=0)]
-        )
+        x = self.x[rows]
+        y = self.y[rows]
+        chances = self._chances(model, x)
+        losses = _cross_entropy(chances, y)
+        loss = float(np.mean(weights * losses))
+        slope = _slope(chances, y, weights)
+        weight_gradient = (slope.T @ x).ravel()
+        bias_gradient = slope.sum(axis=0)
+        return loss, np.concatenate([weight_gradient, bias_gradient])
 
     def _chances(self, model: Array, x: Array) -> Array:
         cut = self.classes * self.x.shape[1]
-        logits = x @ model[:cut].reshape(self.classes, -1).T + model[cut:]
+        weight = model[:cut].reshape(self.classes, -1)
+        bias = model[cut:]
+        logits = x @ weight.T + bias
         return _softmax(logits)
 
 
@@ -196,47 +221,75 @@ class Perceptron(Softmax):
 
     @property
     def layout(self) -> Layout:
-        widths = (self.x.shape[1], *self.hidden, self.classes)
-        names = [*(f"fc{i + 1}" for i in range(len(self.hidden))), "out"]
-        shapes = [(name, (b, a)) for name, a, b in zip(names, widths, widths[1:], strict=False)]
-        tensors = [
-            (Tensor(f"{name}.weight", shape), Tensor(f"{name}.bias", shape[:1]))
-            for name, shape in shapes
-        ]
-        return Layout(tuple(tensor for pair in tensors for tensor in pair), 2 * len(shapes))
+        names = [f"fc{number}" for number in range(1, len(self.hidden) + 1)]
+        names.append("out")
+        widths = [*self.hidden, self.classes]
+        width_before = self.x.shape[1]
+        tensors = []
+        for name, width in zip(names, widths, strict=True):
+            tensors.append(Tensor(f"{name}.weight", (width, width_before)))
+            tensors.append(Tensor(f"{name}.bias", (width,)))
+            width_before = width
+        return Layout(tuple(tensors), len(tensors))
 
     def losses(self, model: Vector) -> npt.NDArray[np.float32]:
-        chances = _softmax(self._forward(model.astype(np.float64), self.x)[-1])
-        return -np.log(chances[np.arange(self.examples), self.y]).astype(np.float32)
+        *_, logits = self._forward(model.astype(np.float64), self.x)
+        chances = _softmax(logits)
+        return _cross_entropy(chances, self.y).astype(np.float32)
 
     def predict(self, model: Vector, split: DataSplit) -> npt.NDArray[np.float32]:
-        return np.asarray(self._forward(model, self.x)[-1], np.float32)
+        *_, logits = self._forward(model, self.x)
+        return np.asarray(logits, np.float32)
 
     def _forward(self, model: Array, x: Array) -> list[Array]:
         """What each layer reads, and the logits."""
-        weights = list(self.layout.named(model).values())
+        tensors = list(self.layout.named(model).values())
+        weights = tensors[::2]
+        biases = tensors[1::2]
         reads = [x]
-        for weight, bias in zip(weights[::2], weights[1::2], strict=True):
+        for weight, bias in zip(weights, biases, strict=True):
             out = reads[-1] @ weight.T + bias
             reads.append(np.tanh(out))
-        return [*reads[:-1], out]
+        reads[-1] = out  # the last layer has no tanh
+        return reads
 
     def _batch(self, model: Array, rows: Array, weights: Array) -> tuple[float, Array]:
+        y = self.y[rows]
         *reads, logits = self._forward(model, self.x[rows])
         chances = _softmax(logits)
-        losses = -np.log(chances[np.arange(len(rows)), self.y[rows]])
-        slope = (chances - np.eye(self.classes)[self.y[rows]]) * weights[:, None] / len(rows)
-        kernels = list(self.layout.named(model).values())[::2]
+        losses = _cross_entropy(chances, y)
+        loss = float(np.mean(weights * losses))
+        slope = _slope(chances, y, weights)
+        tensors = list(self.layout.named(model).values())
+        kernels = tensors[::2]
         parts: list[Array] = []
         for read, kernel in zip(reversed(reads), reversed(kernels), strict=True):
-            parts = [(slope.T @ read).ravel(), slope.sum(axis=0), *parts]
-            slope = (slope @ kernel) * (1 - read**2)
-        return float(np.mean(weights * losses)), np.concatenate(parts)
+            weight_gradient = (slope.T @ read).ravel()
+            bias_gradient = slope.sum(axis=0)
+            parts = [weight_gradient, bias_gradient, *parts]
+            tanh_slope = 1 - read**2
+            slope = (slope @ kernel) * tanh_slope
+        return loss, np.concatenate(parts)
 
 
 def _softmax(logits: Array) -> Array:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    largest = logits.max(axis=1, keepdims=True)
+    powers = np.exp(logits - largest)
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _cross_entropy(chances: Array, labels: Array) -> Array:
+    """The loss of each sample: (n,)."""
+    samples = np.arange(len(labels))
+    chances_of_labels = chances[samples, labels]
+    return np.asarray(-np.log(chances_of_labels))
+
+
+def _slope(chances: Array, labels: Array, weights: Array) -> Array:
+    """The gradient of the mean weighted loss with respect to the logits: (n, classes)."""
+    identity = np.eye(chances.shape[1])
+    error = chances - identity[labels]
+    return np.asarray(error * weights[:, None] / len(labels))
 
 
 def perceptron_client(labels: tuple[int, ...], *, seed: int, n: int = 24) -> Perceptron:

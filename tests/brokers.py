@@ -1,4 +1,4 @@
-"""Every broker that the link suite runs over, started on a free port of this machine."""
+"""All brokers of the link suite, each started on a free port of this machine."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ NAMES = ("memory", "embedded", "mosquitto", "mosquitto-stock", "nats", "rabbitmq
 def open_link(
     broker: MemoryBroker | str, client_id: str, will: Will | None = None, **options: Any
 ) -> Any:
-    """A link for `async with`, to the pretend broker or to a real one's url."""
+    """A link for `async with`, to a memory broker or to the url of a real one."""
     if isinstance(broker, MemoryBroker):
         return broker.link(client_id, will)
     return MqttLink(broker, client_id=client_id, will=will, **options)
 
 
 def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
-    """A real broker, running while the context is open; gives its url. Skips the test where it is not installed."""
+    """A real broker that runs while the context is open; yields its url. Skips the test if it is not installed."""
     match name:
         case "embedded":
             return hosted(lambda: EmbeddedBroker(ROOMY))
@@ -59,7 +59,7 @@ def start(name: str, folder: Path) -> contextlib.AbstractContextManager[str]:
 
 @contextlib.contextmanager
 def hosted(make: Callable[[], EmbeddedBroker | Mosquitto]) -> Iterator[str]:
-    """An async context in an event loop of its own: each test has another one."""
+    """A broker in an event loop of its own, because each test has another loop. Yields the broker's url."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -155,7 +155,7 @@ def _listens(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
+    """Ports on which no program listens at the moment."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -1,4 +1,4 @@
-"""Brokers that many tests share: each is started once, for the first test that asks for it."""
+"""Brokers that tests share: each is started once, for the first test that needs it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tests import brokers
 
 
 def pytest_configure() -> None:
-    """A suite that a shell started in the background ignores Ctrl-C, and so would all programs that tests start."""
+    """Handle SIGINT again: a shell starts background jobs with it ignored, and all programs of the tests would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start real programs come first: they take longest, and no worker should be alone with one in the end."""
+    """Run files that start real programs first: they take longest, and no worker should be left with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("processes")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
 def broker_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """broker_url("mosquitto") starts it if need be and gives its url (names: `tests.brokers.NAMES`)."""
+    """A function from the name of a broker (`tests.brokers.NAMES`) to its url. It starts the broker at the first call."""
     urls: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Whole programs for end-to-end tests: started as a user would, killed as bad luck would, ended by pid."""
+"""Whole programs for end-to-end tests: started as users start them, killed without a warning, ended by pid."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Program:
 
 @contextlib.contextmanager
 def program(*command: str, log: Path, module: bool = True, cwd: Path = ROOT) -> Iterator[Program]:
-    """A program for as long as the block lasts."""
+    """A program that runs until the block ends."""
     this = Program(command, log, module=module, cwd=cwd)
     try:
         yield this
@@ -80,7 +80,7 @@ def program(*command: str, log: Path, module: bool = True, cwd: Path = ROOT) -> 
 
 @contextlib.contextmanager
 def mosquitto(folder: Path, port: int, config: str = "") -> Iterator[Program]:
-    """A stock Mosquitto: nothing but a listener, and what `config` adds."""
+    """A stock Mosquitto: one listener, and the lines of `config`."""
     path = folder / "mosquitto.conf"
     path.write_text(f"listener {port} 127.0.0.1\nallow_anonymous true\n{config}")
     with program("mosquitto", "-c", str(path), log=folder / "mosquitto.log", module=False) as this:
@@ -94,21 +94,30 @@ def listens(port: int) -> bool:
 
 
 def until(condition: Callable[[], Any], within_s: float = 60.0, of: Program | None = None) -> Any:
-    """Wait for something to become true and return it; AssertionError with the program's log otherwise."""
+    """Wait until a condition holds and return its value.
+
+    Args:
+        condition: called until it returns something true.
+        within_s: seconds to wait at most.
+        of: the program that it depends on; its end stops the wait.
+
+    Raises:
+        AssertionError: the condition did not come true; with the end of the program's log.
+    """
     end = time.monotonic() + within_s
     while time.monotonic() < end:
         if value := condition():
             return value
         if of is not None and of.process.poll() is not None and not condition():
             break
-        time.sleep(0.05)  # the pace of looking, not a guess at how long it takes
+        time.sleep(0.05)  # the interval of the checks, not a guess at the duration
     raise AssertionError(
         f"it did not come true within {within_s} s\n{of.output[-3000:] if of else ''}"
     )
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """The record of a run so far."""
+    """The rows that a run has recorded so far."""
     path = folder / "rounds.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}")]

@@ -65,16 +65,16 @@ def publish_packet(
 
 @dataclass
 class Raw:
-    """One connection. `code`: the broker's answer to CONNECT, 0 where it lets us in, -1 where it hung up."""
+    """One connection to a broker."""
 
     url: BrokerUrl
     client_id: str
     user: str = ""
     password: str = ""
     will: tuple[str, bytes] | None = None
-    code: int = -1
-    heard: list[Heard] = field(default_factory=list)
-    acknowledges: bool = True
+    code: int = -1  # answer to CONNECT: 0 if accepted, -1 if the broker closed the connection
+    heard: list[Heard] = field(default_factory=list)  # all messages so far
+    acknowledges: bool = True  # does it send a PUBACK for each message?
     _buffer: bytearray = field(default_factory=bytearray)
 
     def __enter__(self) -> Self:
@@ -98,34 +98,34 @@ class Raw:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Hang up without a goodbye: the broker publishes the last will."""
+        """Close the connection without a DISCONNECT: the broker publishes the last will."""
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send; nothing happens where the broker has hung up."""
+        """Send bytes. Nothing happens if the broker has closed the connection."""
         try:
             self.socket.sendall(data)
         except OSError:
             return
 
     def subscribe(self, *filters: str) -> bytes | None:
-        """The return codes; None where the broker hung up."""
+        """Subscribe and return the codes of the SUBACK; None if the broker closed the connection."""
         self.send(subscribe_packet(filters))
         answer = self.until(SUBACK)
         return None if answer is None else answer[2:]
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> bool:
-        """Was it acknowledged? False where the broker hung up."""
+        """Publish at QoS 1. Returns False if the broker closes the connection instead of acknowledging."""
         self.send(publish_packet(topic, payload, retain=retain))
         return self.until(PUBACK) is not None
 
     def ping(self) -> bool:
-        """All that the broker sent before its answer is in `heard`. False where it hung up."""
+        """Wait for a PINGRESP: all earlier messages are in `heard` then. Returns False if the broker closed the connection."""
         self.send(b"\xc0\0")
         return self.until(PINGRESP) is not None
 
     def until(self, kind: int) -> bytes | None:
-        """The body of the next packet of a kind; messages before it go to `heard`. None where the broker hung up."""
+        """The body of the next packet of a kind; messages before it go to `heard`. None if the broker closed the connection."""
         while True:
             found = self._packet()
             if found is None:

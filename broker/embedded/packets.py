@@ -80,7 +80,7 @@ class PacketReader:
         return kind, flags, body
 
     def _head(self) -> tuple[int, int] | None:
-        """Where the body of the first packet begins and ends; None while its length is incomplete."""
+        """Start and end of the first packet's body in the buffer; None while its length is incomplete."""
         length = 0
         for position in range(1, 5):
             if position >= len(self._buffer):
