@@ -273,7 +273,7 @@ class _Check:
         self.events: Counter[str] = Counter()
         self.first_time = ""
         self.last_time = ""
-        self.keyed = False  # the first line says that the log has a key
+        self.keyed = False  # the log was written with a key, according to its first line
         self.broken: Break | None = None  # the first line that is not intact
         self.notes: list[str] = []
 

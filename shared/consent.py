@@ -1,7 +1,7 @@
-"""Which code of a user's own may run on this machine: what its owner typed on the command line, and nothing else.
+"""The code of a user's own that may run on this machine: what the owner typed on the command line, and nothing else.
 
-Orders, statuses, scenarios and model files come from others. They name built-in models freely; anything else that they
-name is asked for here before it is imported. This module needs neither numpy nor torch: an idle agent imports it.
+Orders, statuses, scenarios and model files come from others. They may name any built-in model; anything else that they
+name is checked here before it is imported. An idle agent imports this module, so it needs neither numpy nor torch.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ ALLOWABLE = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*(:[A-Za-z_]\w*)?", r
 
 
 class ConsentError(PublicError):
-    """Code was named that nobody on this machine has allowed. It was not imported."""
+    """Code was named that the owner of this machine has not allowed. It was not imported."""
 
 
 @dataclass(frozen=True)
 class AllowedCode:
     """Modules ("my_pkg.models"), single functions ("my_pkg.models:net") and installed entry points that may be loaded.
 
-    A module's name stands for that module alone: neither for the modules below it nor for its package.
+    The name of a module allows only that module, neither the modules below it nor its package.
     """
 
     names: frozenset[str] = frozenset()
 
     @classmethod
     def parse(cls, words: Iterable[str] | None) -> Self:
-        """What `--allow` says, once for each word. Raises UserError for a word that names no module."""
+        """The words of `--allow`. Raises UserError for a word that names no module."""
         names = frozenset(words or ())
         for name in sorted(names):
             if not ALLOWABLE.fullmatch(name):

@@ -27,8 +27,11 @@ from covey.shared.scenario.yaml_source import Path, Source
 
 MAX_SEEN_LENGTH = 60  # characters of a value that a message quotes
 SIMILARITY = 0.5  # of names, 0 to 1: below it, a guess is rarely right
-# errors of these kinds say that a value is of another type: other members of its union may accept it
+# errors about the type of a value: another member of its union may accept it
 OTHER_TYPE = ("_type", "literal_error", "_parsing")
+
+
+Sections = Sequence[SectionType]
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,10 @@ def explain(error: ValidationError, source: Source, root: SectionType) -> list[s
     for path, found in complaints.items():
         # a union of a text and a section: if something inside the section is wrong, a section was meant
         spurious = path in of_other_members and _any_below(path, complaints)
-        if not spurious:
-            lines.append(_line(path, found, source))
+        if spurious:
+            continue
+        line = _line(path, found, source)
+        lines.append(line)
     return lines
 
 
@@ -69,7 +74,7 @@ def unknown(word: str, known: Iterable[str]) -> str:
     """The hint for an unknown name: a similar known one, or the list of all."""
     names = sorted(known)
     similar = difflib.get_close_matches(word, names, 1, SIMILARITY)
-    if not similar and word:
+    if word and not similar:
         similar = [name for name in names if word in name]
     if similar:
         return f"did you mean {similar[0]}?"
@@ -109,16 +114,17 @@ def _key_path(item: ErrorDetails, data: Any) -> tuple[Path, bool]:
 
 def _any_below(path: Path, others: Iterable[Path]) -> bool:
     depth = len(path)
-    longer = (other for other in others if len(other) > depth)
-    return any(other[:depth] == path for other in longer)
+    for other in others:
+        beginning = other[:depth]
+        if beginning == path != other:
+            return True
+    return False
 
 
 # -- words -------------------------------------------------------------------------------------------------------------
 
 
-def _complaint(
-    item: ErrorDetails, path: Path, around: Sequence[SectionType], data: Any
-) -> _Complaint:
+def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _Complaint:
     """The value that was seen at a path, and the expectation. `around`: the sections that may hold its last key."""
     context = item.get("ctx", {})
     match item["type"]:
@@ -131,9 +137,10 @@ def _complaint(
             return _Complaint("missing", _required(key, around))
         case "union_tag_invalid":
             tag = context["tag"]
-            names = context["expected_tags"].split(",")
-            known = {name.strip(" '\"") for name in names}
-            return _Complaint(_shortened(tag), unknown(str(tag), known))
+            quoted = context["expected_tags"].split(",")
+            known = {name.strip(" '\"") for name in quoted}
+            hint = unknown(str(tag), known)
+            return _Complaint(_shortened(tag), hint)
         case "union_tag_not_found":
             named = [one for one in around if "name" in one.model_fields]
             names = sorted(map(name_of, named))
@@ -142,13 +149,14 @@ def _complaint(
         case "value_error":
             return _Complaint("", str(context["error"]))
     expected = item["msg"].removeprefix("Input ")
-    is_bare_word = item["type"] == "string_type" and isinstance(item["input"], bool)
+    value = item["input"]
+    is_bare_word = item["type"] == "string_type" and isinstance(value, bool)
     if is_bare_word:
         expected += "; YAML reads unquoted yes, no, on, off as true or false: put it in quotes"
-    return _Complaint(_shortened(item["input"]), expected)
+    return _Complaint(_shortened(value), expected)
 
 
-def _required(key: str, around: Sequence[SectionType]) -> str:
+def _required(key: str, around: Sections) -> str:
     """What a missing key is for, from its description."""
     for section in around:
         info = fields(section).get(key)
@@ -157,9 +165,7 @@ def _required(key: str, around: Sequence[SectionType]) -> str:
     return "this key is required"
 
 
-def _known_keys(
-    location: Sequence[str | int], path: Path, around: Sequence[SectionType], data: Any
-) -> set[str]:
+def _known_keys(location: Path, path: Path, around: Sections, data: Any) -> set[str]:
     """The keys that are possible where an unknown key was found.
 
     A compared method is written flat: the keys of its strategy lie next to its own. The location of an error names
@@ -174,7 +180,8 @@ def _known_keys(
             if is_written_flat:
                 inner += sections_in(info.annotation)
     known: set[str] = set()
-    for section in [*around, *chosen(inner, data or {})]:
+    sections = [*around, *chosen(inner, data or {})]
+    for section in sections:
         known |= fields(section).keys()
     return known
 
@@ -188,10 +195,14 @@ def _shortened(seen: Any) -> str:
 
 def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
     """The line `key: seen, line 3; expectation`. Expectations of several members of a union are joined by "or"."""
-    key = ".".join(map(str, path)) or "the file"
+    words = map(str, path)
+    key = ".".join(words) or "the file"
     seen = complaints[0].seen
     place = source.place(path)
-    expectations = dict.fromkeys(complaint.expected for complaint in complaints)
+    expectations: list[str] = []
+    for complaint in complaints:
+        if complaint.expected not in expectations:
+            expectations.append(complaint.expected)
     expected = ", or ".join(expectations)
     if seen and place:
         return f"{key}: {seen}, {place}; {expected}"

@@ -108,7 +108,8 @@ def _content(file: File) -> bytes:
 def _user_error(file: File, errors: Sequence[str]) -> UserError:
     if len(errors) == 1:
         return UserError(f"{file}: {errors[0]}")
-    lines = [f"{file}: {len(errors)} errors", *errors]
+    count = len(errors)
+    lines = [f"{file}: {count} errors", *errors]
     return UserError("\n  ".join(lines))
 
 
@@ -133,7 +134,8 @@ def _resolve_files(source: Source, scenario: File) -> list[str]:
 
 def _rule_hint(text: str) -> str:
     """A partition rule is a section, and people write its name alone."""
-    rules = [name_of(member) for member in members(Partition)]
+    kinds = members(Partition)
+    rules = map(name_of, kinds)
     if text in rules:
         return f"; to use the rule, write {{name: {text}}}"
     return ""

@@ -42,13 +42,15 @@ def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
         UserError: quotes an override that cannot be read or applied.
     """
     parsed = [_parsed(text) for text in overrides]
-    in_order = sorted(parsed, key=lambda override: not override.sets_name)
+    names = [override for override in parsed if override.sets_name]
+    others = [override for override in parsed if not override.sets_name]
     places = dict(source.places)
-    for override in in_order:
+    for override in names + others:
         path = override.path
+        depth = len(path)
         _put(source.data, path, override.value)
         for place in list(places):
-            if place[: len(path)] == path:  # what the file had there is replaced
+            if place[:depth] == path:  # what the file had there is replaced
                 del places[place]
         places[path] = f"override {override.text}"
     return replace(source, places=places)
@@ -65,8 +67,10 @@ def _parsed(text: str) -> _Override:
         raise UserError(f"override {text!r}: the value is not valid YAML: {error}") from None
     path: list[Key] = []
     for word in words:
-        is_index = word.isdecimal()
-        path.append(int(word) if is_index else word)
+        if word.isdecimal():
+            path.append(int(word))
+        else:
+            path.append(word)
     return _Override(text, tuple(path), value)
 
 
@@ -80,8 +84,9 @@ def _put(data: Any, path: Path, value: Any) -> None:
             _set(inside, key, {}, path[:depth])
         inside = inside[key]
     if last == "name" and isinstance(inside, dict):
-        possible = models_at(path[:-1], None, Scenario)
-        is_union = len(possible) > 1
+        section = path[:-1]
+        members = models_at(section, None, Scenario)
+        is_union = len(members) > 1
         if is_union and inside.get(last) != value:
             inside.clear()
     _set(inside, last, value, path)
@@ -105,4 +110,6 @@ def _set(inside: Any, key: Key, value: Any, path: Path) -> None:
 
 
 def _is_index(items: list[Any], key: Key) -> bool:
-    return isinstance(key, int) and key < len(items)
+    if isinstance(key, int):
+        return key < len(items)
+    return False

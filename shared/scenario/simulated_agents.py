@@ -26,7 +26,8 @@ def newcomers(scenario: Scenario) -> frozenset[str]:
     first = fleet.agents - fleet.newcomers
     names = set()
     for index in range(first, fleet.agents):
-        names.add(agent_name(index, fleet.agents))
+        name = agent_name(index, fleet.agents)
+        names.add(name)
     return frozenset(names)
 
 
@@ -35,7 +36,8 @@ def late_agents(scenario: Scenario) -> frozenset[int]:
     fleet = scenario.fleet
     if fleet is None:
         return frozenset()
-    count = round(fleet.faults.late * fleet.agents)
+    share = fleet.faults.late
+    count = round(share * fleet.agents)
     rng = generator(scenario.seed, "late")
     order = rng.permutation(fleet.agents)
     chosen = order[:count]

@@ -1,7 +1,7 @@
 """Float32 vectors in 16 or 8 bits per value, and back: the formats of the codecs float16, bfloat16 and int8.
 
 Everything is little-endian. Vectors are converted block by block, so that no second array of the whole length is
-needed. `codec` says what travels around these bytes, and refuses bytes of a wrong length.
+needed. `codec` adds what else travels with these bytes, and refuses bytes of a wrong length.
 """
 
 # density: bit patterns and constants of number formats; a formula split further is harder to compare with its source

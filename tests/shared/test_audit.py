@@ -161,7 +161,7 @@ def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 40])
-def test_a_torn_last_line_is_broken_until_a_restart_cuts_it_off_and_says_so(
+def test_a_torn_last_line_is_broken_until_a_restart_cuts_it_off_and_records_it(
     tmp_path: Path, left: int
 ) -> None:
     path = tmp_path / "log"

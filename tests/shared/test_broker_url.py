@@ -6,7 +6,7 @@ from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl, Tls
 
 
-def test_an_address_says_where_and_who_and_hides_the_password() -> None:
+def test_an_address_shows_host_and_user_and_hides_the_password() -> None:
     url = BrokerUrl.parse("mqtts://ann:s%40cret@example.org")
     assert (url.host, url.port, url.tls, url.user, url.password) == (
         "example.org",

@@ -77,7 +77,7 @@ def same(a: ClientState, b: ClientState) -> bool:
     return a.keys() == b.keys() and all(np.array_equal(a[name], b[name]) for name in a)
 
 
-def test_a_report_says_whose_it_is_and_carries_the_trained_model() -> None:
+def test_a_report_names_its_agent_and_carries_the_trained_model() -> None:
     local = bowl()
     content, client_state = done(local)
     assert (content.run, content.step, content.client, content.examples) == ("r", 9, "pi", 10)

@@ -231,7 +231,7 @@ def test_a_difference_or_a_sum_with_the_error_that_overflows_is_not_sent() -> No
         encode(huge, Codec("topk", True), base=vector(0), base_digest=DIGEST, error=huge, rng=rng())
 
 
-def test_lengths_that_differ_are_our_mistake() -> None:
+def test_lengths_that_differ_are_errors_of_the_caller() -> None:
     with pytest.raises(ValueError, match="base"):
         encode(vector(1), Codec("float32", True), base=vector(1, 2), base_digest=DIGEST, rng=rng())
     with pytest.raises(ValueError, match="digest"):

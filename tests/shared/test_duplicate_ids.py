@@ -1,4 +1,4 @@
-"""Two programs under one name: who goes on, who gives way, and what proves nothing."""
+"""Two programs with one id: which one stays, which one yields the id, and which messages prove nothing."""
 
 from covey.shared.mqtt.duplicate_ids import PATIENCE_S, DuplicateIds, Reaction, session_id
 

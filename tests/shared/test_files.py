@@ -1,4 +1,4 @@
-"""A file that is replaced is the old one or the new one, and nothing is left beside it."""
+"""A replaced file is the old one or the new one, and no temporary file is left."""
 
 from __future__ import annotations
 

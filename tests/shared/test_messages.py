@@ -58,7 +58,7 @@ def sealed(body: Any) -> bytes:
 
 
 def json_sealed(kind: type[Document], body: bytes) -> bytes:
-    """A JSON message with whatever inside, and a right checksum where one is wanted."""
+    """A JSON message with any content, and a valid checksum if the message has one."""
     return body[:-1] + messages._check_key(body) if kind.checked else body
 
 
@@ -103,7 +103,7 @@ def test_todays_encoding_is_that_of_protocol_version_1(name: str) -> None:
     assert type(SAMPLES[name]).from_bytes(golden) == SAMPLES[name]
 
 
-def test_there_is_no_golden_file_without_a_message() -> None:
+def test_every_golden_file_has_a_message() -> None:
     assert sorted(path.stem for path in GOLDEN.glob("*.v1")) == NAMES
 
 
@@ -299,7 +299,7 @@ def test_a_name_that_cannot_stand_in_a_topic_is_refused(name: str) -> None:
     )
 
 
-def test_an_encoded_vector_says_nothing_that_is_too_long() -> None:
+def test_the_refusal_of_an_encoded_vector_is_short() -> None:
     with pytest.raises(ValidationError):
         Encoded(codec="float32", length=0, data=b"", base=b"x" * 17)
 

@@ -66,7 +66,7 @@ def test_a_long_inbox_lets_other_tasks_have_their_turn() -> None:
     assert run(program()) >= 10
 
 
-async def test_a_broker_that_is_not_there_is_said_once() -> None:
+async def test_an_unreachable_broker_is_reported_once() -> None:
     (port,) = free_ports(1)
     async with MqttLink(
         f"mqtt://127.0.0.1:{port}", client_id="a", backoff=Backoff(max_s=0.1)
@@ -151,7 +151,7 @@ async def test_a_broker_that_hangs_up_on_connect_is_not_waited_for(
     assert "never retrieved" not in caplog.text
 
 
-async def test_a_broker_that_lets_us_in_no_more_says_so_once_after_the_loss() -> None:
+async def test_a_broker_that_refuses_us_after_the_loss_is_reported_once() -> None:
     """A plain server: it accepts, hangs up, and refuses from then on."""
     codes, enough = iter([0, 3, 3, *[5] * 1000]), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Noise: normal numbers that whoever holds the key gets again, and nobody else."""
+"""Noise: normal numbers that only a holder of the key can repeat."""
 
 from __future__ import annotations
 

@@ -118,7 +118,9 @@ def test_nothing_cannot_be_cut(size: int, part_bytes: int) -> None:
         part_count(size, part_bytes)
 
 
-def test_a_part_beyond_the_content_and_a_content_that_is_too_short_are_our_mistakes() -> None:
+def test_a_part_beyond_the_content_and_a_content_that_is_too_short_are_errors_of_the_caller() -> (
+    None
+):
     with pytest.raises(IndexError, match="part 3"):
         part_at(io.BytesIO(CONTENT), 3, digest=digest(CONTENT), size=10, part_bytes=4, about=1)
     with pytest.raises(ValueError, match="ends after 10"):
@@ -267,7 +269,7 @@ def test_bytes_make_room_among_the_same_senders_contents_alone() -> None:
     ]
 
 
-def test_a_sender_for_whom_there_is_no_room_is_refused_and_loses_nothing() -> None:
+def test_a_sender_without_room_is_refused_and_loses_nothing() -> None:
     cost = 10 + 3 + OVERHEAD_BYTES
     together = assembler(total=cost)
     feed(together, cut(CONTENT)[:1], "mine")

@@ -96,7 +96,7 @@ def test_a_count_is_used_only_where_it_cannot_be_that_of_an_empty_cluster() -> N
     assert noised_count(0, 0.0, Noise.simulated(1, "c")) is None
 
 
-def test_a_noised_count_costs_what_the_account_says() -> None:
+def test_a_noised_count_costs_as_much_as_the_account_records() -> None:
     for multiplier in (0.5, 1.0, 3.0):
         both = 1 / multiplier**2 + 1 / (2 * multiplier) ** 2
         assert combined_multiplier(multiplier) == pytest.approx(both**-0.5)
@@ -161,7 +161,7 @@ def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> 
         ),
     ],
 )
-def test_a_promise_that_cannot_be_kept_is_refused_with_its_reason(
+def test_an_impossible_privacy_promise_is_refused_with_its_reason(
     method: str, sections: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ValidationError) as error:

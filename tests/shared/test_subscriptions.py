@@ -1,4 +1,4 @@
-"""A refused subscription is asked for again until it is granted, and it is told."""
+"""A refused subscription is requested again until it is granted, and its owner is notified."""
 
 from __future__ import annotations
 
