@@ -1,4 +1,4 @@
-"""Warnings of our programs, on stderr. They quote what others chose: names of clients, topics, addresses."""
+"""Warnings of our programs, on stderr. They quote text that others chose: client ids, topics, addresses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from covey.shared.printable import printable_lines
 
 
 class PrintableFormatter(logging.Formatter):
-    """A log line, with every character that a terminal would obey as its number."""
+    """A formatter that replaces each character that a terminal would obey by its number."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable_lines(super().format(record))

@@ -1,4 +1,4 @@
-"""The terminal as our programs use it: text is shown as it is, neither as markup nor as control characters."""
+"""The terminal of our programs: text is shown as it is, neither as markup nor as control characters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from covey.shared.printable import printable_lines
 
 
 class Terminal(Console):
-    """A rich console for text that others wrote: in lines and in cells of tables alike."""
+    """A rich console for text that others wrote, in lines and in the cells of tables."""
 
     def __init__(self, *, stderr: bool = False, soft_wrap: bool = False) -> None:
         super().__init__(stderr=stderr, soft_wrap=soft_wrap, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Every string that is printed goes through here."""
+        """Escape a string; every string that is printed passes through here."""
         return super().render_str(printable_lines(text), **options)

@@ -1,7 +1,9 @@
-"""Pictures of clusters: agents' models in a plane, distances with their tree, samples per cluster, the curve of a cut."""
+"""Pictures of clusters: agents' models in a plane, distances with their merge tree, samples per cluster, cuts."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
@@ -19,7 +21,7 @@ from covey.coordinator.run.sketches import ModelSketches
 from covey.shared.numerics.clustering import Matrix
 from covey.shared.strategies.base import ClientId, Proximity
 
-PANELS = 5  # rounds that are drawn of one run
+PANELS = 5  # rounds that are drawn of one run, at most
 MAX_ROWS = 1000  # of a distance matrix: more rows than a picture has lines
 MARKERS = "o^sDvPX*"
 GREY = "#888888"
@@ -27,66 +29,87 @@ GREY = "#888888"
 
 def colour(cluster: int | None) -> str:
     """One of ten colours for each cluster; grey for none."""
-    palette: Sequence[str] = mpl.rcParams["axes.prop_cycle"].by_key()["color"]
-    return GREY if cluster is None else palette[cluster % len(palette)]
+    if cluster is None:
+        return GREY
+    cycle = mpl.rcParams["axes.prop_cycle"].by_key()
+    palette: Sequence[str] = cycle["color"]
+    return palette[cluster % len(palette)]
 
 
 def models_over_rounds(run: Curves) -> Figure:
-    """Agents' models in the plane of their first two principal components, some rounds side by side; then t-SNE of the last."""
-    chosen = _spread(run.models, PANELS)
+    """Agents' models in the plane of their first two principal components.
+
+    Some rounds are drawn side by side; a t-SNE of the last one follows.
+    """
+    chosen = _evenly_spaced(run.models, PANELS)
     plane, drawn = rounds_in_one_plane([(one.rows, one.centres) for one in chosen])
     last = chosen[-1]
     embedded = tsne(last.rows)
-    panels = len(chosen) + (embedded is not None)
+    panels = len(chosen)
+    if embedded is not None:
+        panels += 1
     figure = Figure(figsize=(2.5 * panels, 3.0), layout="constrained")
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
     for ax, models, (points, centres) in zip(axes, chosen, drawn, strict=False):
         ax.set_title(_when(models))
         _scatter(ax, models, points, run.truth)
-        for cluster, centre in enumerate(centres):
-            ax.plot(*centre, marker="x", color="black", markersize=8, markeredgewidth=3.5)
-            ax.plot(*centre, marker="x", color=colour(cluster), markersize=7, markeredgewidth=2)
+        _mark_centres(ax, centres)
         ax.set_xlabel(f"PC 1 ({plane.shares[0]:.0%})")
     axes[0].set_ylabel(f"PC 2 ({plane.shares[1]:.0%})")
-    limits = [
-        max(abs(points[:, axis]).max() for points, _ in drawn) * 1.1 or 1.0 for axis in (0, 1)
-    ]
+    all_points = np.concatenate([points for points, _ in drawn])
+    x_limit = _limit(all_points[:, 0])
+    y_limit = _limit(all_points[:, 1])
     for ax in axes[: len(chosen)]:
-        ax.set_xlim(-limits[0], limits[0])
-        ax.set_ylim(-limits[1], limits[1])
+        ax.set_xlim(-x_limit, x_limit)
+        ax.set_ylim(-y_limit, y_limit)
     if embedded is not None:
         axes[-1].set_title(f"t-SNE, {_when(last)}")
         _scatter(axes[-1], last, embedded, run.truth)
     for ax in axes:
         ax.set_xticks([])
         ax.set_yticks([])
-    figure.legend(
-        handles=_legend(chosen, run.truth), loc="outside lower center", ncols=8, frameon=False
-    )
+    handles = _legend(chosen, run.truth)
+    figure.legend(handles=handles, loc="outside lower center", ncols=8, frameon=False)
     return figure
 
 
-def _spread(models: Sequence[ModelSketches], most: int) -> list[ModelSketches]:
-    """The first, the last, and those between at even distances."""
-    places = np.linspace(0, len(models) - 1, min(most, len(models)))
+def _mark_centres(ax: Axes, centres: Matrix) -> None:
+    """A cross for the centre of each cluster, with a black border."""
+    for cluster, (x, y) in enumerate(centres):
+        ax.plot(x, y, marker="x", color="black", markersize=8, markeredgewidth=3.5)
+        ax.plot(x, y, marker="x", color=colour(cluster), markersize=7, markeredgewidth=2)
+
+
+def _limit(coordinates: Matrix) -> float:
+    """The end of an axis around zero, a little beyond all points."""
+    farthest = float(np.abs(coordinates).max())
+    return farthest * 1.1 or 1.0
+
+
+def _evenly_spaced(models: Sequence[ModelSketches], count: int) -> list[ModelSketches]:
+    """The first, the last, and others at even distances between them; `count` in all, if there are as many."""
+    places = np.linspace(0, len(models) - 1, min(count, len(models)))
     return [models[round(place)] for place in places]
 
 
 def _when(models: ModelSketches) -> str:
-    return f"round {models.rounds}" if models.phase == "train" else models.phase
+    """The round of these models, or the phase before the rounds."""
+    if models.phase == "train":
+        return f"round {models.rounds}"
+    return models.phase
 
 
 def _scatter(
     ax: Axes, models: ModelSketches, points: Matrix, truth: Mapping[ClientId, int]
 ) -> None:
     """One mark per agent: its cluster is the colour, its planted group the shape."""
-    kinds = [
-        (cluster, truth.get(agent))
-        for agent, cluster in zip(models.agents, models.clusters, strict=True)
-    ]
-    for cluster, group in dict.fromkeys(kinds):
-        own = points[[kind == (cluster, group) for kind in kinds]]
-        marker = MARKERS[(group or 0) % len(MARKERS)]
+    rows: dict[tuple[int | None, int | None], list[int]] = {}  # by cluster and group
+    for row, agent in enumerate(models.agents):
+        kind = (models.clusters[row], truth.get(agent))
+        rows.setdefault(kind, []).append(row)
+    for (cluster, group), own_rows in rows.items():
+        own = points[own_rows]
+        marker = _marker(group or 0)
         ax.scatter(
             own[:, 0],
             own[:, 1],
@@ -99,30 +122,39 @@ def _scatter(
 
 
 def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> list[Line2D]:
-    clusters = sorted(
-        {cluster for one in rounds for cluster in one.clusters if cluster is not None}
-    )
-    found = [
-        Line2D([], [], marker="o", ls="", color=colour(cluster), label=f"cluster {cluster}")
-        for cluster in clusters
-    ]
+    """An entry for each cluster, then for each planted group."""
+    clusters: set[int] = set()
+    for models in rounds:
+        clusters.update(cluster for cluster in models.clusters if cluster is not None)
+    handles = []
+    for cluster in sorted(clusters):
+        handles.append(_handle("o", colour(cluster), f"cluster {cluster}"))
     for group in sorted(set(truth.values())):
-        marker = MARKERS[group % len(MARKERS)]
-        found.append(Line2D([], [], marker=marker, ls="", color=GREY, label=f"group {group}"))
-    return found
+        handles.append(_handle(_marker(group), GREY, f"group {group}"))
+    return handles
+
+
+def _handle(marker: str, colour: str, label: str) -> Line2D:
+    return Line2D([], [], marker=marker, ls="", color=colour, label=label)
+
+
+def _marker(group: int) -> str:
+    return MARKERS[group % len(MARKERS)]
 
 
 def proximity_map(run: Curves, proximity: Proximity) -> Figure:
-    """Distances between agents, in the order of their merge tree, which stands beside them with its cut."""
+    """Distances between agents, in the order of their merge tree; the tree is to the left, with its cut."""
     tree = tree_of(proximity.distances, proximity.linkage)
     order = list(tree.order)
-    strips = [[run.clusters.get(proximity.clients[row]) for row in order]]
+    clients = [proximity.clients[row] for row in order]
+    strips = [[run.clusters.get(client) for client in clients]]
     titles = ["cluster"]
     if run.truth:
-        strips.append([run.truth.get(proximity.clients[row]) for row in order])
+        groups = [run.truth.get(client) for client in clients]
+        strips.append(groups)
         titles.append("group")
     figure = Figure(figsize=(6.8, 4.6), layout="constrained")
-    widths = [1.3, *(0.12 for _ in strips), 3.6, 0.12]
+    widths = [1.3, *[0.12] * len(strips), 3.6, 0.12]  # tree, strips, distances, scale
     axes = list(figure.subplots(1, len(widths), width_ratios=widths))
     _draw_tree(axes[0], tree, proximity.cut)
     axes[0].set_xlabel("merge height")
@@ -156,16 +188,16 @@ def _draw_tree(ax: Axes, tree: Tree, cut: float | None) -> None:
 def samples_per_cluster(runs: Sequence[Curves]) -> Figure:
     """Bars of each cluster's training samples, with the number of its agents."""
     figure = Figure(figsize=(4.6 * len(runs), 2.6), layout="constrained")
-    for ax, run in zip(figure.subplots(1, len(runs), squeeze=False)[0], runs, strict=True):
+    axes = figure.subplots(1, len(runs), squeeze=False)[0]
+    for ax, run in zip(axes, runs, strict=True):
         clusters = sorted(run.samples)
+        names = [str(cluster) for cluster in clusters]
         amounts = [run.samples[cluster] for cluster in clusters]
-        bars = ax.bar(
-            [str(cluster) for cluster in clusters],
-            amounts,
-            color=[colour(cluster) for cluster in clusters],
-        )
-        agents = [sum(own == cluster for own in run.clusters.values()) for cluster in clusters]
-        ax.bar_label(bars, [f"{count} agents" for count in agents], fontsize="small")
+        colours = [colour(cluster) for cluster in clusters]
+        bars = ax.bar(names, amounts, color=colours)
+        agents = Counter(run.clusters.values())
+        labels = [f"{agents[cluster]} agents" for cluster in clusters]
+        ax.bar_label(bars, labels, fontsize="small")
         ax.set_title(run.label)
         ax.set_xlabel("cluster")
         ax.set_ylabel("training samples")
@@ -176,39 +208,29 @@ def samples_per_cluster(runs: Sequence[Curves]) -> Figure:
 def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
     """Accuracy by mode, and the number of clusters, over the quantile of all distances at which the tree was cut.
 
-    Runs without such a cut are drawn as lines across, in E-server: what no clusters, or nobody else, would give.
+    Runs without such a cut, such as FedAvg and local training, are horizontal lines, in E-server.
     """
-    cuts = sorted({run.cut.quantile for run in runs if run.cut is not None})
-    at = {
-        quantile: [run.cut for run in runs if run.cut and run.cut.quantile == quantile]
-        for quantile in cuts
-    }
+    cuts = [run.cut for run in runs if run.cut is not None]
+    quantiles = sorted({cut.quantile for cut in cuts})
+    by_quantile = [[cut for cut in cuts if cut.quantile == one] for one in quantiles]
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     ax = figure.subplots()
     for mode, title in MODE_TITLES.items():
-        points = [(quantile, _mean_of(own, mode)) for quantile, own in at.items()]
-        known = [(quantile, value) for quantile, value in points if value is not None]
-        if known:
-            ax.plot(*zip(*known, strict=True), marker=".", label=title)
-    for place, run in enumerate(
-        run for run in runs if run.cut is None and run.over_rounds("server")
-    ):
-        _, value = run.over_rounds("server")[-1]
-        ax.axhline(
-            value,
-            color=GREY,
-            linestyle=("--", ":", "-.")[place % 3],
-            label=f"{run.label}, E-server",
-        )
+        xs = []
+        ys = []
+        for quantile, own in zip(quantiles, by_quantile, strict=True):
+            mean = _mean_of(own, mode)
+            if mean is not None:
+                xs.append(quantile)
+                ys.append(mean)
+        if xs:
+            ax.plot(xs, ys, marker=".", label=title)
+    _draw_runs_without_cut(ax, runs)
     ax.set_xlabel("cut, as a quantile of all distances")
     ax.set_ylabel(runs[0].figure)
     other = ax.twinx()
-    other.plot(
-        cuts,
-        [fmean(cut.clusters for cut in at[one]) for one in cuts],
-        color="black",
-        drawstyle="steps-mid",
-    )
+    clusters = [fmean(cut.clusters for cut in own) for own in by_quantile]
+    other.plot(quantiles, clusters, color="black", drawstyle="steps-mid")
     other.set_ylabel("clusters (black)")
     other.set_ylim(bottom=0)
     other.yaxis.set_major_locator(MaxNLocator(integer=True))
@@ -218,8 +240,19 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
     return figure
 
 
+def _draw_runs_without_cut(ax: Axes, runs: Sequence[Curves]) -> None:
+    """A horizontal line for the newest E-server of each run that was not cut."""
+    styles = itertools.cycle(("--", ":", "-."))
+    for run in runs:
+        served = run.over_rounds("server")
+        if run.cut is None and served:
+            _, newest = served[-1]
+            ax.axhline(newest, color=GREY, linestyle=next(styles), label=f"{run.label}, E-server")
+
+
 def _mean_of(cuts: Sequence[Cut], mode: str) -> float | None:
-    """The mean over runs that were cut at the same quantile; None where one has no figure in this mode."""
-    values = [cut.figures.get(mode) for cut in cuts]
-    known = [value for value in values if value is not None]
-    return fmean(known) if len(known) == len(values) else None
+    """The mean over runs that were cut at the same quantile; None if one of them lacks the mode."""
+    figures = [cut.figures[mode] for cut in cuts if mode in cut.figures]
+    if len(figures) < len(cuts):
+        return None
+    return fmean(figures)
