@@ -1,4 +1,4 @@
-"""A whole fleet in one event loop: the real coordinator service and the real agent services over a pretend broker."""
+"""A whole fleet in one event loop: the real coordinator service and real agents over a broker in memory."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Fleet:
         await asyncio.gather(*self._lives.values(), return_exceptions=True)
 
     def join(self, client: ClientId) -> None:
-        """Start an agent, for the first time or again with what it has on disk."""
+        """Start an agent, for the first time or again with its state on disk."""
         state = self.folder / "agents" / client
         state.mkdir(parents=True, exist_ok=True)
         identity = Identity(client, self.scene.federation, {"client": client}, state, durable=False)

@@ -186,7 +186,7 @@ class Delivery:
         return actions
 
     def answer(self, order: OrderMessage, now: float) -> Actions:
-        """Send the report where the order asks for it. Otherwise the timer decides."""
+        """Send the report if the order asks for it. Otherwise the timer decides."""
         asks_again = order.again > self._answered_again
         if asks_again and self.state in IN_TRANSIT:
             self._change(Cause.ASKED_AGAIN)
@@ -195,7 +195,7 @@ class Delivery:
         return []
 
     def _compare_accepted(self, order: OrderMessage) -> Actions:
-        """Where the coordinator and we disagree about accepted work, one of us has lost something."""
+        """If the coordinator and we disagree about accepted work, one of us has lost something."""
         if order.accepted > self.accepted and order.accepted != self.undecided:
             return self._lose_memory(order)
         asks_again = order.work is not None and order.closed < order.step <= self.accepted
@@ -252,7 +252,7 @@ class Delivery:
         return self._send(now)
 
     def sent(self, step: int, whole: bool, now: float) -> Actions:
-        """A sending ended. Wait for the coordinator's answer, or send once more where it asked meanwhile."""
+        """A sending ended. Wait for the coordinator's answer, or send once more if it asked meanwhile."""
         if self.state not in IN_TRANSIT or step != self.step:
             return []
         asked_again = self.state is SENDING_AGAIN

@@ -1,7 +1,7 @@
 """The work of one order: fetch the models that it names, then start. Pure: time is an argument.
 
-An agent works on one order at a time. It subscribes to the parts of the models that are not on disk yet. Where parts do
-not arrive, it subscribes again after doubling waits, and the broker sends the retained parts once more.
+An agent works on one order at a time. It subscribes to the parts of the models that are not on disk yet. If parts do not
+arrive, it subscribes again after doubling waits, and the broker sends the retained parts once more.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Fetching:
         return [KeepModels(named)]
 
     def proceed(self, now: float) -> Actions:
-        """Start the work where all its models are on disk. Otherwise watch for the next part."""
+        """Start the work if all its models are on disk. Otherwise watch for the next part."""
         if self.state is not WorkState.FETCHING or self.order is None:
             return []
         if self._missing():

@@ -15,7 +15,7 @@ AHEAD = "ahead"  # the memory belongs to work that the coordinator has forgotten
 class State:
     """What `state.json` holds of one run. `memory`, `before`, `report` and `report_memory` are file names, "" for none.
 
-    Where `step` equals `accepted`, the report was accepted and is kept in case the coordinator asks for it again:
+    If `step` equals `accepted`, the report was accepted and is kept in case the coordinator asks for it again:
     `memory` came with it, and `before` is the memory that its work began with. Otherwise the report waits for an answer.
     """
 

@@ -65,7 +65,7 @@ class Performer:
         rules: what a coordinator may ask of this device.
         outbox: where reports and memories go.
         store: where models come from.
-        disk: waits where there is no room for a report.
+        disk: waits while the disk has no room for a report.
         observer: receives notices.
         before_report: awaited between the work and its report, for drills.
     """
@@ -162,7 +162,7 @@ class Performer:
         return e.WorkDone(order.step)
 
     async def _work(self, order: OrderMessage) -> dict[str, Any]:
-        """The worker's answer to an order. Where its memory is damaged, the work begins again without."""
+        """The worker's answer to an order. If its memory is damaged, the work begins again without it."""
         while True:
             answer = await self._call(self._job(order), weight=self._samples)
             if answer.get("memory_damaged"):
@@ -194,7 +194,7 @@ class Performer:
         }
 
     async def _call(self, job: dict[str, Any], *, weight: float) -> dict[str, Any]:
-        """The answer to a job. Where the worker dies, the job gets a second chance: mostly it was an accident."""
+        """The answer to a job. If the worker dies, the job gets a second chance: mostly it was an accident."""
         try:
             return await self._pool.call(job, weight=weight)
         except WorkerLost as error:
@@ -205,7 +205,7 @@ class Performer:
             return {"failure": error.public, "detail": str(error)}
 
     def _has_written(self, path: Path, content: bytes) -> bool:
-        """Write a file whole; False where there is no room for it."""
+        """Write a file whole; False if the disk has no room for it."""
         try:
             write_atomically(path, content, durable=self._identity.durable)
         except OSError as error:

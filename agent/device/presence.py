@@ -81,7 +81,7 @@ class Presence:
 
     @property
     def deafness(self) -> str | None:
-        """Why this agent receives nothing, for others to read; None where it receives."""
+        """Why this agent receives nothing, for others to read; None if it receives."""
         if not self._refused_topics:
             return None
         return (
@@ -182,7 +182,7 @@ class Presence:
         return status.online and retained and status.session < self._live_session
 
     def coordinator_seen(self, status: CoordinatorStatus, now: float) -> bool:
-        """Take note of the coordinator's status. True where it calls the roll or is back online."""
+        """Take note of the coordinator's status. True if it calls the roll or is back online."""
         before = self.coordinator
         self.coordinator = status
         if not status.online:

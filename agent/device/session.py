@@ -262,7 +262,7 @@ class Session:
         return self._delivery.is_outdated(order)
 
     def _follow(self, order: OrderMessage, now: float) -> Actions:
-        """Do what the order says."""
+        """Follow an order of the current run."""
         refusal = self._rules.refuses(order, self._agent)
         self._order = order if refusal is None else order.model_copy(update={"work": None})
         actions: Actions = []

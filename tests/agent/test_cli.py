@@ -29,7 +29,7 @@ from covey.shared.wire.topics import Topics, is_name
 from tests.agent.test_worker import data, until
 from tests.brokers import start
 
-MOST_PSS_BYTES = 40e6
+MAX_PSS_BYTES = 40e6
 SCENARIO = {
     "name": "s",
     "seed": 5,
@@ -218,7 +218,7 @@ async def program(*arguments: object) -> AsyncIterator[asyncio.subprocess.Proces
 
 
 async def statuses(url: str, agents: int) -> dict[str, AgentStatus]:
-    """What so many agents say once all are online."""
+    """The statuses of this many agents, once all are online."""
     said: dict[str, AgentStatus] = {}
     async with asyncio.timeout(60), MqttLink(url, client_id="ear") as link:
         async for incoming in link.incoming():
@@ -269,7 +269,7 @@ async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(
         assert (await statuses(broker, 1))["pi"].online
         used = pss_bytes(agent.pid)
         loaded = maps(agent.pid)
-        assert used <= MOST_PSS_BYTES, f"{used / 1e6:.1f} MB"
+        assert used <= MAX_PSS_BYTES, f"{used / 1e6:.1f} MB"
         assert "numpy" not in loaded
         assert "torch" not in loaded
         agent.send_signal(signal.SIGTERM)

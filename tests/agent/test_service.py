@@ -1,4 +1,4 @@
-"""One agent over the pretend broker, with a pretend pool and a clock that jumps."""
+"""One agent over a broker in memory, with a fake pool and a virtual clock."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def worked(job: frames.Job) -> frames.Job:
 
 
 class World:
-    """A broker, an agent `pi`, and a hand that publishes like a coordinator and keeps what it hears."""
+    """A broker, an agent `pi`, and a hand that publishes like a coordinator and keeps what it receives."""
 
     def __init__(self, folder: Path, broker: MemoryBroker, pool: FakePool) -> None:
         self.folder, self.broker, self.pool = folder, broker, pool
-        self.told: list[dict[str, Any]] = []
+        self.notices: list[dict[str, Any]] = []
         self.statuses: list[AgentStatus] = []
         self.parts: list[Part] = []
         self.hand = broker.link("hand")
@@ -82,7 +82,7 @@ class World:
         return Agent(
             identity,
             self.pool,
-            observer=lambda notice: self.told.append(notice.to_json()),
+            observer=lambda notice: self.notices.append(notice.to_json()),
             **options,
         )
 
@@ -219,7 +219,7 @@ async def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Pa
             await world.order(order(1, ref(), again=1))
             await asyncio.sleep(10)
         agent.show_story()
-    (shown,) = [notice for notice in world.told if notice["event"] == "story"]
+    (shown,) = [notice for notice in world.notices if notice["event"] == "story"]
     texts = [line["text"] for line in shown["lines"]]
     assert texts[:2] == ["Connected to the broker.", "Joined run run-1."]
     assert texts[-1].startswith("Sent the report of step 1. (")
@@ -292,7 +292,7 @@ async def test_the_work_of_a_dead_worker_is_done_once_more(tmp_path: Path) -> No
         await asyncio.sleep(2.5)
         assert world.reports() == 1
     assert world.pool.steps == [1, 1]
-    assert [event["why"] for event in world.told if event["event"] == "worker lost"] == [
+    assert [event["why"] for event in world.notices if event["event"] == "worker lost"] == [
         "out of memory; the job is done again"
     ]
 
@@ -331,7 +331,7 @@ async def test_a_report_that_was_damaged_while_it_waited_is_worked_on_again_and_
     assert {part.data for part in world.parts} == {b"r" * (REPORT_BYTES // 5)}
     assert any(
         "report-run-1-1" in event.get("why", "")
-        for event in world.told
+        for event in world.notices
         if event["event"] == "damaged"
     )
 
@@ -375,7 +375,7 @@ async def test_a_model_that_was_damaged_before_a_restart_is_fetched_again(tmp_pa
         second.stop()
         await life
         assert world.reports() >= 1
-    assert any("the model is damaged" in event.get("why", "") for event in world.told)
+    assert any("the model is damaged" in event.get("why", "") for event in world.notices)
 
 
 class DoubtingPool(FakePool):
@@ -404,7 +404,7 @@ async def test_a_model_that_was_damaged_while_the_agent_lives_is_fetched_again(
         await asyncio.sleep(10)
         assert {part.about for part in world.parts} == {1, 2}
     assert world.pool.steps == [1, 2, 2]
-    assert any("the model is damaged" in event.get("why", "") for event in world.told)
+    assert any("the model is damaged" in event.get("why", "") for event in world.notices)
 
 
 class ForgetfulPool(FakePool):
@@ -427,7 +427,7 @@ async def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_
         await asyncio.sleep(3)
     assert world.pool.steps == [1, 2, 2]
     assert [job["client_state"] for job in world.pool.jobs] == ["whole", "whole", "lost"]
-    (why,) = [event["why"] for event in world.told if event["event"] == "damaged"]
+    (why,) = [event["why"] for event in world.notices if event["event"] == "damaged"]
     assert "memory-run-1-1" in why
 
 

@@ -1,4 +1,4 @@
-"""The agent's session, with exact actions and a clock that the test owns."""
+"""The agent's session: exact actions, at times that the test chooses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_session_that_reads_its_own_last_will_publishes_that_it_is_online() ->
     assert session.handle(e.OwnStatusSeen(session.will), 0.0) == [e.PublishStatus(session.status)]
 
 
-def namesake(this: Session, **changes: object) -> AgentStatus:
+def other_status(this: Session, **changes: object) -> AgentStatus:
     return this.status.model_copy(update=changes)
 
 
@@ -86,19 +86,19 @@ def test_echoes_and_retained_statuses_under_its_own_id_do_not_disturb_a_session(
     for now in (0.0, 10.0, 20.0):
         session.handle(Down("restart"), now)
         session.handle(Up(), now)
-        assert react(session, e.OwnStatusSeen(namesake(session, **other), retained), now) == []
+        assert react(session, e.OwnStatusSeen(other_status(session, **other), retained), now) == []
 
 
 def test_a_session_answers_a_younger_one_with_its_status() -> None:
     session = up()
-    assert session.handle(e.OwnStatusSeen(namesake(session, session="z")), 0.0) == [
+    assert session.handle(e.OwnStatusSeen(other_status(session, session="z")), 0.0) == [
         e.PublishStatus(session.status)
     ]
 
 
 def test_a_session_yields_its_id_to_an_older_one_that_answers_after_five_seconds() -> None:
     session = up()
-    older = e.OwnStatusSeen(namesake(session, session="0"))
+    older = e.OwnStatusSeen(other_status(session, session="0"))
     assert session.handle(older, 1.0) == []
     assert session.wake_at == 6.0
     assert session.handle(e.Tick(), 6.0) == [e.PublishStatus(session.status)]
@@ -107,7 +107,7 @@ def test_a_session_yields_its_id_to_an_older_one_that_answers_after_five_seconds
 
 def test_a_session_continues_if_the_older_one_falls_silent() -> None:
     session = up()
-    session.handle(e.OwnStatusSeen(namesake(session, session="0")), 1.0)
+    session.handle(e.OwnStatusSeen(other_status(session, session="0")), 1.0)
     assert session.handle(e.Tick(), 6.0) == [e.PublishStatus(session.status)]
     assert session.handle(e.Tick(), 60.0) == []
 
@@ -455,7 +455,7 @@ def test_an_agent_that_returns_to_a_run_finds_its_report_there() -> None:
 
 
 def accepted_once(step: int = 1) -> Session:
-    """Has worked on a step, and was told by a coordinator in its first life that the report was accepted."""
+    """Has worked on a step, and a coordinator in its first life has accepted the report."""
     session = reported(step)
     session.handle(e.OrderSeen(rest(accepted=step, closed=step - 1, again=1)), 0.0)
     return session

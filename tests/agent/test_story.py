@@ -17,7 +17,7 @@ def fresh(**options: object) -> Session:
     return Session("pi", Topics("default"), session="s1", **options)  # type: ignore[arg-type]
 
 
-def told(session: Session) -> list[str]:
+def sentences(session: Session) -> list[str]:
     return [line.text for line in session.story()]
 
 
@@ -31,7 +31,7 @@ def test_a_whole_round_is_told_in_order() -> None:
     session.handle(e.WorkDone(1), 5.0)
     session.handle(e.Sent(1), 6.0)
     session.handle(e.OrderSeen(rest(accepted=1, closed=1)), 7.0)
-    assert told(session) == [
+    assert sentences(session) == [
         "Connected to the broker.",
         "The coordinator is online with run run-1.",
         "The data fits the task: 80 training and 20 test samples.",
@@ -54,7 +54,7 @@ def test_a_lost_link_and_a_report_that_came_too_late_are_told() -> None:
     session.handle(e.WorkDone(1), 3.0)
     session.handle(Up(), 4.0)
     session.handle(e.OrderSeen(rest(closed=1)), 5.0)
-    assert told(session)[-5:] == [
+    assert sentences(session)[-5:] == [
         "Started the work of step 1.",
         "Lost the connection to the broker: timed out",
         "Finished the work of step 1; the report is in the outbox.",
@@ -66,7 +66,7 @@ def test_a_lost_link_and_a_report_that_came_too_late_are_told() -> None:
 def test_a_refused_order_is_told_with_the_rule() -> None:
     session = fresh(rules=Rules(Policy(refuse_phases=("train",))))
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
-    assert told(session)[1:] == [
+    assert sentences(session)[1:] == [
         "Invited to round 1 of run run-1: step 1, train.",
         "Refused the order of step 1: policy of this device: refuse_phases: the phase train is refused",
     ]
@@ -76,20 +76,23 @@ def test_data_that_does_not_fit_is_told_with_the_detail_for_the_terminal() -> No
     session = fresh()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
     session.handle(e.Inspected(TASK.digest, problem="no column", detail="no column y"), 1.0)
-    assert told(session)[-1] == "Staying out of the run: no column y"
+    assert sentences(session)[-1] == "Staying out of the run: no column y"
 
 
 def test_an_order_that_is_published_again_is_one_invitation() -> None:
     session = fresh()
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     session.handle(e.OrderSeen(order(1, REF, again=1)), 1.0)
-    assert told(session) == ["Joined run run-1.", "Invited to round 1 of run run-1: step 1, train."]
+    assert sentences(session) == [
+        "Joined run run-1.",
+        "Invited to round 1 of run run-1: step 1, train.",
+    ]
 
 
 def test_a_coordinator_that_lost_an_accepted_report_is_told() -> None:
     session = fresh(outboxed=e.Outboxed("run-1", accepted=2, kept=2, confirmed=1))
     session.handle(e.OrderSeen(order(2, REF, accepted=1, again=2)), 0.0)
-    assert told(session) == ["The coordinator lost what it accepted after step 1."]
+    assert sentences(session) == ["The coordinator lost what it accepted after step 1."]
 
 
 def test_repetitions_are_counted_with_the_time_of_the_last() -> None:

@@ -40,7 +40,7 @@ while (job := w.read(sys.stdin.buffer)) is not None:
 
 
 def data(folder: Path, rows: int = 40) -> Path:
-    """Two classes that a line tells apart."""
+    """Two classes that a line separates."""
     draw = generator(0, "data")
     y = np.arange(rows) % 2
     np.savez(
