@@ -11,7 +11,7 @@ from covey.shared.errors import UserError
 
 
 def resolve(reference: str, allowed: AllowedCode) -> Any:
-    """What "module:name", or an installed entry point of the group `covey.models`, stands for.
+    """The object behind "module:name", or behind an installed entry point of the group `covey.models`.
 
     A module that was allowed as a whole gives what it defines itself or lists in `__all__`, not what it imports from
     elsewhere: to allow one's own models is not to allow `os.system`. Raises ConsentError before anything is imported,

@@ -242,9 +242,9 @@ def measured(cell: Cell, data_root: str) -> dict[str, Any]:
 def honest_accuracy(driver: Poisoned, mode: str) -> float:
     """The mean over the honest agents that have something to test on."""
     shares: list[float] = []
-    for name, told in driver.run.facts.evaluation.items():
-        if name not in driver.liars and told[mode]["n"]:
-            shares.append(told[mode]["accuracy"])
+    for name, figures in driver.run.facts.evaluation.items():
+        if name not in driver.liars and figures[mode]["n"]:
+            shares.append(figures[mode]["accuracy"])
     return float(np.mean(shares))
 
 

@@ -3,7 +3,7 @@
 A partition is stored as `.npz`: agent i owns `train_idx[train_ptr[i]:train_ptr[i+1]]` and tests on
 `test_idx[test_ptr[i]:test_ptr[i+1]]`. `test_of` says what `test_idx` points into: the data set's "test"
 part or its "train" part (the single pool of a set without a test part); a file without it means "test"
-where there is such a part. Optional: `truth` per agent (a cluster, or a mixture), `turns` (quarter turns
+if the set has such a part. Optional: `truth` per agent (a cluster, or a mixture), `turns` (quarter turns
 of the agent's images), `populations` (names that `truth` counts).
 
 Test sets are "local views": rules that hand out labels give an agent all test samples of every label

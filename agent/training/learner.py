@@ -424,7 +424,7 @@ class TorchLocal:
                 yield batch
 
     def _objective(self, contrast: Contrast | None) -> Objective:
-        """What a training minimises. Draws the seed of augmentation, if there is any."""
+        """What a training minimises. With a contrast it draws the seed of augmentation."""
         if contrast is None:
             return supervised(self._net.module, self._loss)
         net = headed(self._net.module, contrast.clusters)
