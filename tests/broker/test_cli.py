@@ -67,7 +67,7 @@ def test_the_doctor_reports_what_a_broker_refuses() -> None:
     assert "wire.part_bytes" in found["largest payload"]["means"]
 
 
-def test_the_doctor_ends_with_1_where_nobody_listens() -> None:
+def test_the_doctor_exits_with_1_if_no_broker_listens() -> None:
     (port,) = free_ports(1)
     result = doctor(app, ["doctor", f"mqtt://127.0.0.1:{port}"])
     assert result.exit_code == 1
@@ -113,7 +113,7 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_2(arguments: list[str]
         (["--data", "rubbish"], "--data"),
     ],
 )
-def test_a_file_that_is_no_good_is_named_before_anything_is_said_to_listen(
+def test_an_unusable_file_is_named_before_the_broker_reports_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: list[str], options: list[str], named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,7 +128,7 @@ def test_a_file_that_is_no_good_is_named_before_anything_is_said_to_listen(
 
 @pytest.mark.broker
 @needs_mosquitto
-async def test_mosquittos_own_reason_is_shown_where_it_does_not_start() -> None:
+async def test_the_log_of_mosquitto_is_shown_if_it_does_not_start() -> None:
     with pytest.raises(UserError, match="Unknown configuration variable"):
         await Mosquitto(config="listener {port} 127.0.0.1\nnonsense true\n").__aenter__()
 
@@ -152,7 +152,7 @@ def test_without_mosquitto_the_embedded_broker_takes_its_place_with_one_line(
 
 
 @pytest.mark.parametrize("options", [["--embedded"], []])
-def test_a_broker_that_keeps_nothing_refuses_a_folder_for_it(
+def test_a_broker_without_storage_refuses_a_folder_for_data(
     options: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("covey.broker.programs.start.find", lambda: None)
@@ -174,7 +174,7 @@ def test_broker_up_ends_with_its_standard_input(options: list[str]) -> None:
 
 
 @pytest.mark.processes
-def test_broker_up_ends_in_peace_when_terminated() -> None:
+def test_broker_up_ends_cleanly_when_terminated() -> None:
     with up("--embedded") as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0

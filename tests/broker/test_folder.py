@@ -84,7 +84,7 @@ def running(home: BrokerFolder, *options: str) -> Iterator[None]:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_broker_that_runs_lets_in_who_is_enrolled_and_ends_whom_it_expels(
+async def test_a_running_broker_accepts_enrolled_users_and_disconnects_expelled_ones(
     way: list[str], home: BrokerFolder
 ) -> None:
     with running(home, *way):
@@ -164,7 +164,7 @@ def shakes_hands(home: BrokerFolder, host: str) -> bool:
     return client.getpeercert() is not None
 
 
-def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: BrokerFolder) -> None:
+def test_only_the_owner_may_read_keys_passwords_and_credentials(home: BrokerFolder) -> None:
     home.enroll("pi-7")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in home.folder.rglob("*")}
     secret = (
@@ -181,7 +181,7 @@ def test_keys_passwords_and_credentials_are_for_their_owner_alone(home: BrokerFo
     assert home.folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_password_stands_in_its_owners_file_alone(home: BrokerFolder) -> None:
+def test_a_password_is_in_its_owners_file_only(home: BrokerFolder) -> None:
     password = url_of(home.enroll("pi-7")).password
     assert password is not None
     assert [path.name for path in home.folder.rglob("*.*") if password in path.read_text()] == [
@@ -220,7 +220,7 @@ def test_an_error_names_a_folder_that_is_not_a_brokers_and_the_command_that_crea
     assert f"create one with `broker init --home {tmp_path} --host NAME`" in done.stderr
 
 
-def test_credentials_may_be_taken_away(home: BrokerFolder) -> None:
+def test_credentials_can_be_revoked(home: BrokerFolder) -> None:
     home.file("coordinator").unlink()
     home.enroll("pi-7").unlink()
     home.expel("pi-7")
@@ -237,7 +237,7 @@ def test_a_file_is_named_if_a_folder_is_expected(line: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("host", ["", "a b", "two/parts", "bücher.example"])
-def test_a_host_that_nobody_could_dial_is_refused(host: str, tmp_path: Path) -> None:
+def test_a_host_that_no_url_can_contain_is_refused(host: str, tmp_path: Path) -> None:
     done = typed("init", "--home", tmp_path / "home", "--host", host)
     assert done.exit_code == 2, done.output
     assert len(done.stderr.splitlines()) == 1
@@ -254,7 +254,7 @@ def test_a_file_that_holds_no_credentials_is_named(text: bytes, tmp_path: Path) 
         credentials.read(tmp_path / "x.pem")
 
 
-def test_credentials_stand_for_broker_authority_and_id(
+def test_credentials_replace_the_options_for_broker_authority_and_id(
     home: BrokerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, BrokerUrl]] = []
@@ -298,7 +298,7 @@ def test_credentials_that_cannot_be_read_are_a_mistake_not_a_crash(
     assert "Traceback" not in done.output
 
 
-def test_a_role_and_a_federation_are_kept_and_bound_what_a_user_may(home: BrokerFolder) -> None:
+def test_role_and_federation_are_stored_and_limit_the_rights_of_a_user(home: BrokerFolder) -> None:
     done = typed(
         "enroll", "watch", "--role", "observer", "--federation", "g", "--home", home.folder
     )
@@ -324,7 +324,7 @@ def test_list_shows_roles_and_when_certificates_expire(home: BrokerFolder) -> No
 
 
 @pytest.mark.parametrize("user", ["pi-7", "coordinator"])
-def test_rotate_makes_the_old_password_void(home: BrokerFolder, user: str) -> None:
+def test_rotate_revokes_the_old_password(home: BrokerFolder, user: str) -> None:
     if user == "pi-7":
         home.enroll(user)
     before = url_of(home.file(user)).password or ""

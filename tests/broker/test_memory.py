@@ -26,7 +26,7 @@ async def numbers_through(broker: MemoryBroker, count: int = 200) -> list[int]:
         return [int(item.payload) for item in await taken(b) if isinstance(item, Message)]
 
 
-def test_without_habits_every_message_arrives_once_and_in_order() -> None:
+def test_without_faults_every_message_arrives_once_and_in_order() -> None:
     assert run(numbers_through(MemoryBroker())) == list(range(200))
 
 
@@ -52,7 +52,9 @@ def test_the_same_seed_gives_the_same_history_and_another_seed_another() -> None
     assert history(1) != history(2)
 
 
-def test_a_lost_session_publishes_the_will_forgets_subscriptions_and_comes_back_by_itself() -> None:
+def test_a_lost_session_publishes_the_will_loses_its_subscriptions_and_reconnects_by_itself() -> (
+    None
+):
     async def program() -> None:
         broker = MemoryBroker()
         async with broker.link("a") as a, broker.link("b", Will("w", b"gone")) as b:

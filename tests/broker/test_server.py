@@ -244,7 +244,7 @@ def test_a_connect_that_comes_byte_by_byte_is_cut_off_too() -> None:
     run(program())
 
 
-def test_a_packet_before_connect_is_short() -> None:
+def test_the_length_of_a_packet_before_connect_is_limited() -> None:
     async def program() -> None:
         client = Client(Hub())
         client.send(bytes([0x10, 0x80, 0x80, 0x40]))  # a CONNECT of 1 MiB is announced
