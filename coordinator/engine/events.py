@@ -35,7 +35,7 @@ class Unreadable:
 
 @dataclass(frozen=True)
 class Failed:
-    """The client says that it cannot do this step's work."""
+    """The client reports that it cannot do this step's work."""
 
     client: ClientId
     step: int
@@ -52,7 +52,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class SetAside:
-    """Reports that had been accepted make the fold fail, each for a reason; the step goes on without them."""
+    """Accepted reports make the fold fail, each for a reason; the step continues without them."""
 
     reasons: dict[ClientId, str]
 
@@ -105,7 +105,7 @@ class Paused:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The operator lets the run go on."""
+    """The operator resumes the run."""
 
 
 Event = (
@@ -174,7 +174,7 @@ class Void:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """From now on this client is not invited, for its reports were refused in so many steps."""
+    """From now on this client is not invited, because its reports were refused in `refused` steps."""
 
     client: ClientId
     refused: int

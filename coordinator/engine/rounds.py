@@ -222,7 +222,7 @@ class RoundEngine:
         return []
 
     def _link_back(self, now: float) -> Actions:
-        """Go on where the link was lost, and let everybody answer a roll call."""
+        """Continue where the link was lost, and let everybody answer a roll call."""
         if self._link_lost_at is not None:
             self._postpone(now - self._link_lost_at)
         self._link_lost_at = None

@@ -10,7 +10,7 @@ from covey.shared.strategies.base import ClientId
 
 @dataclass(frozen=True)
 class Rules:
-    """What a scenario's `rounds` section says, with the agents' names filled in. Times are in seconds.
+    """A scenario's `rounds` section, with the agents' names filled in. Times are in seconds.
 
     Raises UserError where `participants` lists fewer rounds than the run has.
     """
@@ -19,7 +19,7 @@ class Rules:
     rounds: int = 1
     participation: float = 1.0  # C, the share of all known agents that a round draws
     agents: int | None = None  # a fixed number in its place
-    over_select: float = 1.0  # so many times more agents are invited than reports are needed
+    over_select: float = 1.0  # invited agents per needed report
     refill: bool = True  # a vacant slot goes to a spare agent
     quorum: int = 1
     deadline_s: float = 600.0

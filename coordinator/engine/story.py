@@ -53,7 +53,7 @@ class Story:
         return f"<Story: {len(self._lines)} lines>"
 
     def of(self, agent: ClientId) -> list[StoryLine]:
-        """What happened to one agent, in order, as far as it is not forgotten."""
+        """The sentences about one agent, in order, as far as they are not forgotten."""
         return [line for line in self._lines if agent in line.agents]
 
     def add(self, now: float, agents: Collection[ClientId], text: str) -> None:

@@ -83,7 +83,7 @@ class Checkpoint:
         if hashlib.blake2b(body.removesuffix("\n").encode(), digest_size=16).hexdigest() != digest:
             raise UserError(
                 f"{self._manifest}: the checkpoint is cut short or was changed; nothing was overwritten. "
-                "Restore the file from a copy, or start anew in another folder with --out"
+                "Restore the file from a copy, or start again in another folder with --out"
             )
         tree: dict[str, Any] = _with_infinity(json_text.loads(body))
         return tree
@@ -132,7 +132,7 @@ class Checkpoint:
             arrays, _ = open_arrays(path)
             array = arrays["array"]
             if name not in self._sound and array_digest(array) != name:
-                raise ValueError("its content is not what its name says")
+                raise ValueError("its content does not match its name")
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
                 f"{path}: this array of the checkpoint is missing or damaged ({error}); nothing was changed. "

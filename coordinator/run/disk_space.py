@@ -1,4 +1,4 @@
-"""Writing to a disk that may be full: say so, wait, and go on when there is room."""
+"""Writing to a disk that may be full: report it, wait, and continue when the disk has room again."""
 
 from __future__ import annotations
 

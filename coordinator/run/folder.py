@@ -40,7 +40,7 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -> bool:
-    """Make the run's folder, or check that it can be resumed: True where it has a checkpoint to go on from.
+    """Make the run's folder, or check that it can be resumed: True if it has a checkpoint to resume.
 
     A run that was stopped before its first checkpoint begins again. No run is ever overwritten.
     """
@@ -56,7 +56,7 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
                 ("over a broker", "without") if in_process else ("without a broker", "with")
             )
             raise UserError(
-                f"{folder}: this run began {began}; go on {way} --in-process, or choose another --out"
+                f"{folder}: this run began {began}; resume it {way} --in-process, or choose another --out"
             )
         return True
     if options.resume:
@@ -67,7 +67,11 @@ def prepare(scenario: Scenario, options: Options, *, in_process: bool = False) -
             "a run folder is already there" if is_run else "there are files in it that are no run's"
         )
         can = (
-            "go on with --resume" if checkpoint.exists() else "remove it yourself" if is_run else ""
+            "continue it with --resume"
+            if checkpoint.exists()
+            else "remove it yourself"
+            if is_run
+            else ""
         )
         raise UserError(f"{folder}: {what}; choose another with --out{can and f', or {can}'}")
     private_folder(folder)

@@ -34,7 +34,7 @@ ROUNDING = 1e-13  # of a mean square: less spread than this may be the rounding 
 
 
 class UnsoundFoldError(ArithmeticError):
-    """A fold gave a state that no run can go on from; the text names what is wrong with it."""
+    """A fold gave a state that no run can continue from; the text names the fault."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Client-level privacy at the coordinator: a method's fold sees noised means in place of what agents sent.
 
-What a fold computes from noised means is post-processing, whatever it is; so a method is private if its means are. A
-method says where a report goes (`Strategy.private_fold`): to the one model or to the cluster that is known already
+Whatever a fold computes from noised means is post-processing, so a method is private if its means are. A
+method declares where a report goes (`Strategy.private_fold`): to the one model or to the cluster that is known already
 ("assigned"), or to a cluster that the report's own data chose ("chosen"), whose number of reports is then a secret too.
 """
 
@@ -91,7 +91,7 @@ class PrivateFold:
             require_accountant()
 
     def fold(self, state: Any, phase: Phase, reports: Reports, average: Average = MEAN) -> Any:
-        """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried in vain."""
+        """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded."""
         strategy, settings = self._strategy, self._privacy.client
         if phase.name in strategy.signature_phases:
             return strategy.fold(state, phase, reports, average)
@@ -106,7 +106,7 @@ class PrivateFold:
         return strategy.fold(state, phase, self._assigned(state, reports, settings))
 
     def count_sums(self, phase: Phase, reports: Reports) -> None:
-        """Enter a fold that the run goes on from into the account: its noised sums are released."""
+        """Enter a fold that the run takes over into the account: its noised sums are released."""
         strategy = self._strategy
         if self._privacy.client is None or phase.name in strategy.signature_phases:
             return

@@ -204,7 +204,7 @@ def last_of_undrawn(
 ) -> dict[str, Any]:
     """E-last over the agents that no training round has drawn yet, and how many of these have test data ("agents").
 
-    What they hold comes from a phase before the rounds, or is E-server where the method has none that trains.
+    Their models come from a phase before the rounds; without such a phase, E-last is E-server.
     """
     undrawn = {client: one for client, one in figures.items() if client not in drawn}
     by_mode = averages(undrawn, train_samples, weight)

@@ -95,7 +95,7 @@ def check_vector(name: str, vector: Vector) -> None:
 
 
 def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
-    """What is wrong with a report's numbers; empty where nothing is."""
+    """The first mistake in a report's numbers; empty if there is none."""
     wrong = _wrong_facts(report)
     match phase.name:
         case "moments":

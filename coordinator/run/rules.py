@@ -1,4 +1,4 @@
-"""The engine's rules for a scenario, and who takes part in each round where a file says so."""
+"""The engine's rules for a scenario, and the participants of each round if a file lists them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rules_of(scenario: Scenario) -> Rules:
 
 
 def listed_participants(scenario: Scenario) -> Listed | None:
-    """Who takes part in each round, where a file says so. Raises UserError for a file that does not suit the fleet."""
+    """The participants of each round, if a file lists them. Raises UserError for a file that does not suit the fleet."""
     path, fleet = scenario.rounds.participants, scenario.fleet
     if path is None:
         return None
@@ -53,7 +53,7 @@ def listed_participants(scenario: Scenario) -> Listed | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         at = f"{first['msg']}, at {list(first['loc'])}"
-        raise UserError(f"{path}: a JSON list of lists of agent indices is wanted ({at})") from None
+        raise UserError(f"{path}: expected a JSON list of lists of agent indices ({at})") from None
     strangers = sorted(
         {i for row in rows for i in row if not 0 <= i < fleet.agents - fleet.newcomers}
     )
@@ -67,6 +67,6 @@ def listed_participants(scenario: Scenario) -> Listed | None:
     listed = tuple(tuple(agent_name(i, fleet.agents) for i in row) for row in rows)
     if len(listed) < scenario.rounds.count or not all(listed):
         raise UserError(
-            f"{path}: {len(listed)} rounds are listed, {scenario.rounds.count} non-empty ones are wanted"
+            f"{path}: {len(listed)} rounds are listed; expected {scenario.rounds.count} that are not empty"
         )
     return listed

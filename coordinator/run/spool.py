@@ -56,7 +56,7 @@ class Spool:
     ) -> None:
         """Write a checked report; a second one for the same step replaces the first.
 
-        `client_state` is what the agent says of the memory that its work began with, `device` what it computed on.
+        `client_state` is the agent's report on the memory that its work began with, `device` what it computed on.
         """
         folder = self.folder / str(step)
         self._room.write(lambda: self._make(folder))

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes while a run goes on: `coordinator run --metrics [HOST:]PORT`, at /metrics.
+"""Metrics of a run for Prometheus: `coordinator run --metrics [HOST:]PORT`, at /metrics.
 
 Read from the service at every scrape, by the server's thread: copies of small dictionaries and numbers, nothing is locked.
 """
@@ -97,7 +97,7 @@ def address(text: str) -> tuple[str, int]:
     """Host and port of `[HOST:]PORT`; this machine alone where no host is named."""
     match = re.fullmatch(r"(?:\[?([^\[\]]+)\]?:)?(\d+)", text)
     if match is None or not 0 < int(match[2]) < 65536:
-        raise UserError(f"--metrics {text}: [HOST:]PORT is wanted, 9464 or 0.0.0.0:9464")
+        raise UserError(f"--metrics {text}: expected [HOST:]PORT, for example 9464 or 0.0.0.0:9464")
     return match[1] or "127.0.0.1", int(match[2])
 
 

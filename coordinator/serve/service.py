@@ -183,7 +183,7 @@ class Service:
 
     @property
     def state(self) -> Literal["gathering", "open", "paused", "folding", "finished"]:
-        """What the run is doing, in a word."""
+        """The run's state, in a word."""
         return "paused" if self.run.engine.paused else _STATES[self.run.engine.stage]
 
     def stop(self) -> None:
@@ -456,7 +456,7 @@ class Service:
         return []
 
     async def _woken(self) -> list[Effect]:
-        """What is due now."""
+        """Do everything that is due now."""
         now = self.now()
         self._parts.expire(now)
         self._tidy()

@@ -51,7 +51,7 @@ class Driver(ABC):
     ) -> Run:
         """Let everybody (train and test samples by id) join and run to the end; `first` are a resume's effects.
 
-        Raises GivenUpError where the run was given up or can go no further.
+        Raises GivenUpError where the run was given up or cannot continue.
         """
         self.run.samples |= clients
         effects = list(first)
@@ -82,7 +82,7 @@ class Driver(ABC):
         if (
             engine.wake_at is None or self._idle == MAX_IDLE
         ):  # nobody comes and nobody comes back here
-            raise GivenUpError(f"it cannot go on: {engine.waits_for or engine.stage.value}")
+            raise GivenUpError(f"it cannot continue: {engine.waits_for or engine.stage.value}")
         self._now = engine.wake_at
         effects = self.run.handle(Tick(), self._now)
         self._idle = 0 if effects else self._idle + 1

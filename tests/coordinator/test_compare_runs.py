@@ -292,7 +292,7 @@ def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
         )
         Run.start(folder, scene, setup, rules_of(scene), name, 0.0)
         options = Options(folder, resume=True)
-        with pytest.raises(UserError, match=f"this run began {began}; go on with"):
+        with pytest.raises(UserError, match=f"this run began {began}; resume it with"):
             prepare(scene, options, in_process=wanted)
         prepare(scene, options, in_process=not wanted)
 

@@ -299,11 +299,11 @@ def test_a_run_without_a_broker_ends_where_nobody_can_come_whom_it_waits_for(
     scene = scenario("fedavg", rounds={"count": 2})
     nobody = (("agent-0",), ("stranger",))
     with pytest.raises(
-        GivenUpError, match="it cannot go on: agents that the next phase needs are away"
+        GivenUpError, match="it cannot continue: agents that the next phase needs are away"
     ):
         in_process(tmp_path / "away", scene, participants=nobody)
     with pytest.raises(
-        GivenUpError, match=r"it cannot go on: 8 agents are there, rounds\.quorum wants 9"
+        GivenUpError, match=r"it cannot continue: 8 agents are there, rounds\.quorum wants 9"
     ):
         in_process(tmp_path / "few", scene, quorum=9)
 

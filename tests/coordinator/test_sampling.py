@@ -99,14 +99,14 @@ def test_the_expected_share_of_listed_participants_is_their_mean_number(tmp_path
     ("rows", "words"),
     [
         ("[[0, 0, 1]]", "round 0 names an agent twice"),
-        ("[[2.7]]", "a JSON list of lists of agent indices is wanted"),
-        ('[["3"]]', "a JSON list of lists of agent indices is wanted"),
-        ("[[true]]", "a JSON list of lists of agent indices is wanted"),
-        ('["01"]', "a JSON list of lists of agent indices is wanted"),
+        ("[[2.7]]", "expected a JSON list of lists of agent indices"),
+        ('[["3"]]', "expected a JSON list of lists of agent indices"),
+        ("[[true]]", "expected a JSON list of lists of agent indices"),
+        ('["01"]', "expected a JSON list of lists of agent indices"),
         ("[[1], [20]]", r"agents \[20\] do not exist or are newcomers; 0 to 17 may be named"),
         ("[[1], [18]]", r"agents \[18\] do not exist or are newcomers"),
-        ("[[1], []]", "non-empty ones are wanted"),
-        ("[[1]", "a JSON list of lists of agent indices is wanted"),
+        ("[[1], []]", "that are not empty"),
+        ("[[1]", "expected a JSON list of lists of agent indices"),
     ],
 )
 def test_a_list_of_participants_that_cannot_be_meant_is_refused(

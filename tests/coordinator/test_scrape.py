@@ -143,5 +143,5 @@ def test_without_a_host_only_this_machine_is_answered(text: str, wanted: tuple[s
 
 @pytest.mark.parametrize("text", ["", "host", "host:", "0", "70000", ":9464"])
 def test_an_address_without_a_port_is_refused(text: str) -> None:
-    with pytest.raises(UserError, match=r"\[HOST:\]PORT is wanted"):
+    with pytest.raises(UserError, match=r"expected \[HOST:\]PORT"):
         address(text)
