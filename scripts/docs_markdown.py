@@ -63,11 +63,14 @@ def type_text(described: Json, whole: Json) -> str:
     choices = [*described.get("anyOf", []), *described.get("oneOf", [])]
     if choices:
         texts = [type_text(choice, whole) for choice in choices]
-        return " or ".join(dict.fromkeys(texts))
+        without_repeats = dict.fromkeys(texts)
+        return " or ".join(without_repeats)
     if "$ref" in described:
-        definition = whole["$defs"][described["$ref"].rpartition("/")[2]]
-        is_plain = "properties" not in definition and "anyOf" not in definition
-        return type_text(definition, whole) if is_plain else "section"
+        name = described["$ref"].rpartition("/")[2]
+        definition = whole["$defs"][name]
+        if "properties" in definition or "anyOf" in definition:
+            return "section"
+        return type_text(definition, whole)
     if "enum" in described:
         return ", ".join(code(str(choice)) for choice in described["enum"])
     if "const" in described:

@@ -75,7 +75,7 @@ def site_text(markdown: str, source: PurePosixPath) -> str:
         markdown: the text of the page.
         source: where the page lies in the repository, such as `docs/tutorials/your-fleet.md`.
     """
-    linked = FOR_CODE_HOSTS.sub("", relinked(markdown, source))
+    linked = FOR_CODE_HOSTS.sub("\n\n", relinked(markdown, source))
     return MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
 
 
