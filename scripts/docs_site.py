@@ -76,7 +76,10 @@ def site_text(markdown: str, source: PurePosixPath) -> str:
         source: where the page lies in the repository, such as `docs/tutorials/your-fleet.md`.
     """
     linked = FOR_CODE_HOSTS.sub("\n\n", relinked(markdown, source))
-    return MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
+    filled = MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
+    if "<!-- generated:" in filled:
+        raise ValueError(f"{source}: put the mark of generated reference on a line of its own")
+    return filled
 
 
 def relinked(markdown: str, source: PurePosixPath) -> str:
