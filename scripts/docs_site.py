@@ -49,6 +49,7 @@ NAVIGATION = {
 }
 
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+UNFILLED = re.compile(r"(?<!`)<!-- generated:")  # style.md shows a mark as code
 FOR_CODE_HOSTS = re.compile(r"On a code host this page ends here:[^.]*?\.\s*(?=<!-- generated)")
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
@@ -77,7 +78,7 @@ def site_text(markdown: str, source: PurePosixPath) -> str:
     """
     linked = FOR_CODE_HOSTS.sub("\n\n", relinked(markdown, source))
     filled = MARK.sub(lambda mark: docs_reference.generated(mark[1]), linked)
-    if "<!-- generated:" in filled:
+    if UNFILLED.search(filled):
         raise ValueError(f"{source}: put the mark of generated reference on a line of its own")
     return filled
 
