@@ -67,7 +67,7 @@ Limits = Annotated[
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"] | None,
     typer.Option(
-        help="the device that torch computes on; overrides the scenario  [default: as the scenario says]",
+        help="the device that torch computes on; overrides the scenario  [default: the scenario's]",
         envvar="COVEY_DEVICE",
         show_default=False,
     ),

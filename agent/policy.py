@@ -89,7 +89,7 @@ class Policy(BaseModel):
     )
     device: DeviceWish | None = Field(
         None,
-        description="the device that torch computes on; overrides the scenario; null: as the scenario says",
+        description="the device that torch computes on; overrides the scenario; null: the scenario's",
     )
     max_seconds: Annotated[float, Field(gt=0)] | None = Field(
         None, description="seconds for the work of one order; then the training process is ended"

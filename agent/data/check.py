@@ -160,7 +160,7 @@ def _notes(
     classes: tuple[ClassCount, ...],
     task: Task | None,
 ) -> tuple[str, ...]:
-    """What is unusual, and does not keep the data out."""
+    """Unusual properties of the data that do not keep it out."""
     notes: list[str] = []
     for one in classes:
         if one.train < FEW:

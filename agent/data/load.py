@@ -1,4 +1,4 @@
-"""Choosing the loader for a file, a folder or a data source."""
+"""Data of any accepted kind: its file names and its suffix select the loader."""
 
 from __future__ import annotations
 
@@ -25,33 +25,36 @@ ACCEPTED = (
 
 
 def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_CODE) -> Dataset:
-    """The data at a path, or of a data source.
+    """Load the data at a path, or from a data source. A path takes precedence over code of the same name.
 
     Args:
-        path: a file, a folder, `module:function[:PATH]`, or the name of a source that an installed package adds.
-        label: the label column of a table.
-        allowed: code is imported only if this names it.
+        path: a file, a folder, `module:function[:PATH]`, or the name of a data source that an installed package adds.
+        label: the label column of a table; None: the column called `label`, else the last one.
+        allowed: the code that may be imported.
 
     Raises:
-        DataError: the data cannot be read; it names the file and, in a table, the cell.
-        ConsentError: code that is not allowed.
+        DataError: the data is missing, of an unknown kind or damaged; it names the file and, in a table, the cell.
+        ConsentError: `path` names code that is not allowed.
     """
     place = Path(path)
     if place.is_dir():
         return _folder(place, label)
     if place.is_file():
         return _file(place, label)
-    if ":" in str(path) and "/" not in str(path).split(":")[0]:
-        return load_function(str(path), allowed)
-    if str(path) in plugins.installed(plugins.DATA):
-        return load_installed(str(path), allowed)
+    name = str(path)
+    module, colon, _ = name.partition(":")
+    if colon and "/" not in module:
+        return load_function(name, allowed)
+    if name in plugins.installed(plugins.DATA):
+        return load_installed(name, allowed)
     raise DataError(
         f"{path}: no such file or folder; expected {ACCEPTED}",
-        public="no data is at the given path",
+        public="the given path does not exist",
     )
 
 
 def _file(path: Path, label: str | None) -> Dataset:
+    """One file, by its name. DataError for a name of no known kind."""
     if path.suffix in TABLES:
         return load_table(path, label)
     if path.suffix == ".npz":
@@ -66,11 +69,12 @@ def _file(path: Path, label: str | None) -> Dataset:
         return load_leaf(path)
     raise DataError(
         f"{path}: unknown kind of file {path.suffix!r}; expected {ACCEPTED}",
-        public="the data is of no known kind",
+        public="the data is a file of an unknown kind",
     )
 
 
 def _folder(folder: Path, label: str | None) -> Dataset:
+    """A data set of several files, the only file that can be loaded, or a folder of images."""
     if is_idx(folder):
         return load_idx(folder)
     if is_cifar(folder):
@@ -79,24 +83,36 @@ def _folder(folder: Path, label: str | None) -> Dataset:
         return load_svhn(folder)
     if is_leaf(folder):
         return load_leaf(folder)
-    files = sorted(
-        p for p in folder.iterdir() if p.suffix in {*TABLES, ".npz"} and not p.name.startswith(".")
-    )
+    files = _tables_and_arrays(folder)
     by_stem = {path.stem: path for path in files}
-    if {"train", "test"} <= set(by_stem) and by_stem["train"].suffix in TABLES:
-        return load_table(by_stem["train"], label, by_stem["test"])
+    train = by_stem.get("train")
+    test = by_stem.get("test")
+    if train is not None and test is not None and train.suffix in TABLES:
+        return load_table(train, label, test)
     if len(files) == 1:
         return _file(files[0], label)
     if len(files) > 1:
         names = ", ".join(path.name for path in files[:5])
         raise DataError(
-            f"{folder}: {len(files)} files ({names}); give the path of one, or call two train and test",
+            f"{folder}: {len(files)} files ({names}); give the path of one, or name two of them train "
+            "and test",
             public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):
         return load_image_folder(folder)
-    found = ", ".join(sorted(path.name for path in folder.iterdir())[:5]) or "nothing"
+    found = sorted(path.name for path in folder.iterdir())
+    seen = ", ".join(found[:5]) or "nothing"
     raise DataError(
-        f"{folder}: found {found}; expected {ACCEPTED}",
-        public="the data folder holds data of no known kind",
+        f"{folder}: found {seen}; expected {ACCEPTED}",
+        public="the data folder holds data of an unknown kind",
     )
+
+
+def _tables_and_arrays(folder: Path) -> list[Path]:
+    """The tables and .npz files of a folder, sorted; hidden files are left out."""
+    found: list[Path] = []
+    for path in folder.iterdir():
+        hidden = path.name.startswith(".")
+        if path.suffix in (*TABLES, ".npz") and not hidden:
+            found.append(path)
+    return sorted(found)

@@ -1,4 +1,4 @@
-"""The named data sets of simulated fleets, and where the larger ones lie."""
+"""The data sets that a simulated fleet names, and the folder that holds the larger ones."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from covey.shared.consent import consent
 from covey.shared.errors import DataError
 
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
+DEFAULT_ROOT = Path("../shared/data")
+# name of a data set -> its path below the data root
 FILES = {
     "fashion-mnist": "fashion-mnist",
     "cifar10": "cifar-10-binary.tar.gz",
@@ -35,24 +37,34 @@ FILES = {
 
 def find_root(option: str | Path | None = None) -> Path | None:
     """The folder of the larger data sets: the option, else COVEY_DATA_ROOT, else ../shared/data if it exists."""
-    if chosen := option or os.environ.get(ROOT_VARIABLE):
+    chosen = option or os.environ.get(ROOT_VARIABLE)
+    if chosen:
         return Path(chosen)
-    default = Path("../shared/data")
-    return default if default.is_dir() else None
+    if DEFAULT_ROOT.is_dir():
+        return DEFAULT_ROOT
+    return None
 
 
 def load_named(name: str, root: str | Path | None = None) -> Dataset:
-    """`digits`, a name in FILES, a path below the data root, or code of the user's own that was allowed.
+    """The data set that a scenario names.
 
-    Such code is `module:function[:PATH]`, or a data source that an installed package adds. Raises ConsentError for code
-    that was not allowed, and DataError that says where the data was looked for.
+    Args:
+        name: `digits`, a name in FILES, a path below the data root, or the user's own code: `module:function[:PATH]`
+            or a data source that an installed package adds. A path takes precedence over code of the same name.
+        root: the data root; None: as `find_root` finds it.
+
+    Raises:
+        DataError: the data is missing or damaged; it names the path.
+        ConsentError: the code was not allowed.
     """
     if name == "digits":
         return _digits()
     folder = find_root(root)
     is_code = ":" in name or name in plugins.installed(plugins.DATA)
-    if is_code and not ((folder or Path()) / name).exists():
-        return load(name, allowed=consent())
+    if is_code:
+        path_of_this_name = (folder or Path()) / name
+        if not path_of_this_name.exists():
+            return load(name, allowed=consent())
     place = _place(name, folder)
     match name:
         case "fashion-mnist":
@@ -68,21 +80,25 @@ def load_named(name: str, root: str | Path | None = None) -> Dataset:
 
 
 def _place(name: str, root: Path | None) -> Path:
+    """The path of a data set below the root. DataError if it does not exist."""
     place = (root or Path()) / FILES.get(name, name)
     if place.exists():
         return place
-    seen = f"{place} does not exist" if root else f"no data root is set and {place} does not exist"
+    seen = f"{place} does not exist"
+    if not root:
+        seen = f"no data root is set and {seen}"
     raise DataError(
-        f"data set {name!r}: {seen}; give --data-root or {ROOT_VARIABLE}, or use 'digits' (embedded)",
+        f"data set {name!r}: {seen}; set the data root with --data-root or {ROOT_VARIABLE}, or use "
+        "'digits', which needs none",
         public=f"data set {name!r} is not on this machine",
     )
 
 
 def _digits() -> Dataset:
-    """1 797 handwritten digits, (1, 8, 8), values 0 to 16: real data that comes with scikit-learn.
+    """1 797 handwritten digits, (1, 8, 8) uint8 from 0 to 16: real data that comes with scikit-learn.
 
-    The rows of its file are 64 values and the digit. The file is read without importing scikit-learn, which takes longer than
-    all the training of a small run.
+    Each row of the file holds 64 values and the digit. The file is read without scikit-learn, because importing it takes
+    longer than all the training of a small run.
     """
     try:
         file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
@@ -90,14 +106,20 @@ def _digits() -> Dataset:
     except (PackageNotFoundError, FileNotFoundError):
         fault = "data set 'digits' comes with scikit-learn: pip install 'covey[coordinator]'"
         raise DataError(fault, public=fault) from None
-    return dataset(rows[:, :64].reshape(-1, 1, 8, 8), rows[:, 64].astype(np.int64), source="digits")
+    images = rows[:, :64].reshape(-1, 1, 8, 8)
+    digits = rows[:, 64].astype(np.int64)
+    return dataset(images, digits, source="digits")
 
 
 def _har(path: Path) -> Dataset:
-    """Windows of 128 readings of 9 channels; groups are the 30 people, rows are in time order within each recording."""
+    """UCI HAR: windows of 9 channels and 128 readings, (9, 128).
+
+    The groups are the 30 people. Within each recording the windows are in time order.
+    """
     arrays = read_npz(path)
-    order = in_time_order(arrays["x"])
-    x = arrays["x"][order].transpose(0, 2, 1)
+    windows = arrays["x"]
+    order = in_time_order(windows)
+    x = windows[order].transpose(0, 2, 1)
     labels = tuple(map(str, arrays["label_names"]))
     return dataset(
         x,
@@ -110,32 +132,48 @@ def _har(path: Path) -> Dataset:
 
 
 def in_time_order(windows: Array) -> Indices:
-    """Indices that put windows (n, length, channels) which overlap by half one after the other.
+    """The order (n,) that restores recordings from shuffled windows.
 
-    The file's rows are shuffled; a window's second half is its successor's first half, bit for bit, so
-    the recordings can be put together again. Recordings follow one another by their first row.
+    Consecutive windows of a recording overlap by half: the second half of a window equals the first half of the next,
+    bit for bit. Recordings are ordered by the row of their first window.
+
+    Args:
+        windows: (n, length, channels), in any order.
     """
     half = windows.shape[1] // 2
-    by_first = {window[:half].tobytes(): i for i, window in enumerate(windows)}
-    after = {i: by_first.get(window[half:].tobytes()) for i, window in enumerate(windows)}
-    heads = sorted(set(after) - {j for i, j in after.items() if j is not None and j != i})
+    row_of_first_half: dict[bytes, int] = {}
+    for row, window in enumerate(windows):
+        row_of_first_half[window[:half].tobytes()] = row
+    successors: list[int | None] = []
+    for window in windows:
+        second_half = window[half:].tobytes()
+        successors.append(row_of_first_half.get(second_half))
+    rows = range(len(windows))
+    has_predecessor: set[int] = set()
+    for row, successor in enumerate(successors):
+        if successor is not None and successor != row:
+            has_predecessor.add(successor)
+    heads = [row for row in rows if row not in has_predecessor]
     order: dict[int, None] = {}  # an ordered set
-    for start in [*heads, *range(len(windows))]:  # the second part catches closed loops
-        at: int | None = start
-        while at is not None and at not in order:
-            order[at] = None
-            at = after[at]
+    for start in [*heads, *rows]:  # all rows: windows of a closed loop have no head
+        row_or_end: int | None = start
+        while row_or_end is not None and row_or_end not in order:
+            order[row_or_end] = None
+            row_or_end = successors[row_or_end]
     return np.fromiter(order, np.int64, len(windows))
 
 
 def _mnist_writer(path: Path) -> Dataset:
-    """MNIST with its writers as groups; populations are hsf0 (census staff) and hsf4 (students)."""
+    """MNIST (1, 28, 28) with its writers as groups. The populations are hsf0 (census staff) and hsf4 (students)."""
     arrays = read_npz(path)
-    populations = np.array([f"hsf{hsf}" for hsf in range(10)])[arrays["hsf_train"]]
+    images = arrays["x_train"][:, None]  # one channel
+    test_images = arrays["x_test"][:, None]
+    population_names = np.array([f"hsf{hsf}" for hsf in range(10)])
+    populations = population_names[arrays["hsf_train"]]
     return dataset(
-        arrays["x_train"][:, None],
+        images,
         arrays["y_train"],
-        (arrays["x_test"][:, None], arrays["y_test"]),
+        (test_images, arrays["y_test"]),
         source=str(path),
         groups=arrays["writer_train"],
         test_groups=arrays["writer_test"],

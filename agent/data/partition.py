@@ -1,7 +1,7 @@
 """Who of a simulated fleet holds which samples.
 
 A partition is stored as `.npz`: agent i owns `train_idx[train_ptr[i]:train_ptr[i+1]]` and tests on
-`test_idx[test_ptr[i]:test_ptr[i+1]]`. `test_of` says what `test_idx` points into: the data set's "test"
+`test_idx[test_ptr[i]:test_ptr[i+1]]`. `test_of` names the part that `test_idx` points into: the data set's "test"
 part or its "train" part (the single pool of a set without a test part); a file without it means "test"
 if the set has such a part. Optional: `truth` per agent (a cluster, or a mixture), `turns` (quarter turns
 of the agent's images), `populations` (names that `truth` counts).

@@ -80,7 +80,7 @@ class Outbox:
 
     @property
     def outboxed(self) -> Outboxed:
-        """What a session has to know at its start, including the run that is kept aside."""
+        """The state that a session starts from, including the run that is kept aside."""
         aside = self._aside.outboxed if self._aside is not None else None
         return replace(self.state.outboxed, aside=aside)
 

@@ -124,7 +124,7 @@ class Agent:
 
     @property
     def will(self) -> Will:
-        """What the broker publishes when this agent is gone. It is known before the link is opened."""
+        """The last will: the broker publishes it when this agent is gone. It is known before the link opens."""
         return Will(self._status_topic, self.session.will.to_bytes())
 
     @property

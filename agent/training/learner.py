@@ -75,7 +75,7 @@ class _Samples:
 class TorchLocal:
     """A `shared.strategy.Local` over data that `agent.data.fit` has passed.
 
-    Models and batches lie on the device; vectors come and go on the CPU. The same generator state, start and data give
+    Models and batches lie on the device; vectors enter and leave on the CPU. The same generator state, start and data give
     the same bytes on one kind of device.
 
     Args:

@@ -1,4 +1,4 @@
-"""What `agent check` finds, and what would be told."""
+"""What `agent check` finds, and what would leave the device."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from covey.agent.data import load
 from covey.agent.data.check import ClassCount, inspect, load_local
+from covey.agent.data.dataset import dataset
 from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
@@ -41,7 +42,7 @@ def test_local_data_that_does_not_fit_raises(table: Path) -> None:
         load_local(table, task=Task(features=(3,), classes=("dog", "cat")))
 
 
-def test_a_finding_counts_classes_and_tells_no_samples(table: Path) -> None:
+def test_a_finding_counts_classes_and_discloses_no_samples(table: Path) -> None:
     finding = inspect(load(table), TASK)
     assert finding.problems == ()
     assert finding.classes == (ClassCount("dog", 10, 0), ClassCount("cat", 20, 0))
@@ -56,7 +57,7 @@ def test_a_finding_counts_classes_and_tells_no_samples(table: Path) -> None:
     assert any("no test part" in note for note in finding.notes)
 
 
-def test_a_misfit_is_a_problem_in_the_finding_and_is_told(table: Path) -> None:
+def test_a_misfit_is_a_problem_in_the_finding_and_is_disclosed(table: Path) -> None:
     finding = inspect(load(table), Task(features=(2,), classes=("dog", "bird")))
     assert len(finding.problems) == 1
     assert "class 'cat' is unknown" in finding.problems[0]
@@ -82,6 +83,15 @@ def test_notes_name_rare_classes_and_large_features(tmp_path: Path) -> None:
     assert "class '0' has only 3 training samples" in notes
     assert "one class only ('0')" in notes
     assert "features reach 4000" in notes
+
+
+def test_the_largest_feature_of_small_integers_is_found_below_zero() -> None:
+    # |-128| does not fit into int8: taken there, it stays -128
+    features = np.array([[-128], [0], [1], [2]], np.int8)
+    data = dataset(features, np.array([0, 1, 0, 1]), source="sensor")
+    assert data.features.dtype == np.int8
+    finding = inspect(data, Task(features=(1,), classes=2))
+    assert any("features reach 128" in note for note in finding.notes)
 
 
 def test_a_regression_has_no_classes(tmp_path: Path) -> None:

@@ -252,7 +252,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 @pytest.mark.processes
 @pytest.mark.broker
 @pytest.mark.skipif(sys.platform != "linux", reason="PSS is Linux's measure")
-async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(
+async def test_an_idle_agent_needs_at_most_40_mb_and_announces_its_end(
     broker: str, tmp_path: Path
 ) -> None:
     options = (
@@ -281,7 +281,7 @@ async def test_an_idle_agent_needs_at_most_40_mb_and_says_goodbye(
 @pytest.mark.broker
 @pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="this system has no SIGUSR1")
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-async def test_a_running_agent_tells_its_story_on_sigusr1(as_json: bool, tmp_path: Path) -> None:
+async def test_a_running_agent_prints_its_story_on_sigusr1(as_json: bool, tmp_path: Path) -> None:
     options = ("--data", data(tmp_path), "--id", "pi", "--state", tmp_path / "state")
     form = ["--json"] if as_json else []
     with start("mosquitto", tmp_path) as url:

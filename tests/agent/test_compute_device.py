@@ -276,7 +276,7 @@ async def test_only_a_gpu_that_is_asked_for_by_name_is_looked_for() -> None:
 
 @pytest.mark.processes
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_an_agent_that_is_to_use_a_gpu_that_is_not_there_says_so_at_once(tmp_path: Path) -> None:
+def test_an_agent_whose_gpu_is_missing_refuses_to_start(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("a,label\n1,0\n2,1\n")
     words = ["--data", str(tmp_path / "data.csv"), "--state", str(tmp_path / "state")]
     command = python(

@@ -62,7 +62,7 @@ def test_the_contrastive_loss_is_the_formula(by: By, tau: float, kappa: float) -
     assert float(loss) == pytest.approx(by_formula(first, second, tau, kappa, by))
 
 
-def test_one_cluster_has_nothing_to_tell_apart() -> None:
+def test_one_cluster_has_nothing_to_distinguish() -> None:
     alone = torch.ones(5, 1)
     assert float(contrastive_loss(alone, alone, Contrast(1))) == pytest.approx(0, abs=1e-6)
 
@@ -81,7 +81,7 @@ def local_of(task: Task, **training: Any) -> tuple[TorchLocal, Any]:
     return TorchLocal(data_of(task), task, layout, settings, generator(1, "test")), start
 
 
-def test_a_head_leaves_the_model_beside_it_as_it_was() -> None:
+def test_a_head_leaves_the_weights_of_its_model_unchanged() -> None:
     plain = HEADED.model_copy(update={"model": Model(name="lenet5")})
     bare, full = build(plain, 3).state_dict(), build(HEADED, 3)
     assert isinstance(full, Headed)
@@ -114,7 +114,7 @@ def test_other_built_in_models_take_a_head_too(name: str) -> None:
     assert module.head(module.features(x)).shape == (2, 2)
 
 
-def test_a_strategy_with_other_clusters_than_the_head_is_told_what_to_set() -> None:
+def test_a_strategy_with_other_clusters_than_the_head_names_the_option_to_set() -> None:
     local, start = local_of(HEADED)
     with pytest.raises(UserError, match=r"a head for 3.*options\.head to 2"):
         local.memberships(start, 2)
@@ -187,7 +187,7 @@ def test_training_lowers_the_contrastive_loss() -> None:
     local, start = local_of(COLOURED, epochs=40, lr=0.05, batch=23)
 
     def usual_loss(model: Any) -> float:
-        """Views are drawn: one batch alone says little."""
+        """Views are random: the loss of one batch alone varies too much."""
         return float(
             np.mean([local.train(model, epochs=1, contrast=Contrast(3)).loss for _ in range(10)])
         )

@@ -49,7 +49,7 @@ def test_a_cut_short_gzip_is_named(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_an_idx_file_shorter_than_its_header_says_is_named(tmp_path: Path) -> None:
+def test_an_idx_file_shorter_than_its_header_promises_is_named(tmp_path: Path) -> None:
     mnist_like(tmp_path)
     path = tmp_path / "train-labels-idx1-ubyte.gz"
     path.write_bytes(gzip.compress(idx(np.zeros(6, np.uint8))[:-1]))
@@ -274,7 +274,7 @@ def test_a_function_of_the_users_own_is_called_with_its_path(
             load(spec, allowed=allowed)
 
 
-def test_what_is_typed_as_data_is_allowed_and_nothing_else_of_its_module() -> None:
+def test_data_given_as_code_is_allowed_and_nothing_else_of_its_module() -> None:
     consent = AllowedCode.for_data("their_code:pair:/data/abc")
     assert consent.names == {"their_code:pair"}
     for spec in ("their_code:named", "os:listdir:/", "their_code.pair:x"):
@@ -284,7 +284,7 @@ def test_what_is_typed_as_data_is_allowed_and_nothing_else_of_its_module() -> No
         load("their_code:pair")
 
 
-def test_a_folder_with_nothing_usable_says_what_was_found_and_what_is_wanted(
+def test_a_folder_with_nothing_usable_names_its_files_and_the_accepted_kinds(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "readme.txt").touch()

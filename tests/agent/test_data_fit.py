@@ -44,7 +44,7 @@ def test_axes_of_length_one_do_not_matter() -> None:
         ((7,), (1, 8, 8), "7 numbers per sample instead of 64"),
     ],
 )
-def test_a_wrong_shape_is_told_exactly(
+def test_a_wrong_shape_is_refused_with_the_exact_difference(
     have: tuple[int, ...], want: tuple[int, ...], words: str
 ) -> None:
     with pytest.raises(DataError) as caught:
@@ -99,7 +99,7 @@ def test_numbers_spelled_in_the_task_are_names_of_integers() -> None:
     assert data.targets.tolist() == [1, 0]
 
 
-def test_regression_wants_values_and_classification_wants_classes() -> None:
+def test_regression_needs_values_and_classification_needs_classes() -> None:
     assert fit(some(2, targets=[1, 2]), Task(features=(2,))).targets.dtype == np.float32
     with pytest.raises(DataError, match=r"a target is 0\.5"):
         fit(some(2, targets=[0.5, 1.0]), Task(features=(2,), classes=2))

@@ -76,7 +76,7 @@ def test_equal_windows_in_a_row_do_not_trap_the_order() -> None:
     assert sorted(in_time_order(still).tolist()) == [0, 1, 2, 3]
 
 
-def test_a_missing_set_says_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_data_set_is_refused_with_its_expected_path(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"cifar-10-binary.*--data-root or COVEY_DATA_ROOT"):
         load_named("cifar10", tmp_path)
 

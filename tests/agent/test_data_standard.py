@@ -149,7 +149,7 @@ def test_celeba_is_resized_exactly_as_leafs_call_does_it(tmp_path: Path) -> None
     assert np.array_equal(load(file).features[0], leafs.transpose(2, 0, 1))
 
 
-def test_a_celeba_without_its_images_says_which_and_where(tmp_path: Path) -> None:
+def test_a_missing_image_of_celeba_is_named_with_the_folders_searched(tmp_path: Path) -> None:
     leaf_file(tmp_path / "train/all.json", {"7": (["000001.jpg"] * 2, [0, 1])})
     with pytest.raises(
         DataError,
@@ -194,7 +194,7 @@ def test_a_fault_in_a_leaf_file_is_named(
 
 
 @pytest.mark.parametrize("content", [b"", b"[1, 2]", b"\xff\xfe", b"[" * 100_000])
-def test_what_is_no_leaf_file_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_leafs_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.json").write_bytes(content)
     with pytest.raises(DataError, match=r"x\.json: "):
         load(tmp_path / "x.json")
@@ -262,7 +262,7 @@ def test_the_other_splits_of_emnist_count_from_zero(
     assert (len(load(tmp_path).labels), load(tmp_path).labels[-1]) == (classes, last)
 
 
-def test_a_folder_of_several_emnist_splits_wants_one_of_them_named(tmp_path: Path) -> None:
+def test_a_folder_of_several_emnist_splits_is_refused_with_their_names(tmp_path: Path) -> None:
     (tmp_path / "emnist").mkdir()
     emnist(tmp_path / "emnist", "digits", [7, 8])
     emnist(tmp_path / "emnist", "letters", [7, 8])
@@ -285,7 +285,7 @@ def test_a_folder_of_several_emnist_splits_wants_one_of_them_named(tmp_path: Pat
         ("small", [0, 1], "no split 'small'; it has byclass"),
     ],
 )
-def test_emnist_labels_that_its_split_has_not_are_named(
+def test_emnist_labels_outside_the_range_of_their_split_are_named(
     tmp_path: Path, split: str, labels: list[int], words: str
 ) -> None:
     emnist(tmp_path, split, labels)

@@ -25,7 +25,7 @@ def test_a_column_called_label_is_the_label_and_all_others_are_features(tmp_path
     assert (data.labels, data.targets.tolist()) == (("cat", "dog"), [0, 1, 0])
 
 
-def test_without_such_a_column_the_last_one_is_the_label_and_the_source_says_so(
+def test_without_such_a_column_the_last_one_is_the_label_and_the_source_names_it(
     tmp_path: Path,
 ) -> None:
     data = load(written(tmp_path, "a;b;species\n1;2;0\n3;4;1\n"))
@@ -125,7 +125,7 @@ def test_parquet_reads_like_csv(tmp_path: Path) -> None:
         load(path)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
+def test_parquet_without_pyarrow_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)

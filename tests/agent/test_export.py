@@ -67,7 +67,9 @@ def test_raw_features_give_what_the_agents_model_gives(
 
 
 @pytest.mark.parametrize("kind", ["pt2", "onnx"])
-def test_a_program_says_what_it_was_trained_for(kind: str, tmp_path: Path) -> None:
+def test_an_exported_program_describes_the_task_it_was_trained_for(
+    kind: str, tmp_path: Path
+) -> None:
     path, _, _ = saved(tmp_path, TASKS["batch norm, standardised"])
     export(path, program := tmp_path / f"model.{kind}")
     if kind == "onnx":

@@ -59,7 +59,7 @@ def reference(
     training: Training,
     correction: GradientCorrection | None = None,
 ) -> npt.NDArray[Any]:
-    """The same descent by autograd on a plain module and torch.optim.SGD, one sample order per epoch."""
+    """The same training by autograd on a plain module and torch.optim.SGD, one sample order per epoch."""
     correction = correction or GradientCorrection()
     module = build(task, 0)
     nn.utils.vector_to_parameters(torch.from_numpy(start.copy()), module.parameters())
@@ -98,7 +98,7 @@ def reference(
     ],
     ids=str,
 )
-def test_descent_is_sgd_as_torch_does_it(task: Task, training: Training) -> None:
+def test_training_equals_torchs_own_sgd(task: Task, training: Training) -> None:
     data = data_of(task)
     local, start, _ = local_of(task, data, **training.model_dump())
     done = local.train(start)
@@ -107,7 +107,7 @@ def test_descent_is_sgd_as_torch_does_it(task: Task, training: Training) -> None
     assert not np.allclose(done.end, start, atol=1e-4)
 
 
-def test_the_pull_bends_the_gradient_before_momentum() -> None:
+def test_the_gradient_correction_is_added_before_momentum() -> None:
     data, start = data_of(TABLE), initial(TABLE, 3)[0]
     rng = np.random.default_rng(5)
     anchor, drift = (rng.normal(size=len(start)).astype(np.float32) for _ in range(2))
@@ -145,7 +145,7 @@ def test_nothing_moves_the_parameters_that_are_frozen_and_the_rest_learns_as_if_
     assert np.array_equal(local_of(TABLE)[0].train(start, frozen=layout.parameters).end, start)
 
 
-def test_a_pull_of_nothing_changes_no_bit() -> None:
+def test_a_gradient_correction_of_zero_changes_no_bit() -> None:
     ends = []
     for correction in (
         GradientCorrection(),
@@ -170,7 +170,7 @@ def test_the_same_generator_and_start_give_the_same_bytes() -> None:
     assert first.train(start).end.tobytes() != second.train(start, epochs=2).end.tobytes()
 
 
-def test_momentum_starts_anew_with_every_job() -> None:
+def test_momentum_starts_at_zero_with_every_training() -> None:
     local, start, _ = local_of(
         TABLE, momentum=0.9, batch=100
     )  # one batch: its order does not matter
@@ -195,7 +195,7 @@ def test_a_velocity_that_is_handed_on_makes_two_jobs_one() -> None:
     )  # without momentum there is nothing to hand on
 
 
-def test_a_descent_leaves_its_start_and_the_callers_arrays_alone() -> None:
+def test_training_leaves_its_start_and_the_callers_arrays_unchanged() -> None:
     local, start, _ = local_of(TABLE)
     before = start.copy()
     start.flags.writeable = False
@@ -305,7 +305,7 @@ def test_a_gradient_over_given_rows_is_the_mean_of_theirs() -> None:
     assert np.array_equal(local.gradient(start, rows=np.arange(600)), local.gradient(start))
 
 
-def test_steps_along_the_gradients_of_the_batches_are_the_descent() -> None:
+def test_steps_along_the_gradients_of_the_batches_equal_a_training() -> None:
     (local, start, _), (other, *_) = local_of(TABLE, epochs=2), local_of(TABLE, epochs=2)
     model, sizes = start, []
     for batches in local.batches():

@@ -178,7 +178,9 @@ def test_a_model_of_another_size_than_its_layout_is_refused_before_it_takes_memo
     ],
     ids=str,
 )
-def test_a_model_that_does_not_fit_is_told_exactly(described: Task, words: str) -> None:
+def test_a_model_that_does_not_fit_is_refused_with_the_exact_reason(
+    described: Task, words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         build(described, 0, ALLOWED)
 
@@ -213,7 +215,7 @@ def test_stored_weights_are_one_start_and_the_others_are_drawn_unless_each_has_a
         initial(described, 0, 2)
 
 
-def test_what_agent_model_wrote_is_taken_whole_with_the_statistics_of_batch_norms(
+def test_starts_that_agent_model_wrote_replace_whole_models_with_statistics_of_batch_norms(
     tmp_path: Path,
 ) -> None:
     normed = Task(
@@ -229,7 +231,7 @@ def test_what_agent_model_wrote_is_taken_whole_with_the_statistics_of_batch_norm
         initial(task("linear", 10, classes=3, init=str(tmp_path / "start.npz")), 0)
 
 
-def test_batch_norm_that_averages_over_all_it_ever_saw_is_refused() -> None:
+def test_batch_norm_that_averages_over_all_batches_is_refused() -> None:
     with pytest.raises(UserError, match=r"task\.model: 0 averages over all batches"):
         layout_of(nn.Sequential(nn.BatchNorm1d(2, momentum=None)))
     assert layout_of(nn.Sequential(nn.BatchNorm1d(2))).parameters == 4

@@ -222,7 +222,7 @@ def test_every_agent_gets_its_share_of_a_class_rounded_down_or_up_under_dirichle
     assert set(np.diff(split.train_ptr).tolist()) == {142, 143}
 
 
-def test_grouped_labels_gives_groups_disjoint_labels_and_says_which() -> None:
+def test_grouped_labels_gives_groups_disjoint_labels_and_the_truth_names_them() -> None:
     split = split_of(GroupedLabels(groups=2), agents=10)
     assert split.truth is not None
     assert split.truth.tolist() == [0] * 5 + [1] * 5
@@ -320,7 +320,7 @@ def test_by_group_in_time_order_holds_back_the_end_of_each_class() -> None:
     assert split.test(0).tolist() == [8, 9, 18, 19]
 
 
-def test_by_group_takes_so_many_of_each_population_and_knows_the_truth() -> None:
+def test_by_group_takes_the_given_number_of_each_population_and_knows_the_truth() -> None:
     split = grouped(ByGroup(populations={"work": 2, "home": 3}), 5)
     assert split.populations == ("work", "home")
     assert split.truth is not None
@@ -359,12 +359,14 @@ def test_by_group_counts_training_and_test_samples_of_a_client() -> None:
         ),
     ],
 )
-def test_by_group_says_what_is_lacking(cfg: ByGroup, agents: int, words: str) -> None:
+def test_by_group_is_refused_with_the_number_of_clients_that_exist(
+    cfg: ByGroup, agents: int, words: str
+) -> None:
     with pytest.raises(UserError, match=words):
         grouped(cfg, agents)
 
 
-def test_a_rule_that_cannot_be_kept_says_so() -> None:
+def test_a_rule_that_the_data_cannot_satisfy_is_refused() -> None:
     with pytest.raises(UserError, match="natural clients"):
         split_of(ByGroup())
     with pytest.raises(

@@ -84,7 +84,7 @@ def test_the_noise_of_a_step_is_what_was_declared() -> None:
     assert np.std(difference) == pytest.approx(3.0 * 2.0 / 60, rel=0.1)
 
 
-def test_a_pull_and_momentum_work_as_without_noise() -> None:
+def test_gradient_correction_and_momentum_work_as_without_noise() -> None:
     correction = GradientCorrection(np.zeros_like(local_of(None)[1]), 0.5)
     privacy = LocalPrivacy(noise_multiplier=1e-9, max_grad_norm=1e6)
     private, start = local_of(privacy, batch=60, epochs=3, momentum=0.9, weight_decay=0.01)
@@ -176,7 +176,7 @@ def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.Monkey
         local_of(LocalPrivacy(noise_multiplier=1.0))
 
 
-def test_what_needs_other_examples_is_refused() -> None:
+def test_losses_that_need_other_examples_are_refused() -> None:
     local, start = local_of(LocalPrivacy(noise_multiplier=1.0))
     with pytest.raises(PublicError, match="weighs examples"):
         local.train(start, weights=np.ones(60, np.float32))

@@ -133,7 +133,7 @@ class World:
 
     @asynccontextmanager
     async def living(self, **options: Any) -> AsyncIterator[Agent]:
-        """An agent that lives until the end of the context, and says goodbye."""
+        """An agent that lives until the end of the context, and then ends with a goodbye."""
         agent = self.agent(**options)
         life = asyncio.create_task(self.live(agent))
         await asyncio.sleep(0.1)
@@ -210,7 +210,7 @@ async def test_of_two_agents_with_one_id_the_second_ends_with_an_error_that_name
 
 
 @clock.virtual(within_s=3600)
-async def test_an_agent_tells_its_story_with_local_times_and_counts(tmp_path: Path) -> None:
+async def test_an_agent_prints_its_story_with_local_times_and_counts(tmp_path: Path) -> None:
     async with World.open(tmp_path) as world, world.living() as agent:
         await world.model()
         await world.order(order(1, ref()))
@@ -416,7 +416,7 @@ class ForgetfulPool(FakePool):
 
 
 @clock.virtual(within_s=3600)
-async def test_damaged_memory_is_named_once_and_the_next_report_says_that_it_is_lost(
+async def test_damaged_memory_is_named_once_and_the_next_report_marks_it_as_lost(
     tmp_path: Path,
 ) -> None:
     async with World.open(tmp_path, pool=ForgetfulPool()) as world, world.living():

@@ -252,7 +252,7 @@ def test_an_old_order_of_a_restored_broker_does_not_repeat_accepted_work() -> No
     assert session.handle(e.OrderSeen(order(3, REF, accepted=2)), 2.0) == []
 
 
-def test_what_was_accepted_before_a_restart_is_not_worked_on_again() -> None:
+def test_work_accepted_before_a_restart_is_not_repeated() -> None:
     session = up(models=[REF.digest], outboxed=e.Outboxed("run-1", accepted=5))
     assert session.handle(e.OrderSeen(order(5, REF, accepted=4)), 0.0) == []
     assert session.handle(e.OrderSeen(rest(accepted=4, closed=9, cluster=3)), 0.0) == []

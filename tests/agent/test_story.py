@@ -21,7 +21,7 @@ def sentences(session: Session) -> list[str]:
     return [line.text for line in session.story()]
 
 
-def test_a_whole_round_is_told_in_order() -> None:
+def test_the_story_of_a_whole_round_is_in_order() -> None:
     session = fresh()
     session.handle(Up(), 0.0)
     session.handle(e.CoordinatorSeen(status(task=True)), 1.0)
@@ -46,7 +46,7 @@ def test_a_whole_round_is_told_in_order() -> None:
     assert [line.at for line in session.story()] == [0, 1, 2, 3, 3, 4, 4, 5, 6, 7]
 
 
-def test_a_lost_link_and_a_report_that_came_too_late_are_told() -> None:
+def test_the_story_names_a_lost_link_and_a_report_that_came_too_late() -> None:
     session = fresh(models=[REF.digest])
     session.handle(Up(), 0.0)
     session.handle(e.OrderSeen(order(1, REF)), 1.0)
@@ -63,7 +63,7 @@ def test_a_lost_link_and_a_report_that_came_too_late_are_told() -> None:
     ]
 
 
-def test_a_refused_order_is_told_with_the_rule() -> None:
+def test_the_story_names_a_refused_order_and_the_rule() -> None:
     session = fresh(rules=Rules(Policy(refuse_phases=("train",))))
     session.handle(e.OrderSeen(order(1, REF)), 0.0)
     assert sentences(session)[1:] == [
@@ -72,7 +72,7 @@ def test_a_refused_order_is_told_with_the_rule() -> None:
     ]
 
 
-def test_data_that_does_not_fit_is_told_with_the_detail_for_the_terminal() -> None:
+def test_the_story_of_data_that_does_not_fit_has_the_detail_for_the_terminal() -> None:
     session = fresh()
     session.handle(e.CoordinatorSeen(status(task=True)), 0.0)
     session.handle(e.Inspected(TASK.digest, problem="no column", detail="no column y"), 1.0)
@@ -89,7 +89,7 @@ def test_an_order_that_is_published_again_is_one_invitation() -> None:
     ]
 
 
-def test_a_coordinator_that_lost_an_accepted_report_is_told() -> None:
+def test_the_story_names_a_coordinator_that_lost_an_accepted_report() -> None:
     session = fresh(outboxed=e.Outboxed("run-1", accepted=2, kept=2, confirmed=1))
     session.handle(e.OrderSeen(order(2, REF, accepted=1, again=2)), 0.0)
     assert sentences(session) == ["The coordinator lost what it accepted after step 1."]

@@ -109,7 +109,7 @@ def test_federated_scaling_is_that_of_the_run(tmp_path: Path) -> None:
     assert accuracies(scene, models, None, {"mean": [5.0], "std": [2.0]})[0][0] > 0.1
 
 
-def test_what_cannot_be_tested_says_why(tmp_path: Path) -> None:
+def test_models_that_cannot_be_tested_are_refused_with_the_reason(tmp_path: Path) -> None:
     scene = scenario()
     with pytest.raises(UserError, match=r"nothing: no cluster-0\.safetensors"):
         accuracies(scene, tmp_path / "nothing", None)

@@ -189,7 +189,7 @@ def test_an_error_in_the_work_is_reported_in_one_line_without_a_path(tmp_path: P
     done = answer({**job(tmp_path), "source": {"data": str(tmp_path / "none.npz"), "label": None}})
     assert "none.npz" in done["failed"]
     assert "\n" not in done["failed"]
-    assert report(tmp_path).failure == "no data is at the given path"
+    assert report(tmp_path).failure == "the given path does not exist"
     assert report(tmp_path).vectors == {}
 
 
