@@ -41,7 +41,9 @@ class CoveyError(Exception):
 
 
 class UserError(CoveyError):
-    """An error that the user can correct. The text says what happened, what was expected, and what to do.
+    """An error that the user can correct.
+
+    The text gives what happened, what was expected, and what to do.
 
     Example:
         >>> try:

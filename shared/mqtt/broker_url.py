@@ -105,7 +105,7 @@ class BrokerUrl:
     def environment(self) -> dict[str, str]:
         """The environment variables that pass the address, its password and the TLS files to another program of ours.
 
-        They do not go on its command line, which everybody on this machine can read. Variables that are not needed are
+        They stay off its command line, which everybody on this machine can read. Variables that are not needed are
         empty, so that the program does not inherit them either.
         """
         tls = self.tls or SYSTEM_TLS
@@ -149,7 +149,7 @@ def _split(text: str) -> SplitResult:
 
 
 def _fault(parts: SplitResult) -> str:
-    """What is wrong with an address; empty if nothing is. The port is checked when it is read."""
+    """The fault of an address; empty if it has none. The port is checked when it is read."""
     has_space = any(letter.isspace() for letter in parts.netloc)
     if parts.scheme not in PORTS:
         return f"begins with {parts.scheme or 'nothing'!r}"

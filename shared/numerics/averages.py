@@ -267,7 +267,7 @@ def geometric_median(
     Args:
         vectors: n vectors (d,).
         weights: of the vectors (n,).
-        iterations: stop after so many.
+        iterations: stop after this many.
         eps: stop once the centre moves less than eps times the typical distance.
     """
     centre = median(vectors, weights)

@@ -355,7 +355,7 @@ def agglomerative(
         matrix: symmetric finite distances (n, n) with a zero diagonal.
         linkage: one of scipy's; "ward" needs Euclidean distances.
         threshold: make the merges up to this height.
-        n_clusters: make merges until so many clusters are left; overrides `threshold`.
+        n_clusters: make merges until this many clusters are left; overrides `threshold`.
 
     Raises:
         ValueError: the matrix is not square, symmetric and finite with a zero diagonal.

@@ -157,7 +157,7 @@ def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _
 
 
 def _required(key: str, around: Sections) -> str:
-    """What a missing key is for, from its description."""
+    """The purpose of a missing key, from its description."""
     for section in around:
         info = fields(section).get(key)
         if info is not None and info.description:

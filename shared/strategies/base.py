@@ -327,7 +327,7 @@ class Local(Protocol):
 
         Args:
             model: where to take the gradient (d,).
-            batch: use so many samples, drawn without replacement, instead of all.
+            batch: use this many samples, drawn without replacement, instead of all.
             rows: use these samples.
         """
 
@@ -551,7 +551,7 @@ class Strategy(BaseModel, Generic[S]):
             report's own data. "nothing": no report holds a vector.
 
         Raises:
-            ValueError: the method cannot be used with client-level privacy; says why.
+            ValueError: the method cannot be used with client-level privacy, with the reason.
         """
         raise ValueError(
             f"{_name_of(self)} folds reports in a way whose noise nobody has worked out"

@@ -116,7 +116,7 @@ class FedClust(HardClustered[FedClustState]):
     )
     normalize: Literal["none", "delta", "unit"] = Field(
         "none",
-        description="What is done to final layers before they are compared. delta: subtract that "
+        description="Preparation of final layers before their comparison. delta: subtract that "
         "of the start. unit: also divide by the norm.",
     )
     first_epochs: int | None = Field(
@@ -135,7 +135,7 @@ class FedClust(HardClustered[FedClustState]):
     )
     newcomer_ref: Literal["round0", "current"] = Field(
         "round0",
-        description="What newcomers are compared with: the first uploads of the members (round0), "
+        description="The comparison for newcomers: with the first uploads of the members (round0), "
         "or the cluster's current model.",
     )
 

@@ -115,7 +115,7 @@ class Fesem(HardClustered[FesemState]):
     )
     features: Literal["full", "last_kernel", "last_layer", "sketch"] = Field(
         "full",
-        description="What is compared: all parameters, a part of them, or a random projection of "
+        description="The compared vector: all parameters, a part of them, or a random projection of "
         "all to 2048 dimensions (sketch).",
     )
     restarts: int = Field(
@@ -422,7 +422,7 @@ class Fesem(HardClustered[FesemState]):
             facts["warning"] = (
                 f"{largest} of {everybody} agents share one of {self.n_clusters} clusters: "
                 "the clusters have collapsed. "
-                "Longer local training or a weaker pull (strategy.mu) tells the models apart"
+                "Longer local training or a weaker pull (strategy.mu) makes the models differ more"
             )
         return facts
 

@@ -152,7 +152,7 @@ class LgFedAvg(Strategy[LgState]):
 
 
 def _shared_spans(layout: Layout, count: int) -> Spans:
-    """Where the last `count` parametrised modules are in a model, with their buffers.
+    """The places of the last `count` parametrised modules in a model, with their buffers.
 
     Raises:
         PublicError: the model has fewer modules.

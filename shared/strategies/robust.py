@@ -86,7 +86,7 @@ class Robust(HardClustered[RobustState]):
     n_clusters: int = Field(2, ge=1, description="K: the number of clusters.")
     features: Features | Literal["logreg"] = Field(
         "full",
-        description="What is clustered: all parameters, a part of the final layer, or the "
+        description="The clustered vector: all parameters, a part of the final layer, or the "
         "coefficients of a logistic regression on the raw inputs (logreg).",
     )
     trim: Trim = Field(

@@ -28,7 +28,7 @@ def test_the_published_figure_of_dp_sgd_is_found_again() -> None:
 
 
 @pytest.mark.parametrize(("multiplier", "rounds"), [(1.0, 1), (1.0, 10), (2.0, 50), (0.5, 3)])
-def test_plain_gaussians_compose_as_the_formula_says(multiplier: float, rounds: int) -> None:
+def test_plain_gaussians_compose_by_the_formula(multiplier: float, rounds: int) -> None:
     found = epsilon([(multiplier, rounds)], DELTA)
     assert found is not None
     assert exact_delta(multiplier / math.sqrt(rounds), found) == pytest.approx(DELTA, rel=1e-3)

@@ -30,7 +30,7 @@ def typed(*arguments: object) -> Result:
 
 
 def refusal(*arguments: object) -> str:
-    """What a command says that ends with exit code 2: one message, no traceback."""
+    """The message of a command that ends with exit code 2: one error, no traceback."""
     result = typed(*arguments)
     assert result.exit_code == 2, (result.output, result.exception)
     assert result.stderr.startswith("error: ")
@@ -80,7 +80,7 @@ def test_a_path_that_cannot_be_is_one_message(
         ("run s.yaml --out '$x' --broker=mqtts://me@host:8883", " --resume"),
     ],
 )
-def test_the_way_to_go_on_is_what_was_typed_and_resume(line: str, wanted: str) -> None:
+def test_the_resume_command_is_the_typed_command_with_resume(line: str, wanted: str) -> None:
     assert shlex.split(resume_command(shlex.split(line))) == shlex.split(
         f"coordinator {line}{wanted}"
     )
@@ -88,13 +88,13 @@ def test_the_way_to_go_on_is_what_was_typed_and_resume(line: str, wanted: str) -
 
 @pytest.mark.parametrize("option", ["--broker {}", "--broker={}", "--set broker={}"])
 @pytest.mark.parametrize("password", ["secret", "s:e/cr@et", "%40secret"])
-def test_the_way_to_go_on_shows_no_password(option: str, password: str) -> None:
+def test_the_resume_command_shows_no_password(option: str, password: str) -> None:
     line = resume_command(["run", "s.yaml", *option.format(f"mqtts://me:{password}@host").split()])
     assert "mqtts://me:***@host" in line
     assert password not in line
 
 
-def test_a_run_that_was_stopped_says_how_to_go_on(
+def test_a_stopped_run_prints_the_resume_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
@@ -122,7 +122,7 @@ COMPARE += (
 )
 
 
-def test_no_run_prints_what_is_known_and_writes_it_only_where_out_says(
+def test_no_run_prints_the_known_rows_and_writes_them_only_with_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -143,7 +143,7 @@ def test_no_run_prints_what_is_known_and_writes_it_only_where_out_says(
     ]
 
 
-def test_no_run_says_so_where_nothing_is_known(tmp_path: Path) -> None:
+def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
     path = written(tmp_path, DIGITS)
     assert "no cell is finished" in refusal("compare", path, "--no-run", "--out", tmp_path / "none")
     assert not (tmp_path / "none").exists()
@@ -197,15 +197,15 @@ def test_a_broker_that_is_named_elsewhere_gives_way_to_what_was_typed(
     assert (addresses, len(alone)) == (([None], 0) if option == "--embedded" else ([], 1))
 
 
-def test_a_run_that_never_began_leaves_its_folder_to_the_mended_command(tmp_path: Path) -> None:
+def test_a_run_that_never_began_leaves_its_folder_to_the_corrected_command(tmp_path: Path) -> None:
     one, out = Scenario.model_validate(DIGITS), tmp_path / "out"
     prepare(one, Options(out))
     (out / "start.npz").write_bytes(b"cut short")
     (out / "model.log").write_text("why it failed")
-    mended = one.model_copy(update={"seed": 2})
-    prepare(mended, Options(out))
+    corrected = one.model_copy(update={"seed": 2})
+    prepare(corrected, Options(out))
     assert sorted(path.name for path in out.iterdir()) == ["model.log", "scenario.yaml"]
-    assert load(out / "scenario.yaml") == mended
+    assert load(out / "scenario.yaml") == corrected
 
 
 @pytest.mark.parametrize("name", ["scenario.yaml", "notes.txt"])
@@ -262,7 +262,7 @@ def test_a_run_that_began_keeps_its_folder(sign: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
-def test_a_wrong_data_root_is_mended_by_typing_the_command_again(tmp_path: Path) -> None:
+def test_the_command_with_the_right_data_root_replaces_a_wrong_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     np.savez(tmp_path / "data" / "toy.npz", x=np.arange(120.0).reshape(60, 2), y=np.arange(60) % 2)
     toy = {"fleet": {"agents": 2, "data": "toy.npz", "workers": 1}, "rounds": {"count": 1}}
@@ -270,8 +270,8 @@ def test_a_wrong_data_root_is_mended_by_typing_the_command_again(tmp_path: Path)
     path = written(tmp_path, {"name": "toy", "task": task, "strategy": {"name": "fedavg"}, **toy})
     line = ["run", path, "--in-process", "--out", tmp_path / "out", "--data-root"]
     assert "toy.npz" in refusal(*line, tmp_path / "wrong")
-    mended = typed(*line, tmp_path / "data")
-    assert mended.exit_code == 0, mended.output
+    corrected = typed(*line, tmp_path / "data")
+    assert corrected.exit_code == 0, corrected.output
     status = refusal("status", tmp_path / "out")
     assert f"It is finished: `coordinator report {tmp_path / 'out'}` shows its result" in status
     assert "is it a run's folder?" in refusal("status", tmp_path / "data")

@@ -53,8 +53,8 @@ def test_methods_are_fine_tuned_alike_whatever_they_train_with() -> None:
     assert [cell.scenario.fine_tuning for cell in laid] == [{**wanted, "momentum": 0.0}] * 3
 
 
-def test_a_cell_that_trains_as_the_scenario_says_is_the_run_that_it_was() -> None:
-    """Its digest stays, so folders of earlier comparisons are resumed; only cells that were tuned otherwise are others."""
+def test_a_cell_with_the_scenarios_training_keeps_its_digest() -> None:
+    """So folders of earlier comparisons are resumed; only another tuning gives another digest."""
     cells = grid(scenario())
     assert [cell.scenario.evaluation.model_dump()["tune"] for cell in cells[:3]] == [
         {"momentum": 0.0},
@@ -106,7 +106,7 @@ def test_cells_are_chosen_by_name_or_by_method() -> None:
         chosen(cells, ["fedprox"])
 
 
-def test_a_scenario_without_the_section_says_what_is_wanted() -> None:
+def test_a_scenario_without_the_section_is_refused_with_advice() -> None:
     with pytest.raises(UserError, match="small has no section compare; add one"):
         grid(scenario().model_copy(update={"compare": None}))
 

@@ -159,7 +159,7 @@ def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_a
     assert list(known_rows(scenario(compare={"methods": more}), [file])) == ["fedavg/4"]
 
 
-def test_a_known_row_of_an_earlier_version_says_that_it_was_tuned_with_its_methods_own_training(
+def test_a_known_row_of_an_earlier_version_names_its_methods_training_as_its_tuning(
     tmp_path: Path,
 ) -> None:
     scene, file = recorded(tmp_path / "compare.json")
@@ -257,7 +257,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(tmp_path: Path, pool: Work
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", [NotImplementedError, RecursionError, RuntimeError])
-def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
+def test_an_abandoned_run_names_the_error_that_its_method_raised(
     kind: type[Exception], tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fold(*_: Any) -> Any:
@@ -271,7 +271,7 @@ def test_what_a_method_raises_for_everybody_is_the_reason_why_a_run_is_given_up(
 
 
 @pytest.mark.processes
-def test_a_run_that_is_given_up_says_why(
+def test_an_abandoned_run_names_its_reason(
     tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Simulation, "answers", lambda *_: [Done("20 void rounds in a row")])

@@ -1,4 +1,4 @@
-"""What a comparison tells: the figures of a cell, their means over seeds, the tables."""
+"""The results of a comparison: the figures of a cell, their means over seeds, the tables."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for
     assert row["mb_wire_to_target"] is None  # nothing went over a wire
 
 
-def test_what_agents_hold_from_a_phase_before_the_rounds_counts_and_is_no_round() -> None:
+def test_models_from_a_phase_before_the_rounds_count_without_a_round() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     before = {
         **tracked(a=0.9, b=0.9, c=0.9, d=0.9, e=0.9, f=0.9),
@@ -108,7 +108,7 @@ def test_a_round_with_several_phases_that_train_counts_with_the_last_of_them() -
     assert row_of(cell("fedclust"), compare, result(0.8), rows)["rounds_to_target"] == 2
 
 
-def test_a_row_tells_how_many_agents_no_round_has_drawn_and_what_they_hold() -> None:
+def test_a_row_counts_the_agents_that_no_round_has_drawn_and_scores_their_models() -> None:
     undrawn = {"last_of_undrawn": {"agents": 2, "accuracy": {"micro": 0.4, "macro": 0.5}}}
     base = result(0.8)
     row = row_of(

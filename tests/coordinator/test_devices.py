@@ -1,4 +1,4 @@
-"""What a record says about the kinds of devices that a run was computed on."""
+"""A record names the kinds of devices that computed the run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_devices_survive_a_checkpoint(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run.checkpoint.facts()["run"]["devices"] == run.facts.devices
 
 
-def test_what_a_report_says_of_its_device_changes_no_model(
+def test_the_device_in_a_report_changes_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = in_process(tmp_path / "plain", scenario("fedclust"))
@@ -93,7 +93,7 @@ class NoGpu:
         return {"failure": "training.device: torch can use no cuda here", "detail": ""}
 
 
-def test_a_simulation_says_that_its_device_is_not_there_before_anybody_trains(
+def test_a_simulation_refuses_a_missing_device_before_any_agent_trains(
     tmp_path: Path,
 ) -> None:
     scene = scenario("fedavg", training={"device": "cuda"}).model_copy(

@@ -227,7 +227,7 @@ def test_a_report_whose_facts_were_changed_is_damaged_too(tmp_path: Path) -> Non
     assert Spool(tmp_path).sound(4) == []
 
 
-def test_no_checkpoint_says_what_to_do(tmp_path: Path) -> None:
+def test_a_resume_without_a_checkpoint_is_refused_with_advice(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="without --resume"):
         Checkpoint(tmp_path / "nowhere").facts()
 

@@ -1,4 +1,4 @@
-"""What a person sees is what was said: text from agents, files and brokers is never read as markup."""
+"""The display shows text from agents, files and brokers literally, never as markup."""
 
 from __future__ import annotations
 
@@ -120,13 +120,13 @@ LEFT = "no coordinator is running: this is what the last one left"
         ({"name": "", "online": False, "state": "stopped"}, [LEFT]),  # a last will
     ],
 )
-def test_the_status_says_when_the_roster_is_what_a_coordinator_left(
+def test_the_status_marks_a_roster_that_an_earlier_coordinator_left(
     told: dict[str, Any], lines: list[str]
 ) -> None:
     assert status_lines({"status": {**STATUS, **told}}) == lines
 
 
-def test_a_roster_from_a_folder_says_when_it_was_written_and_whether_the_run_is_finished(
+def test_a_roster_from_a_folder_shows_its_time_and_whether_the_run_is_finished(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "roster.json").write_bytes(RosterMessage(run="r1").to_bytes())
@@ -168,7 +168,7 @@ def test_a_table_of_results_is_whole_on_a_narrow_terminal() -> None:
     assert "…" not in text.getvalue()
 
 
-def test_two_runs_of_one_method_are_told_apart_by_their_folders() -> None:
+def test_folders_name_two_runs_of_one_method() -> None:
     found = [result(), result()]
     words = results(found, labels([Path("runs/a"), Path("runs/b")], found))
     assert words.headers[:2] == ["run", "method"]
@@ -180,7 +180,7 @@ def test_methods_that_differ_need_no_other_name() -> None:
     assert results(found, labels([Path("a"), Path("b")], found)) == results(found)
 
 
-def test_the_title_says_only_what_holds_for_all_results() -> None:
+def test_the_title_holds_only_facts_of_all_results() -> None:
     right = {"server": {"agents": 9, "accuracy": {"micro": 0.5, "macro": 0.5}}}
     for others, title in (
         ({}, "heat, 20 agents; mean squared error, micro / macro"),

@@ -121,7 +121,7 @@ def test_a_full_disk_is_nobodys_lie() -> None:
         guilty(full, moved(a=1.0, b=1.0))
 
 
-def test_states_that_no_run_can_go_on_from_are_named() -> None:
+def test_the_check_refuses_a_state_that_no_run_can_continue_from() -> None:
     check_sound(FEDAVG, STATE)
     with pytest.raises(UnsoundFoldError, match="cluster 0 would hold 1e"):
         check_sound(FEDAVG, Single(flat(1.0, 1e19)))

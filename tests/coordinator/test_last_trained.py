@@ -88,9 +88,7 @@ def test_an_agent_holds_the_model_of_its_latest_training_in_whichever_phase(
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedclust"])
-def test_the_record_tells_what_agents_hold_that_no_round_has_drawn(
-    tmp_path: Path, method: str
-) -> None:
+def test_the_record_scores_agents_that_no_round_has_drawn(tmp_path: Path, method: str) -> None:
     driver, _ = played(tmp_path, method, evaluation={"every": 1}, rounds={"count": 1})
     run = driver.run
     result = result_of(run, None)

@@ -60,7 +60,7 @@ def test_agents_with_one_and_the_same_mixture_say_nothing_of_the_separation() ->
         ({"d": (0.5, 0.5)}, TRUTH),
         ({"a": (0.2, 0.3, 0.5)}, TRUTH),
     ],
-    ids=["nobody tells", "no truth", "nobody in both", "three clusters of two super-classes"],
+    ids=["no estimates", "no truth", "nobody in both", "three clusters of two super-classes"],
 )
 def test_without_memberships_to_compare_there_is_no_error(estimated: Any, truth: Any) -> None:
     assert membership(estimated, truth) is None
@@ -117,7 +117,7 @@ def test_a_table_has_a_column_where_any_method_has_the_figure() -> None:
 def ended(
     folder: Path, method: str, truth: Any, rule: str = "superclass_mixture", **strategy: Any
 ) -> dict[str, Any]:
-    """The result of a small run in numpy, whose fleet's partition says so of the truth."""
+    """The result of a small run in numpy whose partition file holds this truth."""
     scene = small_run.scenario(
         method, strategy=strategy, fleet={"agents": 8, "partition": {"name": rule}}
     )
@@ -129,7 +129,7 @@ def ended(
 def test_memberships_are_held_against_the_partitions_mixtures(tmp_path: Path) -> None:
     told = ended(tmp_path, "fedem", [[1.0, 0.0], [0.0, 1.0]] * 4, "iid", share_memberships=True)
     assert 0 <= told["membership"]["mse_sum"] == 2 * told["membership"]["mse_mean"] <= 2
-    assert told["cluster_accuracy"] is None  # who says which labels the super-classes have?
+    assert told["cluster_accuracy"] is None  # no rule names the labels of the super-classes
     assert told["ari"] is None
 
 
@@ -144,7 +144,7 @@ def test_models_that_never_leave_the_agents_are_not_tested(tmp_path: Path) -> No
 
 
 @pytest.mark.processes
-def test_a_test_of_the_models_that_fails_is_told_of_and_leaves_no_result(tmp_path: Path) -> None:
+def test_a_failed_test_of_the_models_is_reported_and_leaves_no_result(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"could not be tested on the super-classes:\n.*scenario\.yaml"
     ):

@@ -50,7 +50,7 @@ def read(*folders: Path) -> list[Curves]:
     return curves(folders, [finished(folder) for folder in folders])
 
 
-def test_curves_are_what_the_record_says(tmp_path: Path) -> None:
+def test_curves_show_the_figures_of_the_record(tmp_path: Path) -> None:
     (one,) = read(run(tmp_path / "one", "fedclust"))
     result = finished(tmp_path / "one")
     assert (one.label, one.figure) == ("fedclust", "accuracy")

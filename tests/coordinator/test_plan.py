@@ -179,7 +179,7 @@ def test_over_selection_is_paid_for() -> None:
     assert phase(planned(scenario({"name": "fedavg"}, rounds=rounds)), "train").invited == 13
 
 
-def test_evaluations_come_every_so_many_rounds_and_once_at_the_end() -> None:
+def test_a_run_evaluates_at_its_interval_and_once_at_the_end() -> None:
     assert (
         phase(planned(scenario({"name": "fedavg"}, evaluation={"every": 50})), "evaluate").times
         == 4

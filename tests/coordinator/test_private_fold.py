@@ -168,7 +168,7 @@ def test_a_cluster_that_nobody_chose_is_treated_as_all_others(
 
 
 @pytest.mark.parametrize("method", ["ifca", "fesem"])
-def test_a_cluster_that_nobody_chose_gets_noise_where_its_noised_count_says_so(
+def test_a_cluster_that_no_agent_chose_gets_noise_if_its_noised_count_is_positive(
     runs: dict[str, Run], method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs[method]
@@ -269,7 +269,7 @@ def test_an_account_survives_a_kill_between_a_report_and_its_checkpoint(tmp_path
     assert resumed.privacy.ledger.signatures == before
 
 
-def test_local_training_alone_reveals_nothing_and_the_account_says_zero(tmp_path: Path) -> None:
+def test_local_training_alone_reveals_nothing_and_its_account_is_zero(tmp_path: Path) -> None:
     scene = scenario("local", privacy={"client": CLIENT}, fleet=SIMULATED)
     in_process(tmp_path, scene)
     assert lines(tmp_path)[-1]["privacy"]["client"]["epsilon"] == 0.0

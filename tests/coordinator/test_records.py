@@ -1,4 +1,4 @@
-"""What a run has left is read with care: a damaged file is named, with what is wrong and what to do."""
+"""The reader of a run's files names a damaged file, the fault and what to do."""
 
 from __future__ import annotations
 

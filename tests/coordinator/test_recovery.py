@@ -112,7 +112,7 @@ def test_an_accepted_report_that_goes_while_the_run_is_at_work_is_asked_for_agai
 def test_a_kill_after_reports_were_lost_and_saved_over_does_not_leave_them_accepted(
     tmp_path: Path,
 ) -> None:
-    """What the checkpoint knows as accepted is what was folded; of the open step only the spool knows."""
+    """The checkpoint lists folded reports as accepted; only the spool holds those of the open step."""
     run, orders = half_reported(tmp_path)
     run._save()
     shutil.rmtree(spooled(run, "agent-1").parent)
@@ -164,7 +164,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_a_resume_on_a_read_only_disk_says_that_it_is_read_only(small_disk: Path) -> None:
+def test_a_resume_on_a_read_only_disk_names_the_read_only_disk(small_disk: Path) -> None:
     """The message was that this is a file."""
     half_reported(small_disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)

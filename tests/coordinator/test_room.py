@@ -1,4 +1,4 @@
-"""A coordinator whose disk is full says so, waits, and goes on when there is room."""
+"""A coordinator whose disk is full reports this, waits, and continues once the disk has room."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_another_error_is_not_waited_for(tmp_path: Path) -> None:
         room.write(Disk(1, errno.EACCES).write)
 
 
-def test_an_operator_who_stops_a_run_that_waits_is_told_how_to_go_on(tmp_path: Path) -> None:
+def test_a_waiting_run_that_an_operator_stops_prints_the_resume_command(tmp_path: Path) -> None:
     room = Room(tmp_path)
     room.tell = lambda why: room.close()
     with pytest.raises(DiskFullError, match="--resume"):

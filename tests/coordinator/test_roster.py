@@ -85,4 +85,6 @@ def test_a_status_that_was_overtaken_by_a_newer_one_changes_nothing() -> None:
     seen(roster, status(serial=2))
     assert seen(roster, status(serial=1, task="")) == []
     assert roster.entries["a"].here
-    assert seen(roster, status(session="s2", serial=1)) == [Joined("a")]  # a new start counts anew
+    assert seen(roster, status(session="s2", serial=1)) == [
+        Joined("a")
+    ]  # a new start has a count of its own

@@ -324,7 +324,7 @@ def the_phase(view: View) -> Phase | None:
 def test_a_restarted_engine_does_what_the_old_one_would_have_done(
     before: list[Event], after: list[Event], quorum: int
 ) -> None:
-    # a deadline and a roll call far away, since a restart begins them anew
+    # a deadline and a roll call far away, since a restart starts them again
     rules = Rules(
         rounds=9,
         agents=3,

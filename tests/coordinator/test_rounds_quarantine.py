@@ -142,7 +142,7 @@ def test_quarantine_and_declared_numbers_outlast_a_restart() -> None:
     assert again.stage is Stage.FOLDING
 
 
-def test_who_waits_for_agents_in_quarantine_says_so() -> None:
+def test_a_run_reports_that_it_waits_for_agents_in_quarantine() -> None:
     engine = opened("a", "b", quarantine_after=1, quorum=2)
     feed(engine, 1.0, Refused("a", "lie"), Reported("b", 1))
     assert (

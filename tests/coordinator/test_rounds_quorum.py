@@ -28,7 +28,7 @@ from tests.coordinator.engines import TRAIN, cohort, feed, gathered, opened
 # -- quorum, grace, void ---------------------------------------------------------------------------
 
 
-def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_anew() -> None:
+def test_a_phase_without_its_quorum_at_the_deadline_is_void_and_drawn_again() -> None:
     engine = opened("a", "b", "c", quorum=2)
     engine.handle(Reported("a", 1), 1.0)
     assert engine.handle(Tick(), 30.0) == [
@@ -97,7 +97,7 @@ def test_the_pause_between_void_attempts_doubles_up_to_half_a_minute() -> None:
     assert pauses[-1] == 30.0
 
 
-def test_a_run_is_given_up_after_so_many_void_attempts_in_a_row() -> None:
+def test_the_engine_abandons_a_run_at_its_limit_of_void_attempts_in_a_row() -> None:
     engine = opened("a", void_limit=2)
     feed(engine, 30.0, Tick())
     feed(engine, 30.5, Tick(), Planned(TRAIN))

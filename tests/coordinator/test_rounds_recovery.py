@@ -43,7 +43,7 @@ def test_an_agent_that_is_back_in_time_has_not_left() -> None:
 def test_the_step_closes_when_an_absence_has_lasted_too_long() -> None:
     engine = opened("a", "b", absence_s=1.0)
     assert feed(engine, 5.0, Reported("a", 1), Left("b")) == []
-    assert feed(engine, 5.5, Left("b")) == []  # a second last will does not start the time anew
+    assert feed(engine, 5.5, Left("b")) == []  # a second last will does not restart the time
     assert feed(engine, 6.0, Tick()) == [Close(1, ("a",), ("b",))]
     assert engine.wake_at is None
 
@@ -92,7 +92,7 @@ def test_all_times_move_by_as_long_as_the_link_was_down() -> None:
     engine.handle(Reported("a", 1), 2.0)
     assert engine.wake_at == 22.0
     feed(engine, 5.0, LinkLost())
-    feed(engine, 50.0, LinkLost())  # told twice: counted from the first
+    feed(engine, 50.0, LinkLost())  # a repeated event: counted from the first
     assert engine.handle(LinkBack(), 105.0) == []
     assert engine.wake_at == 122.0
     assert engine.step is not None
@@ -152,7 +152,7 @@ def test_a_second_roll_call_starts_the_time_again() -> None:
 # -- restarts --------------------------------------------------------------------------------------
 
 
-def test_an_open_step_goes_on_after_a_restart_with_the_reports_that_it_had() -> None:
+def test_an_open_step_continues_after_a_restart_with_the_reports_that_it_had() -> None:
     phase = Phase("train", ("a", "b", "c"), sizes={"model": 7, "top": -3}, quorum=0.5)
     engine = opened("a", "b", "c", phase=phase)
     engine.handle(Reported("b", 1), 1.0)
@@ -160,19 +160,19 @@ def test_an_open_step_goes_on_after_a_restart_with_the_reports_that_it_had() -> 
     assert actions == []
     assert engine.step is not None
     assert engine.step.phase == phase
-    assert engine.wake_at == 110.0  # the roll call; the deadline begins anew
+    assert engine.wake_at == 110.0  # the roll call; the deadline starts again
     assert feed(engine, 101.0, Joined("a"), Joined("b"), Joined("c"), Reported("a", 1)) == []
     assert engine.handle(Reported("c", 1), 102.0) == [Close(1, ("a", "b", "c"), ())]
 
 
-def test_the_deadline_of_an_open_step_begins_anew_after_a_restart() -> None:
+def test_the_deadline_of_an_open_step_starts_again_after_a_restart() -> None:
     engine, _ = restarted(opened("a"), now=100.0)
     feed(engine, 101.0, Joined("a"))
     assert feed(engine, 110.0, Tick()) == []
     assert engine.wake_at == 130.0
 
 
-def test_the_grace_period_begins_anew_after_a_restart_that_found_the_quorum() -> None:
+def test_the_grace_period_starts_again_after_a_restart_that_found_the_quorum() -> None:
     engine = opened("a", "b", "c", grace_s=5.0)
     engine.handle(Reported("a", 1), 1.0)
     assert restarted(engine, "a", now=100.0)[0].wake_at == 105.0

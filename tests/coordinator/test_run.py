@@ -195,7 +195,7 @@ def test_a_second_or_late_report_is_ignored_with_a_reason(tmp_path: Path) -> Non
     assert late[0] == Announce(ReportIgnored("agent-1", "report is for step 9, open is 1"))
 
 
-def test_an_accepted_report_is_told_in_the_agents_next_order(tmp_path: Path) -> None:
+def test_the_agents_next_order_confirms_an_accepted_report(tmp_path: Path) -> None:
     run, orders = opened(tmp_path)
     effects = run.accept("agent-0", answer(run, "agent-0", orders["agent-0"]).to_bytes(), 0.0)
     told = [
@@ -278,7 +278,7 @@ def test_a_constant_channel_is_only_centred_whatever_its_size_and_a_small_spread
     assert found["std"][4] == pytest.approx(x[:, 4].std(), rel=1e-2)
 
 
-def test_evaluation_comes_every_so_many_rounds_and_at_the_end(tmp_path: Path) -> None:
+def test_a_run_evaluates_at_its_interval_and_at_the_end(tmp_path: Path) -> None:
     in_process(tmp_path, scenario("fedavg", evaluation={"every": 2}, rounds={"count": 5}))
     lines = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines if line["phase"] == "evaluate"] == [2, 4, 5]
@@ -344,7 +344,7 @@ def test_newcomers_train_in_no_round_and_are_served_after_the_last_one(
         assert late <= set(run.strategy.assignment(run.state)) or method == "ifca"
 
 
-def test_a_run_whose_method_has_converged_ends_early_says_why_and_serves_its_newcomers(
+def test_a_run_whose_method_has_converged_ends_early_with_a_reason_and_serves_newcomers(
     tmp_path: Path,
 ) -> None:
     late = {"agent-6", "agent-7"}
@@ -406,5 +406,5 @@ def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_pa
 
 
 def scored(accuracy: float, examples: int) -> Report:
-    """What an agent with one test sample tells of it."""
+    """The report of an agent with one test sample."""
     return Report({}, examples, {"server": {"n": 1, "accuracy": accuracy}})

@@ -1,4 +1,4 @@
-"""What Prometheus sees is what the record says."""
+"""Prometheus gets the figures of the record."""
 
 from __future__ import annotations
 

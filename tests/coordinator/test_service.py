@@ -1,4 +1,4 @@
-"""The coordinator's shell: what it takes from the network is bounded by what it has asked for; a pause is told."""
+"""The coordinator's shell takes only expected messages from the network and reports a pause."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOPICS = Topics("default")
 
 
 async def refusals(folder: Path, *noise: Message) -> dict[str, int]:
-    """What a run refuses of these messages, which arrive while its first phase is open."""
+    """The refusals of a run that gets these messages while its first phase is open."""
     scene, broker = scenario("fedavg"), MemoryBroker()
 
     async def disturb() -> None:
@@ -100,7 +100,7 @@ def test_the_roster_in_the_runs_folder_is_replaced_as_a_whole(tmp_path: Path) ->
     opened[-1].close()
 
 
-def test_a_run_that_waits_says_for_whom_after_a_while_and_again_when_that_changes(
+def test_a_waiting_run_counts_its_agents_after_a_while_and_at_each_change(
     tmp_path: Path,
 ) -> None:
     scene = scenario("fedavg", rounds={"count": 1})
@@ -120,7 +120,7 @@ def test_a_run_that_waits_says_for_whom_after_a_while_and_again_when_that_change
     assert clock.run(program()) == ["6 of 8 agents are there", "7 of 8 agents are there"]
 
 
-def test_a_run_that_goes_on_at_once_says_nothing_of_waiting(tmp_path: Path) -> None:
+def test_a_run_that_starts_at_once_reports_no_wait(tmp_path: Path) -> None:
     scene = scenario("fedavg")
 
     async def program() -> list[str]:
@@ -131,7 +131,7 @@ def test_a_run_that_goes_on_at_once_says_nothing_of_waiting(tmp_path: Path) -> N
     assert "waiting" not in clock.run(program())
 
 
-def test_a_run_that_begins_paused_says_so_and_where_to_resume_it(tmp_path: Path) -> None:
+def test_a_run_that_begins_paused_reports_this_and_how_to_resume_it(tmp_path: Path) -> None:
     async def told() -> list[object]:
         scene, broker = scenario("fedavg"), MemoryBroker()
         run = Run.start(
@@ -242,7 +242,7 @@ def test_made_up_agents_leave_the_roster_again_and_members_stay() -> None:
     assert roster.forgotten == 5000 - MAX_UNKNOWN
 
 
-def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it_may(
+def test_a_coordinator_reports_a_refused_subscription_and_runs_once_it_is_granted(
     tmp_path: Path,
 ) -> None:
     scene, broker = scenario("fedavg"), MemoryBroker()
@@ -263,7 +263,7 @@ def test_a_coordinator_that_may_not_listen_says_so_and_the_run_ends_well_once_it
     assert clock.run(program()) == [[TOPICS.every_status], []]
 
 
-def test_an_agent_that_may_not_hear_its_orders_says_so_in_its_status_and_works_once_it_may(
+def test_an_agents_status_names_a_refused_subscription_and_it_works_once_it_is_granted(
     tmp_path: Path,
 ) -> None:
     scene, broker = scenario("fedavg", rounds={"participation": 1.0}), MemoryBroker()

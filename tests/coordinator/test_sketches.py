@@ -176,6 +176,6 @@ def test_privacy_keeps_no_sketch_and_refuses_to_be_asked_for_one() -> None:
         scenario("fesem", privacy=private, records={"sketch": 64})
 
 
-def test_what_is_kept_for_pictures_is_no_part_of_what_names_a_run() -> None:
+def test_records_for_pictures_do_not_change_the_digest_of_a_run() -> None:
     usual, more = scenario("fesem"), scenario("fesem", records={"sketch": 2})
     assert records.scenario_digest(usual) == records.scenario_digest(more)

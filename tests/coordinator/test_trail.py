@@ -84,7 +84,7 @@ def test_the_command_names_the_first_wrong_line(
     assert found["broken_line"] == (line if line > 0 else len(lines) + line)
 
 
-def test_the_command_says_for_people_what_is_wrong(finished: Path, tmp_path: Path) -> None:
+def test_the_command_reports_a_fault_in_words_for_people(finished: Path, tmp_path: Path) -> None:
     whole = CliRunner().invoke(app, ["audit", str(finished)])
     assert "is whole" in whole.stdout
     folder = copied(finished, tmp_path / "run")
@@ -110,7 +110,7 @@ def test_a_head_that_was_noted_earlier_is_compared(finished: Path) -> None:
     assert refused.exit_code == 2
 
 
-def test_a_resumed_run_goes_on_in_the_same_chain_and_speaks_of_the_torn_line(
+def test_a_resumed_run_continues_the_same_chain_and_reports_the_torn_line(
     tmp_path: Path,
 ) -> None:
     scene = scenario("fedavg")
@@ -177,6 +177,6 @@ def test_refused_reports_are_written_one_by_one_until_they_are_a_flood(tmp_path:
     assert verify(tmp_path / FILE).whole
 
 
-def test_what_a_peer_has_caused_is_cut_to_a_sentence(tmp_path: Path) -> None:
+def test_the_trail_cuts_text_from_a_peer_to_a_sentence(tmp_path: Path) -> None:
     Trail(tmp_path, "r1").blame("refuse", "agent-1", "x" * 100_000)
     assert (tmp_path / FILE).stat().st_size < 2_000

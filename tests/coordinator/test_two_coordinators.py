@@ -1,4 +1,4 @@
-"""Two coordinators in one federation: the second one ends, the first one goes on, and nobody is its own rival."""
+"""Of two coordinators in one federation the second one ends, and none is its own rival."""
 
 from __future__ import annotations
 

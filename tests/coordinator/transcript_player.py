@@ -1,6 +1,6 @@
 """Transcripts of the round engine: text files of events and of the actions that they lead to.
 
-A transcript begins with a sentence that says what it shows, and with the rules:
+A transcript begins with a sentence about its subject, and with the rules:
 
     # A plain round: both agents report, and the fold ends the run.
     rules start_agents=2 quorum=2

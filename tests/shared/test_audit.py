@@ -152,7 +152,7 @@ def test_a_log_of_another_run_is_found(tmp_path: Path) -> None:
     )
 
 
-def test_a_log_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_log_continues_at_its_last_line(tmp_path: Path) -> None:
     head = written(tmp_path / "log").head
     AuditLog(tmp_path / "log", "run-1", head=head).append("resume")
     verdict = verify(tmp_path / "log", owner="run-1", head=head)

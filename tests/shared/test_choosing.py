@@ -63,7 +63,7 @@ def test_planted_clusters_are_found_balanced_or_not(sizes: list[int], noise: flo
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 850])
-def test_a_cloud_without_clusters_is_one_cluster_about_as_often_as_a_test_at_5_percent_says(
+def test_a_test_at_5_percent_rarely_splits_a_cloud_without_clusters(
     size: int,
 ) -> None:
     rng = np.random.default_rng(size)
@@ -168,7 +168,7 @@ def test_rotations_find_two_groups_that_silhouettes_and_the_gap_miss() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 10, 850])
-def test_rotations_split_a_cloud_about_as_often_as_a_test_at_5_percent_says(size: int) -> None:
+def test_a_test_at_5_percent_by_rotations_rarely_splits_a_cloud(size: int) -> None:
     rng = np.random.default_rng(size)
     found = [by_rotations(matrix_of(rng.standard_normal((18, size)))).clusters for _ in range(12)]
     assert found.count(1) >= 9  # fewer than 1 in 300 where each misses with 5 %
@@ -230,7 +230,7 @@ def test_rotations_look_at_a_sample_of_a_large_fleet() -> None:
 # -- as FedClust's option -----------------------------------------------------------------------------
 
 
-def test_fedclust_by_default_finds_the_groups_and_says_on_what_evidence() -> None:
+def test_fedclust_by_default_finds_the_groups_and_records_its_evidence() -> None:
     locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
     end = run(FedClust(), locals_, rounds=1)
     assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}
@@ -264,7 +264,7 @@ def test_fedclust_has_average_linkage_where_a_cut_is_given_or_another_rule_choos
     assert FedClust(linkage="complete").linkage == "complete"
 
 
-def test_fedclust_by_silhouette_finds_the_groups_and_says_on_what_evidence() -> None:
+def test_fedclust_by_silhouette_finds_the_groups_and_records_its_evidence() -> None:
     locals_ = bowls(*((100.0 * i, (-1) ** i * 10 + 0.1 * i) for i in range(8)))
     end = run(FedClust(choose="silhouette"), locals_, rounds=1)
     assert end.state.assign == {client: i % 2 for i, client in enumerate(locals_)}

@@ -110,7 +110,7 @@ def test_a_difference_names_the_model_of_the_order_as_its_base() -> None:
     )
 
 
-def test_what_topk_left_out_is_kept_and_sent_the_next_time() -> None:
+def test_a_client_keeps_the_remainder_of_topk_and_sends_it_the_next_time() -> None:
     wanted = order(codec=Codec("topk", delta=True, keep=0.5))
     content, client_state = done(bowl(), wanted)
     trained = bowl().train(START).end

@@ -123,7 +123,7 @@ def test_equal_rows_have_the_same_coordinates_to_the_last_bit() -> None:
 
 
 @pytest.mark.parametrize("length", [1e6, 1e9, 1e12])
-def test_kmeans_finds_honest_groups_beside_one_huge_row(length: float) -> None:
+def test_kmeans_finds_honest_groups_despite_one_huge_row(length: float) -> None:
     draw = generator(1, "groups")
     rows = [((-1) ** i + draw.normal(0, 0.1, 1000)).astype(np.float32) for i in range(12)]
     rows.append(np.full(1000, length / math.sqrt(1000), np.float32))
@@ -235,7 +235,7 @@ def test_a_threshold_below_zero_leaves_everybody_alone_and_a_huge_one_nobody() -
     assert agglomerative(np.zeros((1, 1)), n_clusters=3).labels.tolist() == [0]
 
 
-def test_so_many_clusters_are_found_even_among_ties() -> None:
+def test_a_given_number_of_clusters_is_found_even_among_ties() -> None:
     square = euclidean([np.array(p, np.float32) for p in ([0, 0], [0, 1], [1, 0], [1, 1])])
     assert [agglomerative(square, "single", n_clusters=k).clusters for k in (1, 2, 3, 4)] == [
         1,
@@ -257,7 +257,7 @@ def test_the_largest_gap_is_relative_and_ties_make_the_fewest_merges() -> None:
     "matrix",
     [np.ones((2, 2)), np.array([[0.0, 1], [2, 0]]), np.full((2, 2), np.nan), np.zeros((2, 3))],
 )
-def test_what_is_no_distance_matrix_is_refused(matrix: Any) -> None:
+def test_clustering_refuses_a_matrix_that_holds_no_distances(matrix: Any) -> None:
     with pytest.raises(ValueError, match="expected"):
         agglomerative(matrix)
 

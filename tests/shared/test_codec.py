@@ -45,7 +45,7 @@ def tolerance(name: Name, values: Vector) -> Vector:
 
 @pytest.mark.parametrize("name", NAMES)
 @given(values=VECTORS)
-def test_what_comes_back_is_as_close_as_the_codec_promises(name: Name, values: Vector) -> None:
+def test_a_decoded_vector_is_as_close_as_the_codec_promises(name: Name, values: Vector) -> None:
     back = there_and_back(values, Codec(name, block=8))
     assert back.dtype == np.float32
     assert (np.abs(back - values) <= tolerance(name, values)).all()
@@ -287,7 +287,7 @@ def places(*values: int) -> bytes:
         (Encoded(codec="float32", length=2, data=floats(1, 2), base=DIGEST), "no base"),
     ],
 )
-def test_what_cannot_be_a_vector_is_refused_with_a_named_reason(
+def test_the_decoder_refuses_an_impossible_vector_with_a_named_reason(
     encoded: Encoded, reason: str
 ) -> None:
     assert refused(encoded) == reason

@@ -33,7 +33,7 @@ def test_consent_is_for_exactly_what_was_named(word: str, reference: str, allowe
 @pytest.mark.parametrize(
     "word", ["", "my pkg", "../evil", "my_pkg.*", "my_pkg:", ":net", "a:b:c", "a..b", "a\nb"]
 )
-def test_what_names_no_module_is_a_mistake_of_the_users(word: str) -> None:
+def test_a_word_that_names_no_module_is_a_user_error(word: str) -> None:
     with pytest.raises(UserError, match="the exact name of a module"):
         AllowedCode.parse([word])
 

@@ -125,7 +125,7 @@ def test_the_widest_network_comes_first() -> None:
     assert found.places[0].tolist() == [2, 3]
 
 
-def test_sweeps_mend_what_the_first_pass_got_wrong_and_leave_no_empty_unit() -> None:
+def test_sweeps_correct_the_first_pass_and_leave_no_empty_unit() -> None:
     rows = [draw(seed).normal(0, 1.5, (4, 2)) for seed in range(6)]
     ends = {sweeps: match(rows, ZERO, Prior(noise=0.3, sweeps=sweeps), draw()) for sweeps in (0, 8)}
     assert any((a != b).any() for a, b in zip(ends[0].places, ends[8].places, strict=True))

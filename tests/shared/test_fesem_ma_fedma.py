@@ -40,7 +40,7 @@ def started(
 
 
 def stepped(run: Run, phases: int) -> FesemMaState:
-    """The state after so many phases more."""
+    """The state after this many further phases."""
     for _ in range(phases):
         assert run._phase(0)
     state: FesemMaState = run.state
@@ -193,7 +193,7 @@ def test_class_counts_that_make_no_sense_are_taken_as_none(told: Any) -> None:
     assert state.counts["c0"] == (7, 7, 7, 7)
 
 
-def test_mode_fixed_sends_centres_and_says_nothing_of_classes() -> None:
+def test_mode_fixed_sends_centres_and_no_classes() -> None:
     run = started(matching="fixed").rounds(1)
     assert [phase.name for phase, _ in run.phases] == ["warmup", "train"]
     order = run.strategy.order(run.state, Phase(), "c0")

@@ -13,7 +13,7 @@ from covey.shared.files import atomic_replace, write_atomically
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_an_atomic_write_leaves_nothing_beside_the_file(tmp_path: Path, durable: bool) -> None:
+def test_an_atomic_write_leaves_only_the_file(tmp_path: Path, durable: bool) -> None:
     write_atomically(tmp_path / "x", b"old", durable=durable)
     write_atomically(tmp_path / "x", b"new", durable=durable)
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

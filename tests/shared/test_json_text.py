@@ -41,7 +41,7 @@ def test_a_number_that_is_not_finite_is_not_written(value: float) -> None:
         ("", "not JSON, line 1 column 1"),
     ],
 )
-def test_what_json_does_not_have_is_refused_by_name(text: str | bytes, why: str) -> None:
+def test_the_parser_refuses_text_outside_of_json_by_name(text: str | bytes, why: str) -> None:
     with pytest.raises(JsonError) as caught:
         loads(text)
     assert why in str(caught.value)

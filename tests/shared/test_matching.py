@@ -88,7 +88,9 @@ def test_the_argument_is_not_changed() -> None:
     [("resnet9", (3, 32, 32)), ("celeba_cnn", (3, 16, 16))],
     ids=["group norm", "batch norm"],
 )
-def test_what_is_no_plain_chain_is_refused_by_name(name: str, features: tuple[int, ...]) -> None:
+def test_matching_refuses_a_model_that_is_no_plain_chain_by_name(
+    name: str, features: tuple[int, ...]
+) -> None:
     _, layout = initial(Task(features=features, classes=4, model=Model(name=name)), 0)
     with pytest.raises(UserError, match="plain chain"):
         layers_of(layout)

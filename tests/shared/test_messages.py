@@ -180,7 +180,7 @@ def test_any_value_in_any_field_is_a_message_or_refused(name: str, data: st.Data
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_these_tests_seal_is_a_message_where_nothing_was_changed(name: str) -> None:
+def test_an_unchanged_sample_that_these_tests_seal_is_a_message(name: str) -> None:
     sample = SAMPLES[name]
     if isinstance(sample, Packed):
         assert type(sample).from_bytes(sealed(sample.model_dump())) == sample

@@ -125,7 +125,7 @@ def test_membership_error_permutes_cluster_ids_once_for_all_clients() -> None:
         for o in permutations(range(4))
     )
     assert membership_mse(noisy, truth)[0] == pytest.approx(best)
-    turned = [truth[0], truth[1][::-1]]  # no single permutation mends both
+    turned = [truth[0], truth[1][::-1]]  # no single permutation corrects both
     assert membership_mse(turned, truth[:2])[0] > 0.01
 
 

@@ -26,7 +26,7 @@ from covey.shared.wire.messages import AgentStatus
         ("[red]markup[/red] \\x1b", "[red]markup[/red] \\x1b"),
     ],
 )
-def test_what_a_terminal_would_obey_is_shown_by_its_number(text: str, shown: str) -> None:
+def test_printable_shows_control_characters_by_their_number(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

@@ -28,7 +28,7 @@ STEPPING = [
 
 
 @pytest.mark.parametrize("strategy", STEPPING, ids=lambda strategy: str(strategy.name))
-def test_the_rate_of_a_step_follows_the_schedule_whoever_takes_it(strategy: Any) -> None:
+def test_the_rate_of_a_step_follows_the_schedule_with_every_method(strategy: Any) -> None:
     end = run(strategy, {"a": Bowl(flat(8.0, 8.0), 20)}, HALF, flat(0, 0), rounds=4)
     (model,) = strategy.clusters(end.state)
     assert 8 - model == pytest.approx([8 * LEFT] * 2)
@@ -60,7 +60,7 @@ def test_a_hypothesis_that_is_seeded_again_moves_with_the_rate_of_its_round() ->
     )  # once more by the same gradient, at the rate of the only round
 
 
-def test_perfedavg_is_told_of_another_outer_rate_only_where_it_is_another() -> None:
+def test_perfedavgs_order_names_an_outer_rate_only_if_it_differs() -> None:
     """The inner rate stays: a test adapts with it."""
     strategy = PerFedAvg(alpha=0.25, beta=0.5)
     end = run(strategy, {"a": Bowl(flat(8.0), 20)}, HALF, rounds=4)

@@ -134,7 +134,7 @@ def test_cfl_member_who_missed_a_split_walks_from_there_and_not_from_the_root() 
     assert after.walks == {"late": 1}
 
 
-def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -> None:
+def test_cfl_lets_a_walker_continue_where_it_was_without_delaying_the_run() -> None:
     locals_ = bowls(*((s * 5.0, 0.0) for s in (1, -1) * 4), (5.0, 0.0))
     strategy = Cfl(trigger="norms", warmup=0, min_size=3)
     broken: dict[str, Any] = {
@@ -147,7 +147,7 @@ def test_cfl_lets_a_walker_go_on_where_it_stood_and_does_not_hold_up_the_run() -
     assert len(empty) == 3  # once per round, in rounds 1, 2 and 3
 
 
-def test_cfl_by_rounds_tries_each_node_after_so_many_rounds() -> None:
+def test_cfl_by_rounds_tries_each_node_after_a_number_of_rounds() -> None:
     locals_ = bowls(*((0.0, s * 5.0) for s in (1, -1) * 3))
     strategy = Cfl(
         trigger="rounds", every=3, warmup=0, gamma=0.13, linkage="average", features="last_kernel"

@@ -47,7 +47,7 @@ def test_a_client_of_ditto_that_never_trained_uses_the_global_model() -> None:
     assert model.tolist() == done.state.model.tolist()
 
 
-def test_dittos_personal_model_goes_on_from_where_it_was_in_the_second_round() -> None:
+def test_dittos_personal_model_continues_from_its_last_state_in_the_second_round() -> None:
     """The global model stays at 0. Half of the way to 4 is 2; from there the gradient is -2 + 0.5 * 2 and the step 0.5."""
     clients = {"a": Bowl(flat(4, 0)), "b": Bowl(flat(-4, 0))}
     done = run(Ditto(lam=0.5), clients, ONE, rounds=2)

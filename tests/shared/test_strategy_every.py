@@ -132,7 +132,7 @@ def test_settings_survive_the_wire(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.__name__)
-def test_every_option_is_described_and_every_method_says_what_it_is(
+def test_every_option_and_every_method_has_a_description(
     member: type[Strategy[Any]],
 ) -> None:
     assert member.summary

@@ -67,7 +67,7 @@ def test_fedclust_names_the_lambda_that_a_cut_implies() -> None:
     assert len(facts["merge_heights"]) == 7
 
 
-def test_fedclust_trains_as_long_as_in_a_round_before_clustering_unless_told_otherwise() -> None:
+def test_fedclust_by_default_trains_as_long_as_in_a_round_before_clustering() -> None:
     locals_ = two_groups(each=1)
     end = run(FedClust(n_clusters=2), locals_, Training(epochs=2, batch=100, lr=0.5), rounds=1)
     assert end.state.signatures["c00"] == pytest.approx([5 * (1 - 0.5**2)])
@@ -89,7 +89,7 @@ def test_fedclust_trains_for_first_epochs_before_clustering_only() -> None:
     assert end.state.models[0] == pytest.approx([2.5, 2.5])
 
 
-def test_fedclust_first_training_is_counted_in_steps_where_the_scenario_says_so() -> None:
+def test_fedclust_counts_its_first_training_in_steps_if_the_scenario_gives_steps() -> None:
     """Three steps for everybody: within the first epoch of 40 samples, in the third epoch of 10."""
     locals_ = {"a": Bowl(flat(5, 5), examples=40), "b": Bowl(flat(-5, -5), examples=10)}
     training = Training(epochs=2, batch=10, lr=0.5)
@@ -209,7 +209,7 @@ def test_fedclust_clusters_those_who_answered_once_half_of_them_have() -> None:
         run(FedClust(), two_groups(), drop=lambda phase, _, c: phase == "signature" and c < "c05")
 
 
-def test_fedclust_takes_one_cut_and_says_which_were_given() -> None:
+def test_fedclust_takes_one_cut_and_its_refusal_names_the_given_ones() -> None:
     with pytest.raises(ValidationError, match="n_clusters and lambda cut the same tree"):
         FedClust.model_validate({"name": "fedclust", "lambda": 1, "n_clusters": 2})
     for spelled in ({"lambda": 1.5}, {"threshold": 1.5}):

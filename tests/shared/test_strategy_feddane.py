@@ -74,7 +74,7 @@ def test_feddane_sends_the_model_only_to_those_who_do_not_have_it() -> None:
     assert strategy.notes(gave) == {"gradient_norm": 2.0}
 
 
-def test_feddane_draws_anew_when_those_of_the_first_phase_are_gone_or_the_phase_was_void() -> None:
+def test_feddane_draws_again_if_the_first_cohort_is_gone_or_the_phase_was_void() -> None:
     strategy = FedDane()
     state = strategy.init(Setup((flat(1, 1),), bowl_layout(), 0, 1, 1.0, ONE))
     gave = strategy.fold(

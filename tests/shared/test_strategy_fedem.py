@@ -83,7 +83,7 @@ def test_fedem_keeps_weights_on_the_client_until_its_report_is_accepted() -> Non
     assert end.strategy.memberships(end.state) == {}
 
 
-def test_fedem_tells_weights_only_where_the_scenario_asks_for_them() -> None:
+def test_fedem_reports_weights_only_if_the_scenario_asks_for_them() -> None:
     end = run(
         FedEm(n_clusters=2, share_memberships=True),
         two_groups(spread=0),

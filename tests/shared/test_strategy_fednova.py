@@ -33,7 +33,9 @@ def test_a_counts_steps_and_follows_the_closed_forms_of_momentum_and_pull(steps:
 
 
 @pytest.mark.parametrize(("momentum", "mu"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.7), (0.9, 0.7)])
-def test_a_is_how_far_the_optimiser_goes_on_a_constant_gradient(momentum: float, mu: float) -> None:
+def test_a_is_the_distance_of_the_optimiser_under_a_constant_gradient(
+    momentum: float, mu: float
+) -> None:
     """A bowl as flat as a slope: curvature 1e-6 and a minimum a million away give gradient -1 everywhere near 0."""
     slope = Bowl(flat(1e6), curvature=1e-6)
     training = Training(epochs=6, batch=10, lr=0.01, momentum=momentum)

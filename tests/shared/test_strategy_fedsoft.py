@@ -56,7 +56,7 @@ def test_fedsoft_pulls_towards_every_cluster_by_its_importance() -> None:
 
 
 @pytest.mark.parametrize(("persistent", "second"), [(True, 4 + 1.5 + 2), (False, 4 + 2)])
-def test_fedsoft_keeps_the_optimisers_velocity_between_rounds_unless_told_otherwise(
+def test_fedsoft_by_default_keeps_the_optimisers_velocity_between_rounds(
     persistent: bool, second: float
 ) -> None:
     """A bowl at 8, half of the way in each step: 4, then 2 more, and 0.375 of the first step's 4."""
@@ -81,7 +81,7 @@ def test_fedsoft_separates_two_groups() -> None:
     assert end.strategy.memberships(end.state)["c00"] == pytest.approx((1, 0), abs=1e-3)
 
 
-def test_fedsoft_estimates_every_so_many_rounds_and_sends_one_vector_in_the_others() -> None:
+def test_fedsoft_estimates_at_its_interval_and_sends_one_vector_in_other_rounds() -> None:
     end = run(FedSoft(estimate_every=3), two_groups(2, spread=0), rounds=5)
     names = [phase.name for phase, _ in end.phases]
     assert names == ["estimate", "train", "train", "train", "estimate", "train", "train"]
@@ -133,7 +133,7 @@ def test_fedsoft_draws_others_after_a_void_attempt_and_all_again_in_the_end() ->
     cohorts = [set(strategy.plan(state, view(state, attempt)).cohort) for attempt in range(8)]
     assert not cohorts[0] & cohorts[1]
     assert all(cohorts)
-    for k in range(2):  # whichever draw it was, its cohort tells who stands for which cluster
+    for k in range(2):  # whichever draw it was, its cohort shows the agents of each cluster
         left = tuple(sorted(set(state.importance) - cohorts[0]))
         assert strategy._selection(state, k, tuple(sorted(cohorts[1]))) == strategy._selection(
             state, k, left
@@ -187,7 +187,7 @@ def test_fedsoft_keeps_the_last_importance_of_who_misses_an_estimation() -> None
     assert end.state.importance["c00"] == (1.0, 1e-4)
 
 
-def test_fedsoft_says_when_a_trained_clients_model_is_gone() -> None:
+def test_fedsoft_reports_that_a_trained_clients_model_is_gone() -> None:
     end = run(FedSoft(), two_groups(1, spread=0))
     end.client_states.clear()
     with pytest.raises(

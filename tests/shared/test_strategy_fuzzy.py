@@ -105,7 +105,7 @@ def test_fuzzy_trains_with_the_contrast_of_its_variant(
     ("options", "counted"),
     [({}, [3.0, 5.0]), ({"counts": "received"}, [3.0, 5.0]), ({"counts": "trained"}, [4.0, 6.0])],
 )
-def test_fuzzy_counts_with_the_model_as_received_unless_told_otherwise(
+def test_fuzzy_by_default_counts_with_the_model_as_received(
     options: dict[str, Any], counted: list[float]
 ) -> None:
     local: Any = Recorder()

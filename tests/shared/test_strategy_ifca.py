@@ -153,12 +153,12 @@ def test_ifca_rates_a_restart_by_samples_and_keeps_the_first_of_two_that_are_as_
         at = Run(strategy, setup(locals_, ONE, first, second), locals_)
         for _ in range(4):
             at._phase(0)
-        # after a step of the half: (2 * 10 - 2 * 30) / 40 = -1 beside what is left of the start
+        # after a step of the half: (2 * 10 - 2 * 30) / 40 = -1, next to the remainder of the start
         assert at.state.models[0].tolist() == [-1, first[1] / 2]
         assert at.state.best_loss == pytest.approx((10 * (25 + 16) / 2 + 30 * (9 + 16) / 2) / 40)
 
 
-def test_ifca_goes_on_with_the_restart_of_the_lowest_loss() -> None:
+def test_ifca_continues_with_the_restart_of_the_lowest_loss() -> None:
     locals_ = bowls((5, 5), (-5, -5))
     bad = [flat(90, -90), flat(91, -91)]
     for starts in ([*bad, *STARTS], [*STARTS, *bad]):
@@ -205,7 +205,7 @@ def test_ifca_ignores_a_choice_that_is_no_hypothesis() -> None:
         assert after.assign == end.state.assign
 
 
-def test_ifca_chooses_by_training_loss_unless_told_to_leak() -> None:
+def test_ifca_by_default_chooses_by_training_loss() -> None:
     class Split(Softmax):
         def targets(self, split: Any) -> Any:
             return self.y if split == "train" else 3 - self.y

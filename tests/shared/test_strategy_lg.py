@@ -48,7 +48,7 @@ def test_lg_sends_own_layers_initial_values_to_newcomers_alone() -> None:
     assert end.phases[0][0].sizes == {"shared": 1}
 
 
-def test_lg_weighs_all_alike_where_told() -> None:
+def test_lg_weighs_all_agents_alike_with_its_option() -> None:
     locals_ = {"a": Bowl(flat(4, 4), 10), "b": Bowl(flat(-4, 8), 30)}
     end = run(
         LgFedAvg(shared_layers=1, weights="uniform"), locals_, Training(batch=100, lr=0.5), rounds=1
@@ -77,7 +77,7 @@ def test_lg_names_the_layers_when_more_are_to_be_shared_than_there_are() -> None
         LgFedAvg(shared_layers=3).init(Setup((flat(1, 1),), bowl_layout(), 0, 1, 1.0, ONE))
 
 
-def test_lg_says_when_own_layers_are_gone() -> None:
+def test_lg_reports_that_own_layers_are_gone() -> None:
     strategy = LgFedAvg(shared_layers=1)
     with pytest.raises(DataError, match="own layers are missing"):
         strategy.personal(job(flat(1.0), layout=bowl_layout()), Bowl(flat(0, 0)), {})

@@ -63,7 +63,7 @@ def test_perfedavg_splits_a_single_batch() -> None:
     assert split == [[0, 1], [2, 3], [4, 8]]
 
 
-def test_perfedavg_weighs_all_alike_where_told() -> None:
+def test_perfedavg_weighs_all_agents_alike_with_its_option() -> None:
     locals_ = {"a": Bowl(flat(4.0), 10), "b": Bowl(flat(8.0), 30)}
     training = Training(batch=100)
     ends = [

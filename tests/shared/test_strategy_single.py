@@ -86,7 +86,7 @@ def test_fedsgd_takes_the_weighted_gradient_step_on_the_server() -> None:
     assert state.model == pytest.approx([0.1 * 12, 0.1 * 1])
 
 
-def test_fedsgd_with_a_batch_uses_so_many_samples() -> None:
+def test_fedsgd_with_a_batch_uses_that_number_of_samples() -> None:
     locals_ = softmaxes(more=0)
     full, small, again = (
         run(FedSgd(batch=b), locals_, rounds=2).state.model for b in ("full", 5, 5)
@@ -127,7 +127,7 @@ def test_local_takes_in_latecomers_and_those_who_were_cut_off() -> None:
     assert end.personal("c03")[0][1] == pytest.approx(end.locals["c03"].minimum * 0.5)  # type: ignore[attr-defined]
 
 
-def test_local_serves_the_start_before_training_and_says_when_a_model_is_gone() -> None:
+def test_local_serves_the_start_before_training_and_reports_a_missing_model() -> None:
     locals_ = two_groups(each=1)
     end = Run(LocalOnly(), setup(locals_), locals_)
     assert end.personal("c00")[0][1].tolist() == [0, 0]

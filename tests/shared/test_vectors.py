@@ -71,7 +71,7 @@ def test_the_cut_into_blocks_does_not_change_a_byte(models: Vector, block: int) 
         assert combine(pairs).tobytes() == whole.tobytes()
 
 
-def test_a_mean_does_not_lose_small_addends_beside_large_ones() -> None:
+def test_a_mean_does_not_lose_small_addends_among_large_ones() -> None:
     pairs = [(np.array([value], np.float32), 1.0) for value in (1e8, 1.0, -1e8)]
     assert mean(pairs)[0] == pytest.approx(1 / 3, abs=1e-7)  # float32 sums would give 0
 
@@ -176,7 +176,7 @@ def test_a_layout_survives_the_wire() -> None:
     assert Layout.from_wire(LAYOUT.to_wire()) == LAYOUT
 
 
-def test_the_digest_tells_names_shapes_order_and_trainable_apart() -> None:
+def test_the_digest_depends_on_names_shapes_order_and_trainable() -> None:
     first, *rest = LAYOUT.tensors
     others = [
         Layout((Tensor("x.weight", first.shape), *rest), 5),
