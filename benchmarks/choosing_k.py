@@ -41,7 +41,7 @@ Rule = Callable[[Sequence[Vector]], tuple[int, Labels]]  # signatures -> (K, clu
 
 @dataclass(frozen=True)
 class Case:
-    """What is planted."""
+    """The planted clusters."""
 
     clusters: int  # K
     balanced: bool  # else cluster k has a share of agents proportional to 1 / (k + 1)

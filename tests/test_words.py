@@ -1,11 +1,11 @@
-"""No docstring, comment, message or test name uses phrases that make readers stumble.
+"""No docstring, comment, message, test name or page uses phrases that make readers stumble.
 
 The project writes plain technical English: subject, verb, object, and the usual word for each thing. `AVOIDED` lists the
 phrases that it does not use, each with what to write instead. Words in backticks or quotation marks are names or
 quotations and do not count. `EXCEPTIONS` lists files that need such a word, each with the reason.
-`test_docs_words.py` checks the pages of the documentation.
+`docs/style.md` shows the table to writers. Code blocks of a page do not count.
 
-`words.json` holds the number of phrases left in each folder of the root and of tests/. It may only fall:
+`words.json` holds the number of phrases left in each folder of the root and of tests/, and in the pages (docs). It may only fall:
 `python -m tests.test_words` prints all phrases that are left, `python -m tests.test_words --update` stores lower numbers.
 """
 
@@ -24,11 +24,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_docs import PAGES
+
 ROOT = Path(__file__).resolve().parent.parent
 STORED = Path(__file__).with_name("words.json")
 CODE = ("agent", "benchmarks", "broker", "coordinator", "examples", "scripts", "shared")
 TESTS = sorted({f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/*.py")})
-FOLDERS = (*CODE, "tests", *TESTS)  # tests: without its sub-folders
+FOLDERS = (*CODE, "docs", "tests", *TESTS)  # docs: all pages; tests: without its sub-folders
 
 TOLD = "told|tells|says"
 AVOIDED = {
@@ -53,6 +55,7 @@ REVOKED_IN = ("agent", "broker")
 # path -> phrases that it may use
 EXCEPTIONS: dict[str, set[str]] = {
     "tests/test_words.py": set(AVOIDED),  # quotes them as examples
+    "docs/style.md": set(AVOIDED),  # lists them
     # to tell a lie is the usual word for what these agents do
     "tests/attacks/lies.py": {TOLD},
     "tests/attacks/test_lies.py": {TOLD},
@@ -60,6 +63,8 @@ EXCEPTIONS: dict[str, set[str]] = {
 }
 
 QUOTATION = re.compile(r"``?[^`]*``?|(?<!\w)\"[^\"]*\"|(?<!\w)'[^']*'(?!\w)|“[^”]*”")
+CODE_BLOCK = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+BLOCK_START = re.compile(r"[-*+] +|\d+\. +|#+ +|> *|\|")
 SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 
 
@@ -98,6 +103,23 @@ def texts_of_code(source: str) -> Iterator[tuple[int, str]]:
                     yield node.lineno, words[:1].upper() + words[1:]
 
 
+def texts_of_page(markdown: str) -> Iterator[tuple[int, str]]:
+    """Line and text of what people read in a page: paragraphs, list items, headings and table cells."""
+    without_code = CODE_BLOCK.sub(lambda block: re.sub(r"[^\n]", "", block[0]), markdown)
+    first, paragraph = 1, ""
+    for number, line in enumerate(without_code.splitlines(), start=1):
+        text = line.strip()
+        if not text or BLOCK_START.match(text):
+            yield first, paragraph
+            first, paragraph = number, ""
+        if text.startswith("|"):
+            for cell in text.strip("|").split("|"):
+                yield number, cell.strip()
+        else:
+            paragraph += BLOCK_START.sub("", text) + "\n"
+    yield first, paragraph
+
+
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """Comments with their first line; those on lines that follow one another are one text."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -112,7 +134,9 @@ def comments(source: str) -> Iterator[tuple[int, str]]:
 
 
 def files_of(folder: str) -> list[Path]:
-    """The Python files of a folder."""
+    """The Python files of a folder; the pages for docs."""
+    if folder == "docs":
+        return [*PAGES, ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]
     pattern = "*.py" if folder == "tests" else "**/*.py"
     return sorted((ROOT / folder).glob(pattern))
 
@@ -124,7 +148,8 @@ def findings(folder: str) -> list[str]:
         file = path.relative_to(ROOT).as_posix()
         allowed = EXCEPTIONS.get(file, set())
         text = path.read_text(encoding="utf-8")
-        for number, part in texts_of_code(text):
+        read = texts_of_page if path.suffix == ".md" else texts_of_code
+        for number, part in read(text):
             for pattern, phrase in phrases_in(part, folder):
                 if pattern not in allowed:
                     better = (AVOIDED | REVOKED)[pattern]
@@ -168,6 +193,23 @@ raise ValueError(f"{x}: waits for ever")
 '''
     found = [line for line, text in texts_of_code(source) if phrases_in(text)]
     assert sorted(found) == [2, 4, 5, 6]
+
+
+def test_prose_of_a_page_is_read_and_code_is_not() -> None:
+    page = """# What is here
+
+It waits for
+ever. `anew` is code.
+
+```sh
+$ wait for ever
+```
+- a list
+- it goes on
+| so many | fine |
+"""
+    found = [line for line, text in texts_of_page(page) if phrases_in(text)]
+    assert found == [1, 2, 10, 11]
 
 
 def main() -> None:
