@@ -1,10 +1,12 @@
-"""What `coordinator run` does: prepare the folder, start what is needed, serve, leave the results."""
+"""`coordinator run` over a broker: prepare the folder, start the child processes, serve the rounds, write the results."""
 
 from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +27,30 @@ from covey.shared.mqtt.broker_url import DEFAULT_BROKER, BrokerUrl
 from covey.shared.mqtt.mqtt_link import MqttLink
 from covey.shared.scenario.code import check_code
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import Setup
 from covey.shared.wire.topics import Topics
+
+ID_DIGITS = 12  # of a run, hexadecimal
+CLIENT_DIGITS = 8  # of the coordinator's MQTT client id
+
+
+@dataclass(frozen=True)
+class _Addresses:
+    """The broker of a run, as its two kinds of clients reach it."""
+
+    coordinator: BrokerUrl
+    fleet: BrokerUrl  # for simulated agents
 
 
 async def run(scenario: Scenario, options: Options, observer: Observer) -> dict[str, Any] | None:
-    """Run to the end and return the result; None where the operator stopped it. UserError where it was given up."""
+    """Run a scenario to its end.
+
+    Returns:
+        the result, as result.json has it; None if the operator stopped the run
+
+    Raises:
+        UserError: the run cannot start, or was given up
+    """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - this is a coroutine
     with StopSignals(task.cancel) as signals:
@@ -43,88 +64,139 @@ async def _run(
     scenario: Scenario, options: Options, observer: Observer, signals: StopSignals
 ) -> dict[str, Any] | None:
     check_code(scenario, options.allowed)
-    folder, url = options.folder, address(scenario, options)
-    key = read_key(options.audit_key) if options.audit_key is not None else None
+    url = address(scenario, options)
+    key = None
+    if options.audit_key is not None:
+        key = read_key(options.audit_key)
     if url is not None:
         await ensure_single_coordinator(url, scenario.federation)
+    # The stack ends what it holds in reverse order: metrics, link, fleet, broker, lock of the folder.
     async with AsyncExitStack() as stack:
         resume = stack.enter_context(prepared(scenario, options))
-        if url is None:
-            started = await stack.enter_async_context(
-                launch.broker(folder, scenario, embedded=options.embedded)
-            )
-            observer(BrokerReady(started.name, str(started.url), started.note))
-            url, fleet_url = started.url, started.fleet_url
-        else:
-            fleet_url = url
-            observer(BrokerReady("yours", str(url), ""))
-        fleet = None
-        if scenario.fleet is not None:  # it gets ready while the model is built
-            start = launch.fleet(folder, fleet_url, options.data_root, options.allowed)
-            fleet = await stack.enter_async_context(start)
+        addresses = await _broker(stack, scenario, options, url, observer)
+        # The fleet starts while the model is built.
+        fleet = await _fleet(stack, scenario, options, addresses)
         observer(ModelChosen(scenario.task.model.name))
-        setup, rules = await launch.initial(folder, scenario, options.allowed), rules_of(scenario)
-        now, first = asyncio.get_running_loop().time(), list[Effect]()
-        if resume:
-            this, first = await asyncio.to_thread(
-                Run.resume, folder, scenario, setup, rules, now, key
-            )
-        else:
-            name = uuid.uuid4().hex[:12]
-            this = await asyncio.to_thread(
-                Run.start, folder, scenario, setup, rules, name, now, key
-            )
-        topics = Topics(scenario.federation)
-        link = await stack.enter_async_context(
-            MqttLink(
-                url,
-                client_id=f"covey-{scenario.federation}-coordinator-{uuid.uuid4().hex[:8]}",
-                will=last_will(topics),
-            )
-        )
+        setup = await launch.initial(options.folder, scenario, options.allowed)
+        this, first = await _new_or_resumed(scenario, options, setup, key, resume=resume)
+        link = await _connect(stack, addresses.coordinator, scenario.federation)
         service = Service(this, link, observer=observer)
-        if options.metrics is not None:
-            from covey.coordinator.serve.prometheus import serving
-
-            stack.enter_context(serving(options.metrics, service))
-        cancel, signals.stop = signals.stop, service.stop
-        over = await _serve(service, first, fleet, folder)
+        _serve_metrics(stack, options, service)
+        # From here on a signal stops the service, which ends in order, and no longer cancels the task.
+        cancel = signals.stop
+        signals.stop = service.stop
+        reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
-    if over is None:
+    if reason is None:
         return None
-    if over:
-        raise UserError(f"the run was given up after round {this.engine.round}: {over}")
+    if reason:
+        raise UserError(f"the run was given up after round {this.engine.round}: {reason}")
     return await finish(this, options.data_root, options.allowed)
 
 
 def address(scenario: Scenario, options: Options) -> BrokerUrl | None:
-    """The broker that the user names; None where the run is to have one of its own. UserError before anything starts."""
-    text = (
-        options.broker
-        or scenario.broker
-        or (None if scenario.fleet is not None else DEFAULT_BROKER)
-    )
-    if options.embedded or text is None:
+    """The broker to connect to; None if the run starts one of its own.
+
+    Raises UserError, before anything starts, for an invalid address or unreadable TLS files.
+    """
+    text = options.broker or scenario.broker
+    if not text and scenario.fleet is None:
+        text = DEFAULT_BROKER
+    if options.embedded or not text:
         return None
     url = BrokerUrl.parse(text, options.tls)
     url.tls_context()
     return url
 
 
+# -- the steps of a start, in order --------------------------------------------------------------------------------
+
+
+async def _broker(
+    stack: AsyncExitStack,
+    scenario: Scenario,
+    options: Options,
+    url: BrokerUrl | None,
+    observer: Observer,
+) -> _Addresses:
+    """The addresses of the broker at `url`, or of one that is started for this run."""
+    if url is not None:
+        observer(BrokerReady("yours", str(url), ""))
+        return _Addresses(url, url)
+    start = launch.broker(options.folder, scenario, embedded=options.embedded)
+    started = await stack.enter_async_context(start)
+    observer(BrokerReady(started.name, str(started.url), started.note))
+    return _Addresses(started.url, started.fleet_url)
+
+
+async def _fleet(
+    stack: AsyncExitStack, scenario: Scenario, options: Options, addresses: _Addresses
+) -> asyncio.subprocess.Process | None:
+    """Start the simulated agents; None if the scenario has none."""
+    if scenario.fleet is None:
+        return None
+    start = launch.fleet(options.folder, addresses.fleet, options.data_root, options.allowed)
+    return await stack.enter_async_context(start)
+
+
+async def _new_or_resumed(
+    scenario: Scenario, options: Options, setup: Setup, key: bytes | None, *, resume: bool
+) -> tuple[Run, Sequence[Effect]]:
+    """A new run, or the one in the folder, with the effects to carry out first."""
+    rules = rules_of(scenario)
+    now = asyncio.get_running_loop().time()
+    if resume:
+        return await asyncio.to_thread(Run.resume, options.folder, scenario, setup, rules, now, key)
+    name = uuid.uuid4().hex[:ID_DIGITS]
+    this = await asyncio.to_thread(
+        Run.start, options.folder, scenario, setup, rules, name, now, key
+    )
+    return this, ()
+
+
+async def _connect(stack: AsyncExitStack, url: BrokerUrl, federation: str) -> MqttLink:
+    """The coordinator's link to the broker, with a client id that no other coordinator has."""
+    suffix = uuid.uuid4().hex[:CLIENT_DIGITS]
+    link = MqttLink(
+        url,
+        client_id=f"covey-{federation}-coordinator-{suffix}",
+        will=last_will(Topics(federation)),
+    )
+    return await stack.enter_async_context(link)
+
+
+def _serve_metrics(stack: AsyncExitStack, options: Options, service: Service) -> None:
+    """Serve Prometheus metrics, if they were asked for; the client library is imported only then."""
+    if options.metrics is None:
+        return
+    from covey.coordinator.serve.prometheus import serving
+
+    stack.enter_context(serving(options.metrics, service))
+
+
 async def _serve(
-    service: Service, first: list[Effect], fleet: asyncio.subprocess.Process | None, folder: Path
+    service: Service,
+    first: Sequence[Effect],
+    fleet: asyncio.subprocess.Process | None,
+    folder: Path,
 ) -> str | None:
-    """Serve, for as long as the simulated fleet lives where there is one."""
+    """Serve the run to its end, and stop it if its simulated fleet ends earlier.
+
+    Returns:
+        the reason why the run was given up; empty if it was finished, None if the operator stopped it
+
+    Raises:
+        UserError: the simulated fleet ended during the run
+    """
     if fleet is None:
         return await service.serve(first)
     serving = asyncio.ensure_future(service.serve(first))
-    died = asyncio.ensure_future(fleet.wait())
-    await asyncio.wait({serving, died}, return_when=asyncio.FIRST_COMPLETED)
+    fleet_ended = asyncio.ensure_future(fleet.wait())
+    await asyncio.wait({serving, fleet_ended}, return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         service.stop()
         await serving
-        raise UserError(
-            f"the simulated fleet ended by itself:\n{launch.tail(folder / 'fleet.log')}"
-        )
-    died.cancel()
+        log = launch.tail(folder / "fleet.log")
+        raise UserError(f"the simulated fleet ended during the run:\n{log}")
+    fleet_ended.cancel()
     return serving.result()
