@@ -1,5 +1,7 @@
 """The rows of a comparison: the figures of one finished cell each."""
 
+# density: most lines copy one figure of a result into one column
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +54,8 @@ class ComparisonRow:
 
     def updated(self, columns: Mapping[str, Any]) -> Self:
         """The same row with other values, or further columns at its end."""
-        return self.from_json({**self.columns, **columns})
+        merged = {**self.columns, **columns}
+        return self.from_json(merged)
 
 
 def row_of(
@@ -69,6 +72,7 @@ def row_of(
         record: the lines of its rounds.jsonl
     """
     averages = _averages_by_mode(result)
+    undrawn = averages.get("last_of_undrawn", {})
     columns: dict[str, Any] = {
         "partition": cell.split,
         "method": cell.label,
@@ -77,7 +81,6 @@ def row_of(
         "split": result.get("partition"),  # a digest of who held which samples
     }
     columns |= _accuracies(averages)
-    undrawn = averages.get("last_of_undrawn", {})
     columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
     columns |= tuning_of(cell.scenario)
     columns |= _judgement(columns, compare)
@@ -86,11 +89,15 @@ def row_of(
     columns["mb_wire"] = _mb_wire(result["bytes"])
     columns["seconds"] = result["seconds"]
     columns |= mixture_figures(result)
-    if "J" in result["notes"]:  # FeSEM's mean distance of models to their cluster's centre
-        columns["J"] = result["notes"]["J"]
+    notes = result["notes"]
+    if "J" in notes:  # FeSEM's mean distance of models to their cluster's centre
+        columns["J"] = notes["J"]
     target = target_of(compare, cell)
     if target is not None:
-        phases = [line for line in record if line["event"] == "phase"]
+        phases = []
+        for line in record:
+            if line["event"] == "phase":
+                phases.append(line)
         metric = columns["metric"]
         agents = result["agents"]
         classes = cell.scenario.task.outputs
@@ -100,7 +107,8 @@ def row_of(
 
 def judged(row: ComparisonRow, compare: Compare) -> ComparisonRow:
     """The row with this comparison's metric, and its figure in that metric."""
-    return row.updated(_judgement(row.columns, compare))
+    judgement = _judgement(row.columns, compare)
+    return row.updated(judgement)
 
 
 def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
@@ -111,7 +119,8 @@ def with_same_columns(rows: Sequence[ComparisonRow]) -> list[ComparisonRow]:
     padded = []
     for row in rows:
         columns = {**empty, **row.columns}
-        padded.append(ComparisonRow.from_json(columns))
+        whole = ComparisonRow.from_json(columns)
+        padded.append(whole)
     return padded
 
 
@@ -143,7 +152,8 @@ def _accuracies(averages: Mapping[str, Any]) -> dict[str, float]:
         for figure in FIGURES:
             values = figures.get(figure, {})
             for average, value in values.items():
-                columns[f"{mode}_{figure}_{average}"] = value
+                column = f"{mode}_{figure}_{average}"
+                columns[column] = value
     return columns
 
 
@@ -152,13 +162,15 @@ def _judgement(columns: Mapping[str, Any], compare: Compare) -> dict[str, Any]:
     method = columns["method"]
     metric = metric_of(compare, method)
     mode, average = METRICS[metric]
-    figure = columns.get(f"{mode}_accuracy_{average}")
+    column = f"{mode}_accuracy_{average}"
+    figure = columns.get(column)
     return {"metric": metric, "figure": figure}
 
 
 def _mb_wire(sent: Mapping[str, int]) -> float | None:
     """Megabytes on the wire, both ways; None for a run without a broker."""
-    if not sent["wire_up"]:
+    up = sent["wire_up"]
+    if not up:
         return None
-    both_ways = sent["wire_down"] + sent["wire_up"]
-    return both_ways / 1e6
+    down = sent["wire_down"]
+    return (down + up) / 1e6

@@ -37,7 +37,8 @@ class TextTable:
         for words in (self.headers, rule, *self.lines):
             joined = " | ".join(words)
             rows.append(f"| {joined} |")
-        return "\n".join([*rows, ""])
+        rows.append("")
+        return "\n".join(rows)
 
 
 def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro") -> list[TextTable]:
@@ -52,18 +53,22 @@ def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro")
     for split in splits(scenario):
         own = [one for one in found if one.partition == split.label]
         if own:
-            made.append(_table(scenario, split, own, average))
+            table = _table(scenario, split, own, average)
+            made.append(table)
     return made
 
 
 def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
     """The tables of all partitions, once with each average if the layout shows one average at a time."""
     averages = ["macro"]
-    if section(scenario).layout == "modes":
+    compare = section(scenario)
+    if compare.layout == "modes":
         averages.append("micro")
     texts = []
     for average in averages:
-        texts += [table.markdown() for table in tables(scenario, found, average)]
+        for table in tables(scenario, found, average):
+            text = table.markdown()
+            texts.append(text)
     return "\n".join(texts)
 
 
@@ -73,10 +78,9 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
         title, figures = _both_averages(compare.metric)
     else:
         title, figures = _modes(found, average)
-    columns: Columns = {
-        "method": lambda one: one.method,
-        "seeds": lambda one: str(len(one.seeds)),
-    }
+    columns: Columns = {}
+    columns["method"] = _method
+    columns["seeds"] = _seeds
     columns |= figures
     if _shows_tuned(compare, figures):
         columns |= _tuning(found)
@@ -90,7 +94,8 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
     for one in found:
         line = [column(one) for column in columns.values()]
         lines.append(line)
-    return TextTable(heading, list(columns), lines)
+    headers = list(columns)
+    return TextTable(heading, headers, lines)
 
 
 # -- groups of columns ---------------------------------------------------------------------------------------------
@@ -104,12 +109,14 @@ def _modes(found: Sequence[Summary], average: str) -> tuple[str, Columns]:
         if _has(found, key):
             columns[header] = _percent(key)
     if columns:
-        return f"accuracy in %, {average} average", columns
+        title = f"accuracy in %, {average} average"
+        return title, columns
     for mode, header in TITLES.items():
         key = f"{mode}_mse_{average}"
         if _has(found, key):
             columns[header] = _spread(key, 4)
-    return f"mean squared error, {average} average", columns
+    title = f"mean squared error, {average} average"
+    return title, columns
 
 
 def _both_averages(metric: Metric) -> tuple[str, Columns]:
@@ -130,7 +137,11 @@ def _shows_tuned(compare: Compare, columns: Columns) -> bool:
     mode, _ = METRICS[compare.metric]
     if mode in TUNED:
         return True
-    return any(TITLES[tuned] in columns for tuned in TUNED)
+    for tuned in TUNED:
+        header = TITLES[tuned]
+        if header in columns:
+            return True
+    return False
 
 
 def _tuning(found: Sequence[Summary]) -> Columns:
@@ -142,10 +153,12 @@ def _tuning(found: Sequence[Summary]) -> Columns:
     for key in TUNING:
         values: set[Any] = set()
         for one in found:
-            values.update(value for value in one.tuning[key] if value is not None)
+            values.update(one.tuning[key])
+        values.discard(None)
         if len(values) > 1:
             setting = key.removeprefix("tune_")
-            columns[f"tuned with {setting}"] = _setting(key)
+            header = f"tuned with {setting}"
+            columns[header] = _setting(key)
     return columns
 
 
@@ -154,14 +167,16 @@ def _published_and_clusters(split: Split, found: Sequence[Summary]) -> Columns:
     columns: Columns = {}
     if split.published:
         columns["published (ours)"] = _published
-    keys = {key for one in found for key in one.figures}
+    keys: set[str] = set()
+    for one in found:
+        keys.update(one.figures)
     for mixture in mixture_columns(keys):
         columns[mixture.header] = _spread(mixture.key, mixture.digits, mixture.scale)
     if "J" in keys:
         columns["J"] = _mean("J", 4)
     if "ari" in keys:
         columns["ARI"] = _spread("ari", 2)
-    columns["clusters"] = lambda one: _per_seed(one.clusters)
+    columns["clusters"] = _clusters
     return columns
 
 
@@ -170,7 +185,8 @@ def _traffic(split: Split, found: Sequence[Summary]) -> Columns:
     columns: Columns = {}
     if split.target is not None:
         percent = 100 * split.target
-        columns[f"rounds to {percent:g} %"] = lambda one: _per_seed(one.reached or [])
+        header = f"rounds to {percent:g} %"
+        columns[header] = _rounds_to_target
         columns["Mbit to it"] = _mean("mbit_to_target", 2)
         if _has(found, "mb_wire_to_target"):
             columns["wire MB to it"] = _mean("mb_wire_to_target", 1)
@@ -227,7 +243,32 @@ def _mean(key: str, digits: int) -> Column:
 
 def _setting(key: str) -> Column:
     """A setting of fine-tuning."""
-    return lambda one: _per_seed(one.tuning[key])
+
+    def words(one: Summary) -> str:
+        values = one.tuning[key]
+        return _per_seed(values)
+
+    return words
+
+
+def _method(one: Summary) -> str:
+    return one.method
+
+
+def _seeds(one: Summary) -> str:
+    """How many seeds the figures are the mean of."""
+    count = len(one.seeds)
+    return str(count)
+
+
+def _clusters(one: Summary) -> str:
+    return _per_seed(one.clusters)
+
+
+def _rounds_to_target(one: Summary) -> str:
+    """The rounds until each seed reached the target."""
+    rounds = one.reached or []
+    return _per_seed(rounds)
 
 
 def _published(one: Summary) -> str:
@@ -237,7 +278,8 @@ def _published(one: Summary) -> str:
     ours = NONE
     figure = one.figures.get("figure")
     if figure is not None:
-        ours = f"{one.metric} {100 * figure.mean:.2f}"
+        percent = 100 * figure.mean
+        ours = f"{one.metric} {percent:.2f}"
     return f"{one.published:.2f} ({ours})"
 
 
@@ -249,7 +291,11 @@ def _per_seed(values: Sequence[Any]) -> str:
     """One value if all seeds have the same, else each seed's."""
     words = []
     for value in values:
-        words.append(NONE if value is None else str(value))
-    if len(set(words)) == 1:
+        text = str(value)
+        if value is None:
+            text = NONE
+        words.append(text)
+    different = set(words)
+    if len(different) == 1:
         return words[0]
     return ", ".join(words)

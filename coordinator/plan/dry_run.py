@@ -1,4 +1,4 @@
-"""A strategy driven dry: both of its halves, over a few made-up agents, with every phase priced.
+"""A dry run of a strategy: both of its halves, over a few made-up agents, with every phase priced.
 
 The costs are read off the orders and the reports, and scaled to the real number of agents.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
@@ -111,7 +111,10 @@ class DryRun:
         if every:
             before_the_end = range(every, self.scenario.rounds.count, every)
             times += len(before_the_end)
-        orders = [self.strategy.serve(self.state, client) for client in self.clients]
+        orders = []
+        for client in self.clients:
+            order = self.strategy.serve(self.state, client)
+            orders.append(order)
         reports = [EMPTY_REPORT] * len(orders)
         cost = self._cost(EVALUATE, self.agents, orders, reports)
         return replace(cost, times=times)
@@ -145,10 +148,14 @@ class DryRun:
             invited = sampled.get(names, cohort.invited)
             if phase.cohort == "sample":
                 sampled[names] = invited
-            orders = [self.strategy.order(self.state, phase, client) for client in names]
+            orders = []
+            for client in names:
+                order = self.strategy.order(self.state, phase, client)
+                orders.append(order)
             reports = []
             for client, order in zip(names, orders, strict=True):
-                reports.append(self._work(phase, view, client, order))
+                report = self._work(phase, view, client, order)
+                reports.append(report)
             if names:
                 yield self._cost(phase, invited, orders, reports)
             done = replace(phase, cohort=names)
@@ -156,40 +163,48 @@ class DryRun:
             self.state = self.strategy.fold(self.state, done, by_client)
             if phase.ends_round:
                 return
-        raise RuntimeError(f"{self.scenario.strategy.name}: no phase ends the round")
+        method = self.scenario.strategy.name
+        raise RuntimeError(f"{method}: no phase ends the round")
 
     def _cohort(self, phase: Phase, view: View) -> _Cohort:
         match phase.cohort:
             case "all":
                 return _Cohort(self.clients, self.agents)
             case "sample":
-                # rounds take turns, so that all made-up agents train
+                # the made-up agents take turns over the rounds, so that all of them train
                 count = min(self.sample, len(self.clients))
                 start = view.round * count
                 turn = itertools.cycle(self.clients)
                 chosen = itertools.islice(turn, start, start + count)
-                return _Cohort(tuple(sorted(chosen)), self.sample)
+                in_order = tuple(sorted(chosen))
+                return _Cohort(in_order, self.sample)
             case names:
+                in_order = tuple(sorted(names))
                 invited = round(len(names) * self._scale)
-                return _Cohort(tuple(sorted(names)), invited)
+                return _Cohort(in_order, invited)
 
     def _work(self, phase: Phase, view: View, client: ClientId, order: Order) -> Report:
         """The client's half of the strategy, on constants."""
         setup = self.setup
         task = self.scenario.task
+        models = []
+        for key in order.models:
+            model = self.strategy.model(self.state, key)
+            models.append(model)
         job = Job(
             phase.name,
             view.round,
             client,
             setup.seed,
-            tuple(self.strategy.model(self.state, key) for key in order.models),
+            tuple(models),
             order.numbers,
             order.cluster,
             setup.layout,
             setup.training,
         )
         number = self.clients.index(client) + 1
-        local = ConstantClient(number, setup.layout.size, task.outputs, math.prod(task.features))
+        features = math.prod(task.features)
+        local = ConstantClient(number, setup.layout.size, task.outputs, features)
         before = self._client_states.get(client, {})
         report, after = self.strategy.work(job, local, before)
         self._client_states[client] = after
@@ -216,19 +231,26 @@ class DryRun:
                 single_bytes += price
             else:
                 shared_bytes += price
-        wire = self.scenario.wire
-        up_bytes = [self.prices.report(report, wire) for report in reports]
         scaled_single_bytes = single_bytes * invited / len(orders)
+        published_bytes = shared_bytes + round(scaled_single_bytes)
+        idle_bytes = 0
+        if shared_bytes:
+            idle_bytes = self._idle_bytes(phase, invited)
+        wire = self.scenario.wire
+        down_bytes = [_total(order, prices) for order in orders]
+        up_bytes = [self.prices.report(report, wire) for report in reports]
+        down_values = [_total(order, lengths) for order in orders]
+        up_values = [_values(report) for report in reports]
         return PhaseCost(
             name=phase.name,
             times=1,
             invited=invited,
-            down_bytes=_mean([_total(order, prices) for order in orders]),
+            down_bytes=_mean(down_bytes),
             up_bytes=_mean(up_bytes),
-            down_values=_mean([_total(order, lengths) for order in orders]),
-            up_values=_mean([_values(report) for report in reports]),
-            published_bytes=shared_bytes + round(scaled_single_bytes),
-            idle_bytes=self._idle_bytes(phase, invited) if shared_bytes else 0,
+            down_values=_mean(down_values),
+            up_values=_mean(up_values),
+            published_bytes=published_bytes,
+            idle_bytes=idle_bytes,
             ends_round=phase.ends_round,
         )
 
@@ -253,7 +275,8 @@ def _mean(values: Sequence[int]) -> int:
     """The mean, rounded to an integer; 0 of nothing."""
     if not values:
         return 0
-    return round(sum(values) / len(values))
+    mean = sum(values) / len(values)
+    return round(mean)
 
 
 def _state_bytes(value: Any, clients: frozenset[ClientId], scale: float, seen: set[int]) -> int:
@@ -272,14 +295,24 @@ def _state_bytes(value: Any, clients: frozenset[ClientId], scale: float, seen: s
             seen.add(id(value))
             return value.nbytes
         case Mapping():
-            total = sum(_state_bytes(item, clients, scale, seen) for item in value.values())
+            total = _bytes_of_all(value.values(), clients, scale, seen)
             is_per_client = len(value) > 0 and clients.issuperset(value)
-            return round(total * scale) if is_per_client else total
+            if is_per_client:
+                total = round(total * scale)
+            return total
         case tuple() | list():
-            return sum(_state_bytes(item, clients, scale, seen) for item in value)
+            return _bytes_of_all(value, clients, scale, seen)
     if not is_dataclass(value):
         return 0
+    parts = [getattr(value, field.name) for field in fields(value)]
+    return _bytes_of_all(parts, clients, scale, seen)
+
+
+def _bytes_of_all(
+    values: Iterable[Any], clients: frozenset[ClientId], scale: float, seen: set[int]
+) -> int:
+    """The sum of `_state_bytes` over these parts of a state."""
     total = 0
-    for field in fields(value):
-        total += _state_bytes(getattr(value, field.name), clients, scale, seen)
+    for value in values:
+        total += _state_bytes(value, clients, scale, seen)
     return total

@@ -57,7 +57,8 @@ class Plan:
 
     def rows(self) -> list[tuple[str, str]]:
         """Label and text of each line of a table."""
-        model = _size(FLOAT32_BYTES * self.values)
+        model_bytes = FLOAT32_BYTES * self.values
+        model = _size(model_bytes)
         per_agent = (self.down_bytes + self.up_bytes) / self.agents
         rows = [
             ("agents, rounds", f"{self.agents}, {self.rounds}"),
@@ -65,8 +66,9 @@ class Plan:
         ]
         for phase in self.phases:
             traffic = _both_ways(phase.down_bytes, phase.up_bytes)
+            label = f"{phase.name}, {phase.times} times"
             text = f"{phase.invited} agents, each {traffic}"
-            rows.append((f"{phase.name}, {phase.times} times", text))
+            rows.append((label, text))
         return [
             *rows,
             ("a round, all agents", _both_ways(self.round_down_bytes, self.round_up_bytes)),
@@ -100,7 +102,9 @@ def plan(scenario: Scenario, setup: Setup, agents: int | None = None) -> Plan:
     last_round = rounds[-1]
     while len(rounds) < scenario.rounds.count:
         rounds.append(last_round)
-    phases = [phase for phases in rounds for phase in phases]
+    phases: list[PhaseCost] = []
+    for of_one_round in rounds:
+        phases += of_one_round
     phases += dry.preparation()
     phases.append(dry.evaluation())
     kinds = merged(phases)

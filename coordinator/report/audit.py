@@ -1,4 +1,4 @@
-"""What `coordinator audit` shows: the verdict on an audit log, and how often each event is in it."""
+"""The output of `coordinator audit`: the verdict on an audit log, and how often each event is in it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ def audit_lines(found: Mapping[str, Any]) -> list[str]:
     """The lines above the table: the verdict, what it rests on, and repairs."""
     intact = found["whole"]
     if intact:
-        verdict = f"the audit log of run {found['run']} is whole: {found['lines']} lines"
+        run = found["run"]
+        count = found["lines"]
+        verdict = f"the audit log of run {run} is whole: {count} lines"
     else:
-        verdict = f"the audit log is broken at line {found['broken_line']}: {found['why']}"
+        broken_line = found["broken_line"]
+        reason = found["why"]
+        verdict = f"the audit log is broken at line {broken_line}: {reason}"
     lines = [verdict, *found["notes"]]
     if intact and not found["anchored"]:
         lines.append("no checkpoint and no --head: lines cut off at the end would go unnoticed")
@@ -28,7 +32,9 @@ def audit_table(found: Mapping[str, Any]) -> Table:
     """How often each event is in the intact part of the log."""
     title = "no line is whole"
     if found["lines"]:
-        title = f"{found['first_time']} to {found['last_time']}"
+        first = found["first_time"]
+        last = found["last_time"]
+        title = f"{first} to {last}"
     table = Table(title=title)
     table.add_column("event")
     table.add_column("lines", justify="right")

@@ -71,12 +71,20 @@ class Curves:
     @cached_property
     def clusters(self) -> Mapping[ClientId, int]:
         """The cluster of each agent that has one."""
-        return {one.agent: one.cluster for one in self.agents if one.cluster is not None}
+        clusters = {}
+        for one in self.agents:
+            if one.cluster is not None:
+                clusters[one.agent] = one.cluster
+        return clusters
 
     @cached_property
     def truth(self) -> Mapping[ClientId, int]:
         """The planted group of each agent that has one."""
-        return {one.agent: one.truth for one in self.agents if one.truth is not None}
+        groups = {}
+        for one in self.agents:
+            if one.truth is not None:
+                groups[one.agent] = one.truth
+        return groups
 
     @cached_property
     def samples(self) -> Mapping[int, int]:
@@ -89,20 +97,29 @@ class Curves:
 
     def over_rounds(self, mode: str) -> Points:
         """The figure in one mode against rounds."""
-        with_mode = [one for one in self.evaluated if mode in one.figures]
-        return [(float(one.rounds), one.figures[mode]) for one in with_mode]
+        points = []
+        for one in self.evaluated:
+            if mode in one.figures:
+                rounds = float(one.rounds)
+                points.append((rounds, one.figures[mode]))
+        return points
 
     def over_traffic(self, mode: str) -> Points:
         """The figure in one mode against Mbit per agent."""
-        with_mode = [one for one in self.evaluated if mode in one.figures]
-        return [(one.mbit, one.figures[mode]) for one in with_mode]
+        points = []
+        for one in self.evaluated:
+            if mode in one.figures:
+                points.append((one.mbit, one.figures[mode]))
+        return points
 
     def by_truth(self) -> Mapping[tuple[int, int], int]:
         """How many agents of each planted group are in each cluster: {(cluster, group): agents}."""
         counts: Counter[tuple[int, int]] = Counter()
         for one in self.agents:
-            if one.cluster is not None and one.truth is not None:
-                counts[one.cluster, one.truth] += 1
+            cluster = one.cluster
+            group = one.truth
+            if cluster is not None and group is not None:
+                counts[cluster, group] += 1
         return counts
 
 
@@ -116,7 +133,8 @@ def curves(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> lis
 
 
 def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
-    phases = [line for line in lines(folder) if line["event"] == "phase"]
+    record = lines(folder)
+    phases = [line for line in record if line["event"] == "phase"]
     served = result["accuracy"].get("server", {})
     figure = "accuracy" if "accuracy" in served else "mse"
     loss = []
@@ -134,15 +152,18 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
         scenario = load(file)
         proximity = _proximity(folder, scenario)
         cut = _cut(result, figure, scenario)
+    evaluated = list(_evaluated(phases, figure, result["agents"]))
+    agents = _agents(folder / "agents.parquet", figure)
+    models = sketches.read(folder, phases)
     return Curves(
         label,
         result,
         figure,
         loss,
-        list(_evaluated(phases, figure, result["agents"])),
+        evaluated,
         sizes,
-        _agents(folder / "agents.parquet", figure),
-        sketches.read(folder, phases),
+        agents,
+        models,
         proximity,
         cut,
     )
@@ -155,7 +176,8 @@ def _proximity(folder: Path, scenario: Scenario) -> Proximity | None:
     shows_distances = type(strategy).proximity is not Strategy.proximity
     if not shows_distances or not checkpoint.exists():
         return None
-    start = strategy.init(launch.started(folder, scenario))
+    setup = launch.started(folder, scenario)
+    start = strategy.init(setup)
     state: Any = checkpoint.state(type(start))
     return strategy.proximity(state)
 
@@ -174,10 +196,12 @@ def _evaluated(
 ) -> Iterator[Evaluated]:
     """The state of the run at each evaluation."""
     for phase in phases:
-        figures = _macro_averages(phase.get("evaluation", {}), figure)
+        modes = phase.get("evaluation", {})
+        figures = _macro_averages(modes, figure)
         if figures:
             mbit = mbit_per_agent(phase["traffic"], agents)
-            yield Evaluated(rounds_done(phase), mbit, figures)
+            rounds = rounds_done(phase)
+            yield Evaluated(rounds, mbit, figures)
 
 
 def _macro_averages(modes: Mapping[str, Any], figure: str) -> dict[str, float]:
@@ -197,4 +221,5 @@ def _agents(path: Path, figure: str) -> list[AgentFigure]:
     names = ["agent", "samples", "cluster", "truth", f"server_{figure}"]
     table = parquet.read_table(path, columns=names).to_pydict()
     columns = [table[name] for name in names]
-    return [AgentFigure(*row) for row in zip(*columns, strict=True)]
+    rows = zip(*columns, strict=True)
+    return [AgentFigure(*row) for row in rows]

@@ -60,8 +60,13 @@ def page(runs: Sequence[Curves]) -> str:
         undefined=StrictUndefined,
     )
     template = pages.get_template("report.html")
-    table = results([run.result for run in runs], [run.label for run in runs])
-    return template.render(runs=runs, table=table, plots=drawn(runs))
+    found = [run.result for run in runs]
+    labels = [run.label for run in runs]
+    return template.render(
+        runs=runs,
+        table=results(found, labels),
+        plots=drawn(runs),
+    )
 
 
 def drawn(runs: Sequence[Curves]) -> list[Picture]:
@@ -69,7 +74,8 @@ def drawn(runs: Sequence[Curves]) -> list[Picture]:
     rendered = []
     with mpl.rc_context(STYLE):
         for drawing in _drawings(runs):
-            picture = Picture(drawing.name, drawing.title, _svg(drawing.figure))
+            svg = _svg(drawing.figure)
+            picture = Picture(drawing.name, drawing.title, svg)
             rendered.append(picture)
     return rendered
 
@@ -87,8 +93,10 @@ def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
         if name not in found:
             known = ", ".join(found)
             raise UserError(f"--svg {text}: these runs have no picture {name!r}; they have {known}")
-        svg = found[name].svg
-        write_atomically(Path(file), f"{XML}\n{svg}".encode())
+        path = Path(file)
+        picture = found[name]
+        document = f"{XML}\n{picture.svg}"
+        write_atomically(path, document.encode())
 
 
 # -- what is drawn -------------------------------------------------------------------------------------------------
@@ -107,18 +115,23 @@ def _over_rounds(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     by_rounds = _plots_by_mode(runs, Curves.over_rounds)
     if by_rounds:
         title = f"{name} over rounds, mean over agents"
-        yield _Drawing(figure, title, plots.line_plots(by_rounds, "rounds"))
+        drawing = plots.line_plots(by_rounds, "rounds")
+        yield _Drawing(figure, title, drawing)
         by_traffic = _plots_by_mode(runs, Curves.over_traffic)
+        title = f"{name} for traffic"
         drawing = plots.line_plots(by_traffic, "Mbit per agent")
-        yield _Drawing("traffic", f"{name} for traffic", drawing)
+        yield _Drawing("traffic", title, drawing)
     quantiles = {run.cut.quantile for run in runs if run.cut is not None}
     if len(quantiles) >= MIN_CUTS:
         title = f"{name} and clusters over the cut"
-        yield _Drawing("cut", title, pictures.curve_of_the_cut(runs))
+        drawing = pictures.curve_of_the_cut(runs)
+        yield _Drawing("cut", title, drawing)
     if any(run.loss for run in runs):
-        loss = plots.Plot("", [(run.label, run.loss) for run in runs])
+        lines = [(run.label, run.loss) for run in runs]
+        loss = plots.Plot("", lines)
         title = "Training loss, mean over a round's agents"
-        yield _Drawing("loss", title, plots.line_plots([loss], "rounds"))
+        drawing = plots.line_plots([loss], "rounds")
+        yield _Drawing("loss", title, drawing)
 
 
 def _plots_by_mode(
@@ -129,7 +142,8 @@ def _plots_by_mode(
     for mode, title in MODE_TITLES.items():
         lines = [(run.label, points(run, mode)) for run in runs]
         if any(of_run for _, of_run in lines):
-            made.append(plots.Plot(title, lines))
+            plot = plots.Plot(title, lines)
+            made.append(plot)
     return made
 
 
@@ -137,7 +151,8 @@ def _over_agents(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     figure = runs[0].figure
     if any(_has_figures(run) for run in runs):
         title = f"Agents: {figure} in E-server, agent by agent"
-        yield _Drawing("agents", title, plots.boxes_of_agents(runs))
+        boxes = plots.boxes_of_agents(runs)
+        yield _Drawing("agents", title, boxes)
     clustered = [run for run in runs if _has_clusters(run)]
     if clustered:
         sizes = plots.cluster_sizes(clustered)
@@ -147,7 +162,8 @@ def _over_agents(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     planted = [run for run in runs if run.by_truth()]
     if planted:
         title = "Agents by cluster found (rows) and group planted (columns)"
-        yield _Drawing("groups", title, plots.clusters_by_group(planted))
+        groups = plots.clusters_by_group(planted)
+        yield _Drawing("groups", title, groups)
 
 
 def _has_figures(run: Curves) -> bool:
@@ -164,11 +180,16 @@ def _of_models(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     sketched = [run for run in runs if run.models]
     for run in sketched:
         title = "Agents' models over rounds (principal components)"
-        yield _of_one("models", title, run, len(sketched), pictures.models_over_rounds(run))
+        drawing = pictures.models_over_rounds(run)
+        yield _of_one("models", title, run, len(sketched), drawing)
     mapped = []
     for run in runs:
-        if run.proximity is not None and 2 <= len(run.proximity.clients) <= pictures.MAX_ROWS:
-            mapped.append((run, run.proximity))
+        proximity = run.proximity
+        if proximity is None:
+            continue
+        agents = len(proximity.clients)
+        if 2 <= agents <= pictures.MAX_ROWS:
+            mapped.append((run, proximity))
     for run, proximity in mapped:
         title = "Distances between agents, and their merge tree"
         drawing = pictures.proximity_map(run, proximity)
@@ -179,7 +200,9 @@ def _of_one(name: str, title: str, run: Curves, runs: int, figure: Figure) -> _D
     """A picture of a single run, named with its label if several runs have such a picture."""
     if runs == 1:
         return _Drawing(name, title, figure)
-    return _Drawing(f"{name}-{run.label}", f"{title}: {run.label}", figure)
+    own_name = f"{name}-{run.label}"
+    own_title = f"{title}: {run.label}"
+    return _Drawing(own_name, own_title, figure)
 
 
 def _svg(figure: Figure) -> Markup:

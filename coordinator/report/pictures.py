@@ -1,5 +1,7 @@
 """Pictures of clusters: agents' models in a plane, distances with their merge tree, samples per cluster, cuts."""
 
+# density: drawing calls, whose many options are one node or two each
+
 from __future__ import annotations
 
 import itertools
@@ -42,7 +44,8 @@ def models_over_rounds(run: Curves) -> Figure:
     Some rounds are drawn side by side; a t-SNE of the last one follows.
     """
     chosen = _evenly_spaced(run.models, PANELS)
-    plane, drawn = rounds_in_one_plane([(one.rows, one.centres) for one in chosen])
+    rounds = [(one.rows, one.centres) for one in chosen]
+    plane, drawn = rounds_in_one_plane(rounds)
     last = chosen[-1]
     embedded = tsne(last.rows)
     panels = len(chosen)
@@ -50,12 +53,14 @@ def models_over_rounds(run: Curves) -> Figure:
         panels += 1
     figure = Figure(figsize=(2.5 * panels, 3.0), layout="constrained")
     axes = list(figure.subplots(1, panels, squeeze=False)[0])
+    first_share, second_share = plane.shares
     for ax, models, (points, centres) in zip(axes, chosen, drawn, strict=False):
-        ax.set_title(_when(models))
+        title = _when(models)
+        ax.set_title(title)
         _scatter(ax, models, points, run.truth)
         _mark_centres(ax, centres)
-        ax.set_xlabel(f"PC 1 ({plane.shares[0]:.0%})")
-    axes[0].set_ylabel(f"PC 2 ({plane.shares[1]:.0%})")
+        ax.set_xlabel(f"PC 1 ({first_share:.0%})")
+    axes[0].set_ylabel(f"PC 2 ({second_share:.0%})")
     all_points = np.concatenate([points for points, _ in drawn])
     x_limit = _limit(all_points[:, 0])
     y_limit = _limit(all_points[:, 1])
@@ -63,8 +68,10 @@ def models_over_rounds(run: Curves) -> Figure:
         ax.set_xlim(-x_limit, x_limit)
         ax.set_ylim(-y_limit, y_limit)
     if embedded is not None:
-        axes[-1].set_title(f"t-SNE, {_when(last)}")
-        _scatter(axes[-1], last, embedded, run.truth)
+        ax = axes[-1]
+        title = _when(last)
+        ax.set_title(f"t-SNE, {title}")
+        _scatter(ax, last, embedded, run.truth)
     for ax in axes:
         ax.set_xticks([])
         ax.set_yticks([])
@@ -88,8 +95,13 @@ def _limit(coordinates: Matrix) -> float:
 
 def _evenly_spaced(models: Sequence[ModelSketches], count: int) -> list[ModelSketches]:
     """The first, the last, and others at even distances between them; `count` in all, if there are as many."""
-    places = np.linspace(0, len(models) - 1, min(count, len(models)))
-    return [models[round(place)] for place in places]
+    available = len(models)
+    places = np.linspace(0, available - 1, min(count, available))
+    chosen = []
+    for place in places:
+        nearest = round(place)
+        chosen.append(models[nearest])
+    return chosen
 
 
 def _when(models: ModelSketches) -> str:
@@ -125,12 +137,16 @@ def _legend(rounds: Sequence[ModelSketches], truth: Mapping[ClientId, int]) -> l
     """An entry for each cluster, then for each planted group."""
     clusters: set[int] = set()
     for models in rounds:
-        clusters.update(cluster for cluster in models.clusters if cluster is not None)
+        found = [cluster for cluster in models.clusters if cluster is not None]
+        clusters.update(found)
+    groups = set(truth.values())
     handles = []
     for cluster in sorted(clusters):
-        handles.append(_handle("o", colour(cluster), f"cluster {cluster}"))
-    for group in sorted(set(truth.values())):
-        handles.append(_handle(_marker(group), GREY, f"group {group}"))
+        handle = _handle("o", colour(cluster), f"cluster {cluster}")
+        handles.append(handle)
+    for group in sorted(groups):
+        handle = _handle(_marker(group), GREY, f"group {group}")
+        handles.append(handle)
     return handles
 
 
@@ -147,7 +163,8 @@ def proximity_map(run: Curves, proximity: Proximity) -> Figure:
     tree = tree_of(proximity.distances, proximity.linkage)
     order = list(tree.order)
     clients = [proximity.clients[row] for row in order]
-    strips = [[run.clusters.get(client) for client in clients]]
+    clusters = [run.clusters.get(client) for client in clients]
+    strips = [clusters]
     titles = ["cluster"]
     if run.truth:
         groups = [run.truth.get(client) for client in clients]
@@ -159,7 +176,10 @@ def proximity_map(run: Curves, proximity: Proximity) -> Figure:
     _draw_tree(axes[0], tree, proximity.cut)
     axes[0].set_xlabel("merge height")
     for ax, strip, title in zip(axes[1:], strips, titles, strict=False):
-        column = [[mpl.colors.to_rgb(colour(one))] for one in strip]
+        column = []  # an image of one column
+        for number in strip:
+            pixel = mpl.colors.to_rgb(colour(number))
+            column.append([pixel])
         ax.imshow(column, aspect="auto", interpolation="nearest")
         ax.set_xlabel(title, rotation=90)
     cells = proximity.distances[np.ix_(order, order)]
@@ -210,16 +230,18 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
 
     Runs without such a cut, such as FedAvg and local training, are horizontal lines, in E-server.
     """
-    cuts = [run.cut for run in runs if run.cut is not None]
-    quantiles = sorted({cut.quantile for cut in cuts})
-    by_quantile = [[cut for cut in cuts if cut.quantile == one] for one in quantiles]
+    cuts: dict[float, list[Cut]] = {}  # by quantile
+    for run in runs:
+        if run.cut is not None:
+            cuts.setdefault(run.cut.quantile, []).append(run.cut)
+    quantiles = sorted(cuts)
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     ax = figure.subplots()
     for mode, title in MODE_TITLES.items():
         xs = []
         ys = []
-        for quantile, own in zip(quantiles, by_quantile, strict=True):
-            mean = _mean_of(own, mode)
+        for quantile in quantiles:
+            mean = _mean_of(cuts[quantile], mode)
             if mean is not None:
                 xs.append(quantile)
                 ys.append(mean)
@@ -228,8 +250,11 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
     _draw_runs_without_cut(ax, runs)
     ax.set_xlabel("cut, as a quantile of all distances")
     ax.set_ylabel(runs[0].figure)
+    clusters = []
+    for quantile in quantiles:
+        counts = [cut.clusters for cut in cuts[quantile]]
+        clusters.append(fmean(counts))
     other = ax.twinx()
-    clusters = [fmean(cut.clusters for cut in own) for own in by_quantile]
     other.plot(quantiles, clusters, color="black", drawstyle="steps-mid")
     other.set_ylabel("clusters (black)")
     other.set_ylim(bottom=0)

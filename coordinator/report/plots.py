@@ -1,5 +1,7 @@
 """Plain plots of finished runs: lines over rounds and traffic, boxes, shares of clusters, counts of agents."""
 
+# density: drawing calls, whose many options are one node or two each
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -48,7 +50,8 @@ def line_plots(plots: Sequence[Plot], x_label: str) -> Figure:
 
 def boxes_of_agents(runs: Sequence[Curves]) -> Figure:
     """A box for each run: the figures of its agents."""
-    figure, (ax,) = axes_side_by_side(1, 1 + 0.35 * len(runs))
+    height = 1 + 0.35 * len(runs)
+    figure, (ax,) = axes_side_by_side(1, height)
     values = []
     for run in runs:
         of_run = [one.figure for one in run.agents if one.figure is not None]
@@ -93,8 +96,10 @@ def clusters_by_group(runs: Sequence[Curves]) -> Figure:
             cells.append(row)
         darkest = 2 * max(counts.values())  # pale, so that the numbers can be read
         ax.imshow(cells, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
-        ax.set_xticks(range(len(groups)), [str(group) for group in groups])
-        ax.set_yticks(range(len(clusters)), [str(cluster) for cluster in clusters])
+        group_names = [str(group) for group in groups]
+        cluster_names = [str(cluster) for cluster in clusters]
+        ax.set_xticks(range(len(groups)), group_names)
+        ax.set_yticks(range(len(clusters)), cluster_names)
         ax.set_title(run.label)
         ax.grid(visible=False)
         for (cluster, group), count in counts.items():

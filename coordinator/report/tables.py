@@ -12,6 +12,7 @@ from covey.coordinator.run.modes import MODE_TITLES
 
 Result = Mapping[str, Any]  # as result.json has it
 Figures = Mapping[str, Any]  # the averages of one mode: "agents", and "accuracy" or "mse"
+Words = Callable[[Result], str]  # the text of a result in one column
 
 NONE = "–"
 MAX_NAMES = 20  # agents that a sentence lists
@@ -21,18 +22,27 @@ NO_FIGURES: Figures = {}
 
 def labels(folders: Sequence[Path], found: Sequence[Result]) -> list[str]:
     """A name for each run: its method, or what differs in the paths if two runs have the same method."""
-    names = [str(result["method"]) for result in found]
-    if len(set(names)) == len(names):
-        return names
+    methods = [_method(result) for result in found]
+    different = set(methods)
+    if len(different) == len(methods):
+        return methods
     paths = [folder.resolve().parts for folder in folders]
+    common = _common_parts(paths)
+    names = []
+    for path in paths:
+        rest = path[common:]
+        names.append("/".join(rest))
+    return names
+
+
+def _common_parts(paths: Sequence[Sequence[str]]) -> int:
+    """How many leading parts all paths share; at most all but the last part of the shortest path."""
     shortest = min(len(path) for path in paths)
-    common = shortest - 1  # leading parts that all paths share, at most all but the last
     for place in range(shortest):
         parts = {path[place] for path in paths}
         if len(parts) > 1:
-            common = place
-            break
-    return ["/".join(path[common:]) for path in paths]
+            return place
+    return shortest - 1
 
 
 def results(found: Sequence[Result], runs: Sequence[str] = ()) -> TextTable:
@@ -47,44 +57,60 @@ def results(found: Sequence[Result], runs: Sequence[str] = ()) -> TextTable:
         line = [words(result) for words in columns.values()]
         lines.append(line)
     methods = [result["method"] for result in found]
-    if runs and list(runs) != methods:
-        headers = ["run", *headers]
-        lines = [[name, *line] for name, line in zip(runs, lines, strict=True)]
-    return TextTable(_title(found), headers, lines)
+    names = list(runs)
+    if names and names != methods:
+        headers.insert(0, "run")
+        for name, line in zip(names, lines, strict=True):
+            line.insert(0, name)
+    title = _title(found)
+    return TextTable(title, headers, lines)
 
 
-def _columns(found: Sequence[Result]) -> dict[str, Callable[[Result], str]]:
-    """The words of a result in each column, by header."""
-    columns: dict[str, Callable[[Result], str]] = {"method": lambda result: str(result["method"])}
+# -- columns -------------------------------------------------------------------------------------------------------
+
+
+def _columns(found: Sequence[Result]) -> dict[str, Words]:
+    """The columns of these results, by header."""
+    columns: dict[str, Words] = {"method": _method}
     for mode in _modes(found):
-        columns[MODE_TITLES[mode]] = _figure_in(mode)
-    columns["clusters"] = lambda result: str(result["clusters"] or NONE)
+        header = MODE_TITLES[mode]
+        columns[header] = _figure_in(mode)
+    columns["clusters"] = _clusters
     columns["ARI"] = _ari
-    columns["rounds"] = lambda result: str(result["rounds"])
-    if any(result.get("privacy") for result in found):
-        columns["privacy"] = lambda result: epsilons(result.get("privacy")) or NONE
+    columns["rounds"] = _rounds
+    accounts = [result.get("privacy") for result in found]
+    if any(accounts):
+        columns["privacy"] = _privacy
     columns["MB down / up"] = _wire
-    columns["s"] = lambda result: f"{result['seconds']:.1f}"
+    columns["s"] = _seconds
     return columns
 
 
 def _modes(found: Iterable[Result]) -> list[str]:
-    """The modes in which any result has agents."""
-    there = set()
+    """The modes in which any result has agents, in the order of all tables."""
+    present = set()
     for result in found:
         for mode in MODE_TITLES:
-            if _figures(result, mode).get("agents"):
-                there.add(mode)
-    return [mode for mode in MODE_TITLES if mode in there]
+            figures = _figures(result, mode)
+            if figures.get("agents"):
+                present.add(mode)
+    return [mode for mode in MODE_TITLES if mode in present]
 
 
 def _figures(result: Result, mode: str) -> Figures:
-    figures: Figures = result["accuracy"].get(mode, NO_FIGURES)
+    by_mode = result["accuracy"]
+    figures: Figures = by_mode.get(mode, NO_FIGURES)
     return figures
 
 
-def _figure_in(mode: str) -> Callable[[Result], str]:
-    return lambda result: _figure(_figures(result, mode))
+def _figure_in(mode: str) -> Words:
+    """The column of one mode of evaluation."""
+
+    def words(result: Result) -> str:
+        figures = _figures(result, mode)
+        return _figure(figures)
+
+    return words
 
 
 def _figure(figures: Figures) -> str:
@@ -96,13 +122,46 @@ def _figure(figures: Figures) -> str:
         return f"{micro:.2f} / {macro:.2f}"
     if "mse" in figures:
         mse = figures["mse"]
-        return f"mse {mse['micro']:.4g} / {mse['macro']:.4g}"
+        micro = mse["micro"]
+        macro = mse["macro"]
+        return f"mse {micro:.4g} / {macro:.4g}"
     return NONE
 
 
+def _method(result: Result) -> str:
+    method = result["method"]
+    return str(method)
+
+
+def _clusters(result: Result) -> str:
+    """The number of clusters; a method without clusters has none."""
+    clusters = result["clusters"]
+    if not clusters:
+        return NONE
+    return str(clusters)
+
+
 def _ari(result: Result) -> str:
+    """The adjusted Rand index; a run without planted groups has none."""
     ari = result["ari"]
-    return NONE if ari is None else f"{ari:.2f}"
+    if ari is None:
+        return NONE
+    return f"{ari:.2f}"
+
+
+def _rounds(result: Result) -> str:
+    rounds = result["rounds"]
+    return str(rounds)
+
+
+def _privacy(result: Result) -> str:
+    account = result.get("privacy")
+    return epsilons(account) or NONE
+
+
+def _seconds(result: Result) -> str:
+    seconds = result["seconds"]
+    return f"{seconds:.1f}"
 
 
 def _wire(result: Result) -> str:
@@ -123,17 +182,30 @@ def _title(found: Sequence[Result]) -> str:
         common += names
     agents = {result["agents"] for result in found}
     if len(agents) == 1:
-        common += [f"{count} agents" for count in agents]
+        count = agents.pop()
+        common.append(f"{count} agents")
+    title = []
+    if common:
+        title.append(", ".join(common))
+    units = _units(found)
+    if units:
+        either = " or ".join(units)
+        title.append(f"{either}, micro / macro")
+    return "; ".join(title)
+
+
+def _units(found: Sequence[Result]) -> list[str]:
+    """The units of all figures that the table shows."""
     kinds: set[str] = set()
     modes = _modes(found)
     for result in found:
         for mode in modes:
-            kinds |= _figures(result, mode).keys()
-    title = [", ".join(common)] if common else []
-    units = [unit for kind, unit in UNITS.items() if kind in kinds]
-    if units:
-        title.append(f"{' or '.join(units)}, micro / macro")
-    return "; ".join(title)
+            figures = _figures(result, mode)
+            kinds.update(figures)
+    return [unit for kind, unit in UNITS.items() if kind in kinds]
+
+
+# -- sentences below the table -------------------------------------------------------------------------------------
 
 
 def participation(result: Result) -> str:
@@ -141,15 +213,20 @@ def participation(result: Result) -> str:
     undrawn = result["never_trained"]
     if not undrawn:
         return ""
+    count = len(undrawn)
     names = ", ".join(undrawn[:MAX_NAMES])
-    if len(undrawn) > MAX_NAMES:
-        names += f" and {len(undrawn) - MAX_NAMES} more"
-    drawn = _figure(_figures(result, "last_of_participants"))
-    others = _figure(_figures(result, "last_of_undrawn"))
-    count = len(result["took_part"])
+    if count > MAX_NAMES:
+        more = count - MAX_NAMES
+        names += f" and {more} more"
+    of_participants = _figures(result, "last_of_participants")
+    of_undrawn = _figures(result, "last_of_undrawn")
+    drawn = _figure(of_participants)
+    others = _figure(of_undrawn)
+    participants = len(result["took_part"])
+    agents = result["agents"]
     return (
-        f"E-last over the {count} agents that took part: {drawn}\n"
-        f"{len(undrawn)} of {result['agents']} agents were drawn for no round: E-last {others} "
+        f"E-last over the {participants} agents that took part: {drawn}\n"
+        f"{count} of {agents} agents were drawn for no round: E-last {others} "
         f"(the model of a phase before the rounds, else E-server): {names}"
     )
 
@@ -159,9 +236,12 @@ def newcomers(result: Result) -> str:
     late = result.get("newcomers")
     if late is None:
         return ""
+    by_mode = late["accuracy"]
     figures = []
     for mode, title in MODE_TITLES.items():
-        if mode in late["accuracy"]:
-            figures.append(f"{title} {_figure(late['accuracy'][mode])}")
+        if mode in by_mode:
+            figure = _figure(by_mode[mode])
+            figures.append(f"{title} {figure}")
     count = len(late["agents"])
-    return f"{count} newcomers after the last round: {', '.join(figures)}"
+    listed = ", ".join(figures)
+    return f"{count} newcomers after the last round: {listed}"

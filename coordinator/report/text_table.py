@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
@@ -20,9 +20,11 @@ def results_table(words: TextTable) -> Table:
     """A table of results; no line of it is wrapped."""
     table = Table(title=words.title)
     for number, header in enumerate(words.headers):
-        cells = [header, *_column(words, number)]
-        _add_column(table, header, cells, wrap_header=False)
-    return _with_lines(table, words)
+        cells = _column(words, number)
+        longest = _longest([header, *cells])
+        _add_column(table, header, longest, wrap_header=False)
+    _add_lines(table, words)
+    return table
 
 
 def comparison_table(words: TextTable) -> Table:
@@ -30,39 +32,54 @@ def comparison_table(words: TextTable) -> Table:
     table = Table(title=words.title, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for number, header in enumerate(words.headers):
         cells = _column(words, number)
-        _add_column(table, header, cells, wrap_header=True)
-    return _with_lines(table, words)
+        longest = _longest(cells)
+        _add_column(table, header, longest, wrap_header=True)
+    _add_lines(table, words)
+    return table
 
 
 def _column(words: TextTable, number: int) -> list[str]:
     return [line[number] for line in words.lines]
 
 
-def _add_column(table: Table, header: str, cells: Sequence[str], *, wrap_header: bool) -> None:
-    """Add a column as wide as the widest of these cells; the first column is set to the left."""
-    width = max(len(cell) for cell in cells)
-    justify: Any = "right" if table.columns else "left"
-    table.add_column(header, justify=justify, no_wrap=not wrap_header, min_width=width)
+def _longest(cells: Sequence[str]) -> int:
+    """Characters of the longest of these cells."""
+    return max(len(cell) for cell in cells)
 
 
-def _with_lines(table: Table, words: TextTable) -> Table:
+def _add_column(table: Table, header: str, width: int, *, wrap_header: bool) -> None:
+    """Add a column of at least this width; the first is set to the left, the others to the right."""
+    justify: Literal["left", "right"] = "left"
+    if table.columns:
+        justify = "right"
+    table.add_column(
+        header,
+        justify=justify,
+        no_wrap=not wrap_header,
+        min_width=width,
+    )
+
+
+def _add_lines(table: Table, words: TextTable) -> None:
     for line in words.lines:
         table.add_row(*line)
-    return table
 
 
 def show(console: Console, table: Table) -> None:
     """Print a table with every word of it; a terminal that is too narrow breaks its lines."""
     unbounded = console.options.update(max_width=sys.maxsize)
-    needed = Measurement.get(console, unbounded, table).minimum
-    console.print(table, width=max(console.width, needed), crop=False)
+    measured = Measurement.get(console, unbounded, table)
+    width = max(console.width, measured.minimum)
+    console.print(table, width=width, crop=False)
 
 
 def json_line(row: Mapping[str, Any]) -> None:
     """Print one JSON object on a line of standard output, for programs."""
-    print(json.dumps(row, allow_nan=False), flush=True)
+    line = json.dumps(row, allow_nan=False)
+    print(line, flush=True)
 
 
 def json_notice(notice: Notice) -> None:
     """Print a notice of a run as `json_line` does."""
-    json_line(notice.to_json())
+    row = notice.to_json()
+    json_line(row)

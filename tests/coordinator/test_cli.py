@@ -60,7 +60,7 @@ def refusal(*arguments: object) -> str:
         ("report folder --html folder", "folder: this is a folder, expected a file"),
     ],
 )
-def test_a_path_that_cannot_be_is_one_message(
+def test_an_unusable_path_gives_one_message_and_writes_nothing(
     line: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,7 +168,7 @@ def test_no_run_reports_that_no_row_is_known(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "compare"])
-def test_options_that_leave_one_another_without_effect_are_refused(
+def test_contradicting_options_are_refused(
     verb: str, options: str, words: str, tmp_path: Path
 ) -> None:
     path = written(tmp_path, DIGITS)
@@ -178,7 +178,7 @@ def test_options_that_leave_one_another_without_effect_are_refused(
 
 @pytest.mark.parametrize("named", ["in the environment", "in the scenario"])
 @pytest.mark.parametrize("option", ["--in-process", "--embedded"])
-def test_a_broker_that_is_named_elsewhere_gives_way_to_what_was_typed(
+def test_a_typed_option_overrides_a_broker_from_the_environment_or_the_scenario(
     option: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     addresses, alone = list[BrokerUrl | None](), list[Scenario]()
@@ -209,7 +209,7 @@ def test_a_run_that_never_began_leaves_its_folder_to_the_corrected_command(tmp_p
 
 
 @pytest.mark.parametrize("name", ["scenario.yaml", "notes.txt"])
-def test_a_folder_with_files_of_the_users_own_is_left_alone(name: str, tmp_path: Path) -> None:
+def test_a_folder_with_the_users_own_files_is_left_unchanged(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("# mine\n" + yaml.safe_dump(DIGITS))
     with pytest.raises(UserError, match="files in it that are no run's; choose another with --out"):
         prepare(Scenario.model_validate(DIGITS), Options(tmp_path))
@@ -219,13 +219,13 @@ def test_a_folder_with_files_of_the_users_own_is_left_alone(name: str, tmp_path:
 def test_a_quorum_that_the_fleet_cannot_meet_is_refused_before_anything_starts(
     tmp_path: Path,
 ) -> None:
-    told = refusal(
+    message = refusal(
         "validate",
         written(tmp_path, DIGITS),
         "--set",
         f"rounds.quorum={DIGITS['fleet']['agents'] + 1}",
     )
-    assert "lower the quorum" in told
+    assert "lower the quorum" in message
 
 
 def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_a_folder_belongs_to_one_coordinator_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-def test_a_runs_folder_is_closed_to_other_users(tmp_path: Path) -> None:
-    """Models of the fleet and reports of its agents lie in it."""
+def test_other_users_cannot_read_a_runs_folder(tmp_path: Path) -> None:
+    """It holds the fleet's models and the reports of its agents."""
     out = tmp_path / "runs" / "out"
     with prepared(Scenario.model_validate(DIGITS), Options(out)):
         assert stat.S_IMODE(out.stat().st_mode) == 0o700

@@ -14,7 +14,7 @@ from covey.shared.scenario.load import load
 from tests.coordinator.comparisons import DIGITS, scenario, written
 
 
-def test_the_grid_is_every_method_on_every_seed_one_seed_after_the_other() -> None:
+def test_the_grid_has_every_method_on_every_seed_seed_by_seed() -> None:
     cells = grid(scenario())
     assert [cell.name for cell in cells] == [
         "fedavg/4",
@@ -29,13 +29,13 @@ def test_the_grid_is_every_method_on_every_seed_one_seed_after_the_other() -> No
     assert cells[2].folder == Path("four/seed-4")
 
 
-def test_a_method_lays_its_training_over_the_scenarios() -> None:
+def test_a_methods_training_overrides_the_scenarios() -> None:
     first, second, *_ = grid(scenario())
     assert (first.scenario.training.momentum, second.scenario.training.momentum) == (0.9, 0.0)
     assert first.scenario.training.lr == second.scenario.training.lr == 0.1
 
 
-def test_methods_are_fine_tuned_alike_whatever_they_train_with() -> None:
+def test_all_methods_are_fine_tuned_alike() -> None:
     training = {**DIGITS["training"], "momentum": 0.5}
     methods = [
         {"name": "fedavg", "training": {"momentum": 0.9}},
@@ -70,7 +70,7 @@ def test_a_cell_can_be_written_and_read_again(tmp_path: Path) -> None:
     assert load(path) == first
 
 
-def test_a_method_lays_its_model_options_over_the_tasks() -> None:
+def test_a_methods_model_options_override_the_tasks() -> None:
     methods = [{"name": "fedavg"}, {"name": "fuzzy", "model_options": {"head": 2}}]
     first, second = grid(scenario(compare={"methods": methods, "seeds": [4], "published": {}}))
     assert first.scenario.task.model.options == {"hidden": 16}
@@ -78,7 +78,7 @@ def test_a_method_lays_its_model_options_over_the_tasks() -> None:
     assert first.scenario.task.features == second.scenario.task.features
 
 
-def test_a_method_may_take_the_head_away_that_others_have() -> None:
+def test_a_method_can_remove_the_models_head() -> None:
     task = {**DIGITS["task"], "model": {"options": {"hidden": 16, "head": 2}}}
     methods = [{"name": "fedavg", "model_options": {"head": None}}, {"name": "fuzzy"}]
     first, second = grid(
@@ -88,7 +88,7 @@ def test_a_method_may_take_the_head_away_that_others_have() -> None:
     assert second.scenario.task.model.options["head"] == 2
 
 
-def test_a_cell_is_a_scenario_that_compares_nothing() -> None:
+def test_a_cell_is_a_scenario_without_a_compare_section() -> None:
     assert all(cell.scenario.compare is None for cell in grid(scenario()))
 
 
@@ -111,7 +111,7 @@ def test_a_scenario_without_the_section_is_refused_with_advice() -> None:
         grid(scenario().model_copy(update={"compare": None}))
 
 
-def test_a_comparison_comes_back_from_its_dump(tmp_path: Path) -> None:
+def test_a_dumped_comparison_loads_unchanged(tmp_path: Path) -> None:
     loaded = load(written(tmp_path, DIGITS))
     (tmp_path / "again.yaml").write_text(dump(loaded))
     assert load(tmp_path / "again.yaml") == loaded

@@ -148,7 +148,7 @@ def recorded(path: Path, **changes: Any) -> tuple[Scenario, Path]:
     return scene, path
 
 
-def test_a_cell_is_known_from_elsewhere_only_where_its_scenario_and_its_target_are_the_same(
+def test_a_cell_is_known_from_elsewhere_only_if_scenario_and_target_agree(
     tmp_path: Path,
 ) -> None:
     scene, file = recorded(tmp_path / "compare.json")
@@ -196,7 +196,7 @@ def invited(folder: Path) -> list[list[str]]:
 
 
 @pytest.mark.processes
-def test_a_run_without_a_broker_makes_the_bytes_of_a_run_over_one(tmp_path: Path) -> None:
+def test_a_run_without_a_broker_is_byte_identical_to_one_over_a_broker(tmp_path: Path) -> None:
     wire = {"codec": "int8", "delta": True}
     data = {key: value for key, value in DIGITS.items() if key != "compare"} | {"wire": wire}
     fleet = {**data["fleet"], "newcomers": 1}
@@ -279,8 +279,8 @@ def test_an_abandoned_run_names_its_reason(
         simulate(grid(scenario())[0].scenario, Options(tmp_path / "run"), pool, lambda row: None)
 
 
-def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
-    """What its agents remember would be lost without a word."""
+def test_a_run_with_a_broker_is_not_resumed_without_one_nor_the_reverse(tmp_path: Path) -> None:
+    """Agents keep their state elsewhere in each case; it would be lost without a message."""
     scene = scenario(compare={})
     for name, began, wanted in (
         ("abc", "over a broker", True),
@@ -297,7 +297,7 @@ def test_a_run_is_not_resumed_the_other_way(tmp_path: Path) -> None:
         prepare(scene, options, in_process=not wanted)
 
 
-def test_a_comparison_holds_its_folder(tmp_path: Path) -> None:
+def test_a_comparison_locks_its_folder(tmp_path: Path) -> None:
     scene = scenario()
     with alone_in(tmp_path), pytest.raises(UserError, match="another coordinator is at work in it"):
         run_cells(scene, Options(tmp_path), [], lambda cell: nullcontext(print), in_process=True)

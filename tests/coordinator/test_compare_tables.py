@@ -55,9 +55,7 @@ def tracked(**reached: float) -> dict[str, Any]:
     return {"phase": "train", "ends_round": True, "tracked": figures}
 
 
-def test_rounds_to_target_count_from_one_on_what_all_agents_hold_and_a_guess_for_those_who_never_trained() -> (
-    None
-):
+def test_rounds_to_target_average_over_all_agents_with_a_guess_for_the_untrained() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     guess = 0.1  # ten classes
     lines = [
@@ -123,7 +121,7 @@ def test_a_row_counts_the_agents_that_no_round_has_drawn_and_scores_their_models
     )  # a result of an earlier version
 
 
-def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_guesses() -> None:
+def test_agents_without_test_data_count_neither_as_reached_nor_as_guesses() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     lines = [line(0, **tracked(a=1.0)), line(1, **tracked(b=1.0)), line(2, **tracked(c=1.0))]
     for later in lines:
@@ -134,7 +132,7 @@ def test_agents_without_anything_to_test_on_count_neither_as_reached_nor_as_gues
     assert row["rounds_to_target"] == 3
 
 
-def test_a_target_where_nobody_has_an_accuracy_is_never_reached() -> None:
+def test_a_target_is_never_reached_if_no_agent_has_an_accuracy() -> None:
     lines = [
         {
             **line(0),
@@ -159,7 +157,7 @@ def test_traffic_to_target_is_also_counted_in_bytes_on_the_wire() -> None:
     assert (row["mb_wire_to_target"], row["mbit_to_target"]) == (2.0, 32 * 6 / 6)
 
 
-def test_single_models_and_untracked_runs_count_rounds_where_everybody_was_evaluated() -> None:
+def test_single_models_and_untracked_runs_count_rounds_in_which_all_agents_were_evaluated() -> None:
     compare = compared(scenario(compare={"target": 0.75}))
     low, high = (
         figures(last=(0.9, 0.7), server=(0.7, 0.9)),
@@ -188,7 +186,7 @@ def test_a_target_that_was_never_reached_has_no_rounds() -> None:
     )
 
 
-def test_rows_that_were_fine_tuned_otherwise_say_how() -> None:
+def test_rows_with_different_fine_tuning_show_its_settings() -> None:
     tuned = {"accuracy": figures(tuned=(0.5, 0.6))}
     rows = [
         row_of(cell(label), compared(scenario()), result(0.8, **tuned), [])
@@ -234,9 +232,7 @@ PARTITIONS = {
 }
 
 
-def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_published_figures_of_its_own() -> (
-    None
-):
+def test_each_partition_of_a_grid_has_its_own_table_target_and_published_figures() -> None:
     scene = scenario(compare=PARTITIONS)
     cells = grid(scene)
     assert [cell.name for cell in cells[:4]] == [
@@ -265,14 +261,14 @@ def test_a_grid_goes_over_partitions_too_and_each_has_a_table_target_and_publish
     )
 
 
-def test_bytes_on_the_wire_are_unknown_where_there_was_no_wire() -> None:
+def test_bytes_on_the_wire_are_unknown_without_a_broker() -> None:
     compare = compared(scenario())
     assert row_of(cell("four"), compare, result(0.8), [])["mb_wire"] == 3.0
     silent = result(0.8, bytes={"wire_down": 2_000_000, "wire_up": 0})
     assert row_of(cell("four"), compare, silent, [])["mb_wire"] is None
 
 
-def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
+def test_a_method_is_summarised_by_mean_and_population_deviation() -> None:
     compare = compared(scenario())
     rows = [
         row_of(cell("fedclust", seed), compare, result(last), [])
@@ -288,7 +284,7 @@ def test_a_method_is_summed_up_by_mean_and_population_deviation() -> None:
     assert (found.published, found.seeds) == (95.5, [4, 5])
 
 
-def test_clusters_that_are_no_better_than_one_model_are_named() -> None:
+def test_clusters_that_are_no_better_than_one_model_are_reported() -> None:
     scene, compare = scenario(), compared(scenario())
 
     def said(own: float, single: float, clusters: int) -> list[str]:
@@ -321,7 +317,7 @@ def test_the_metric_of_a_single_model_is_its_micro_average() -> None:
     assert row_of(cell("fedavg"), compared(scenario()), result(0.8), [])["figure"] == 0.2
 
 
-def test_the_table_stands_as_it_should() -> None:
+def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
     scene = scenario(compare={"target": 0.75})
     compare = compared(scene)
     everybody = dict.fromkeys("abcdef", 0.8)

@@ -78,14 +78,14 @@ def console(width: int = 400) -> tuple[Console, io.StringIO]:
     ],
     ids=lambda notice: str(notice.event),
 )
-def test_a_notice_is_shown_as_it_is(notice: Notice) -> None:
+def test_a_notice_is_printed_without_interpreting_markup(notice: Notice) -> None:
     plain, text = console()
     with ProgressBar(plain, 3) as progress:
         progress(notice)
     assert ODD in text.getvalue()
 
 
-def test_a_pause_is_shown_with_how_to_resume() -> None:
+def test_a_pause_is_shown_with_the_command_to_resume() -> None:
     plain, text = console()
     with ProgressBar(plain, 3) as progress:
         progress(ControlReceived("pause", "covey/f/control"))
@@ -93,7 +93,7 @@ def test_a_pause_is_shown_with_how_to_resume() -> None:
     assert shown in text.getvalue()
 
 
-def test_the_roster_shows_names_and_problems_as_they_are() -> None:
+def test_the_roster_prints_names_and_problems_without_interpreting_markup() -> None:
     plain, text = console()
     plain.print(roster_table({"run": ODD, "agents": {ODD: ROW}}))
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
@@ -161,7 +161,7 @@ def result(**others: Any) -> dict[str, Any]:
     return {**plain, **modes, **wire, **others}
 
 
-def test_a_table_of_results_is_whole_on_a_narrow_terminal() -> None:
+def test_a_table_of_results_is_complete_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
     show(narrow, results_table(results([result()])))
     assert text.getvalue().count("mse 44.85 / 45.02") == 3
@@ -175,7 +175,7 @@ def test_folders_name_two_runs_of_one_method() -> None:
     assert [line[:2] for line in words.lines] == [["a", "fedavg"], ["b", "fedavg"]]
 
 
-def test_methods_that_differ_need_no_other_name() -> None:
+def test_runs_of_different_methods_need_no_other_name() -> None:
     found = [result(), result(method="ifca")]
     assert results(found, labels([Path("a"), Path("b")], found)) == results(found)
 
@@ -197,7 +197,7 @@ def test_the_title_holds_only_facts_of_all_results() -> None:
 ACCOUNT = {"client": {"epsilon": 3.456, "delta": 1e-5}, "local": {"epsilon": None, "delta": 1e-5}}
 
 
-def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_status() -> None:
+def test_the_privacy_account_appears_in_the_progress_line_and_the_status() -> None:
     words = "client-level ε 3.46 at δ 1e-05; example-level no bound"
     assert epsilons(ACCOUNT) == words
     plain, text = console()
@@ -213,5 +213,5 @@ def test_the_privacy_account_stands_in_the_progress_line_the_table_and_the_statu
     "damaged",
     [{"client": 3}, {"client": {"epsilon": "[red]", "delta": 1}}, {"client": {}}, {"x": 1}],
 )
-def test_an_account_from_a_broker_that_makes_no_sense_ends_nothing(damaged: dict[str, Any]) -> None:
+def test_a_damaged_privacy_account_is_ignored(damaged: dict[str, Any]) -> None:
     assert "red" not in epsilons(damaged)

@@ -63,7 +63,7 @@ def test_curves_show_the_figures_of_the_record(tmp_path: Path) -> None:
     assert len(one.by_truth()) == 2  # every group in a cluster of its own
 
 
-def test_runs_are_called_by_their_method_or_by_what_differs_in_their_paths(tmp_path: Path) -> None:
+def test_runs_are_named_by_method_or_by_the_differing_parts_of_their_paths(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     first, second = (
@@ -134,7 +134,7 @@ def test_the_page_of_fedclust_shows_the_distances_that_it_clustered(tmp_path: Pa
 
 
 @pytest.mark.parametrize("method", ["pacfl", "fedclust"])
-def test_a_proximity_has_the_heights_that_the_run_noted(method: str, tmp_path: Path) -> None:
+def test_the_merge_tree_has_the_heights_that_the_run_noted(method: str, tmp_path: Path) -> None:
     (one,) = read(run(tmp_path / "one", method))
     assert one.proximity is not None
     tree = agglomerative(one.proximity.distances, one.proximity.linkage)
@@ -147,7 +147,7 @@ def test_a_page_without_a_checkpoint_has_no_distances(tmp_path: Path) -> None:
     assert "proximity" not in names(folder)
 
 
-def test_runs_that_were_cut_at_different_quantiles_make_a_curve(tmp_path: Path) -> None:
+def test_runs_cut_at_different_quantiles_make_a_curve(tmp_path: Path) -> None:
     cut = [
         run(tmp_path / f"q{q}", "fedclust", strategy={"n_clusters": None, "lambda_quantile": q})
         for q in (0, 0.5, 1)
@@ -160,7 +160,7 @@ def test_runs_that_were_cut_at_different_quantiles_make_a_curve(tmp_path: Path) 
     assert found[0][1] > found[-1][1] == 1
 
 
-def test_samples_per_cluster_are_those_of_its_agents(tmp_path: Path) -> None:
+def test_samples_per_cluster_are_the_sum_over_its_agents(tmp_path: Path) -> None:
     folder = run(tmp_path / "one", "fedclust")
     (one,) = read(folder)
     assert sorted(one.samples) == [0, 1]
@@ -182,7 +182,7 @@ def test_a_picture_is_written_to_a_file_of_its_own(tmp_path: Path) -> None:
         write_pictures(runs, ["models"])
 
 
-def test_pictures_of_single_runs_are_named_by_the_run_where_there_are_several(
+def test_pictures_of_single_runs_are_named_by_the_run_if_there_are_several(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a").mkdir()

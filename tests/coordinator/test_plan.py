@@ -85,7 +85,7 @@ def test_fedavg_on_lenet_costs_one_vector_down_and_one_up_per_invited_agent() ->
     )  # 1.4216 Mbit per vector
 
 
-def test_the_bytes_are_those_that_travel() -> None:
+def test_planned_bytes_equal_the_bytes_sent() -> None:
     figures = planned(scenario({"name": "fedavg"}))
     vector, _ = encode(np.zeros(VALUES, np.float32), Codec(), rng=np.random.default_rng(0))
     model = ModelContent(layout=LENET.digest, vector=vector).to_bytes()
@@ -113,7 +113,7 @@ def test_the_bytes_are_those_that_travel() -> None:
     assert phase(figures, "train").up_bytes == packet(topic, part.to_bytes())
 
 
-def test_a_round_and_the_run_add_up() -> None:
+def test_phases_add_up_to_the_round_and_rounds_to_the_run() -> None:
     figures = planned(scenario({"name": "fedavg"}))
     train, last = phase(figures, "train"), phase(figures, "evaluate")
     assert figures.round_down_bytes == 10 * train.down_bytes
@@ -167,14 +167,14 @@ def test_a_codec_makes_reports_smaller_and_topk_only_those_with_a_base() -> None
     assert phase(figures, "signature").up_bytes == pytest.approx(4 * HEAD, abs=400)
 
 
-def test_delivery_to_all_costs_a_model_for_everybody_in_every_round() -> None:
+def test_delivery_to_all_costs_a_model_per_agent_in_every_round() -> None:
     some = planned(scenario({"name": "fedavg"}))
     everybody = planned(scenario({"name": "fedavg"}, wire={"delivery": "all"}))
     assert everybody.round_down_bytes == 10 * some.round_down_bytes
     assert everybody.round_up_bytes == some.round_up_bytes
 
 
-def test_over_selection_is_paid_for() -> None:
+def test_over_selected_agents_are_counted() -> None:
     rounds = {"count": 5, "agents": 10, "over_select": 1.3}
     assert phase(planned(scenario({"name": "fedavg"}, rounds=rounds)), "train").invited == 13
 
@@ -196,14 +196,14 @@ def test_federated_standardisation_is_a_phase_of_all_without_vectors() -> None:
     assert (moments.times, moments.invited, moments.down_bytes, moments.up_values) == (1, 100, 0, 0)
 
 
-def test_memory_is_for_the_clusters_models_and_not_for_the_agents() -> None:
+def test_memory_depends_on_the_clusters_and_not_on_the_agents() -> None:
     few, many = (
         planned(scenario({"name": "fedclust", "n_clusters": 2}, agents=n)) for n in (20, 2000)
     )
     assert few.memory_bytes == many.memory_bytes == 3 * 4 * VALUES + (4 << 20)
 
 
-def test_disk_holds_the_reports_of_the_largest_phase_and_what_is_kept_per_agent() -> None:
+def test_disk_holds_the_reports_of_the_largest_phase_and_the_state_per_agent() -> None:
     fedavg, fesem = (planned(scenario({"name": name})) for name in ("fedavg", "fesem"))
     vector = 4 * VALUES
     assert (
@@ -214,7 +214,7 @@ def test_disk_holds_the_reports_of_the_largest_phase_and_what_is_kept_per_agent(
     )  # the warm-up's reports twice, everybody's latest model in two checkpoints
 
 
-def test_a_fleet_that_is_not_simulated_counts_those_who_must_be_there() -> None:
+def test_without_a_simulated_fleet_the_agents_that_the_run_waits_for_are_counted() -> None:
     given = scenario({"name": "fedavg"}, fleet=None, rounds={"count": 3, "start_agents": 7})
     assert phase(planned(given), "train").invited == 7
 
@@ -233,7 +233,7 @@ def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agen
     assert all(one.invited <= agents for one in figures.phases)
 
 
-def test_rows_show_sizes_as_people_read_them() -> None:
+def test_rows_show_sizes_in_readable_units() -> None:
     rows = dict(planned(scenario({"name": "fedavg"})).rows())
     assert rows["model"] == "44426 values, 178 kB; 1 kept"
     assert rows["agents, rounds"] == "100, 200"
@@ -241,7 +241,7 @@ def test_rows_show_sizes_as_people_read_them() -> None:
     assert rows["as papers count it"] == "56.87 Mbit of float32 values per agent"
 
 
-def test_a_phase_for_those_whom_the_round_drew_costs_as_many_agents() -> None:
+def test_a_phase_for_the_drawn_agents_costs_as_many_agents_as_were_drawn() -> None:
     small = Layout((Tensor("fc1.weight", (3, 4)), Tensor("fc2.weight", (10, 3))), 2)
     of = planned(scenario({"name": "fesem_ma", "matching": "fedma"}, agents=100), small)
     assert [(phase(of, name).invited, phase(of, name).times) for name in ("train", "layer1")] == [
