@@ -149,7 +149,7 @@ def run(
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Run a scenario to its end; models, records and results are written to a folder.
+    """Run a scenario to its end, and write models, records and results to a folder.
 
     A scenario with a fleet section starts its simulated agents. Without one, the run waits for
     agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
@@ -229,7 +229,7 @@ def compare(
         bool,
         typer.Option(
             "--run/--no-run",
-            help="run the missing cells, or only print the finished ones (written if --out is given)",
+            help="run the missing cells, or only print the finished ones (written only if --out is given)",
         ),
     ] = True,
     in_process: InProcess = False,
@@ -244,8 +244,7 @@ def compare(
 
     A cell is one run: one method, one partition, one seed. Finished cells are kept, interrupted
     cells resume: type the same command to continue. --known adds cells that were run elsewhere.
-    The tables are also written to the comparison's folder; with --no-run, only to one that --out
-    names.
+    The tables are also written to the comparison's folder; with --no-run, only if --out names one.
     """
     from covey.coordinator.commands import compare as command
     from covey.coordinator.run.options import Options
@@ -331,7 +330,7 @@ def status(
     federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
     as_json: Json = False,
 ) -> None:
-    """List a run's agents: cluster, last seen, samples, and the reason why one is excluded."""
+    """List a run's agents with cluster, last contact and samples, and why an agent is excluded."""
     from covey.coordinator.commands import status as command
     from covey.coordinator.report.roster import roster_table, status_lines
     from covey.coordinator.report.text_table import json_line, show
@@ -415,7 +414,10 @@ def release(
     connection: Connection,
     federation: Annotated[str, typer.Option(help="the agent's federation")] = "default",
 ) -> None:
-    """Release an agent from quarantine, where refused reports had put it: it is invited again."""
+    """Release an agent from quarantine, so that it is invited again.
+
+    Agents whose reports were refused in several steps are in quarantine.
+    """
     from covey.coordinator.commands.release import release as command
 
     asyncio.run(command(connection.url(), federation, agent))
@@ -479,7 +481,8 @@ def export(
 ) -> None:
     """Write each cluster's model as a program that runs without Covey.
 
-    Its input is a batch of features as they are in the data; its output is logits, or values.
+    The input is a batch of features as they are in the data. The output is logits, or values for
+    a regression task.
     """
     from covey.coordinator.processes import launch
     from covey.coordinator.report.text_table import json_line

@@ -1,7 +1,7 @@
-"""What `coordinator story` reads: what happened to one agent, from the audit log in a run's folder.
+"""`coordinator story`: the history of one agent, read from the audit log in a run's folder.
 
-The log has what the coordinator did and decided: invitations, reports, refusals, folds. It does not have who was online
-when; `coordinator status` shows who is online now.
+The log records what the coordinator did and decided: invitations, reports, refusals, folds. It does not record when an
+agent was online; `coordinator status` shows which agents are online now.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class AgentStory:
-    """What happened to one agent in one run, in order."""
+    """The history of one agent in one run, in order."""
 
     agent: ClientId
     run: str
@@ -46,8 +46,8 @@ class AgentStory:
 def story_of(agent: ClientId, folder: Path) -> AgentStory:
     """The story of an agent.
 
-    Raises UserError where the folder has no audit log, where a line of it cannot be read, and for an agent that it does
-    not mention.
+    Raises UserError if the folder has no audit log, if a line of the log cannot be read, or if the log does not mention
+    the agent.
     """
     run = ""
     invited: dict[int, set[ClientId]] = {}  # by step
@@ -73,7 +73,7 @@ def story_of(agent: ClientId, folder: Path) -> AgentStory:
 
 
 def _sentence(agent: ClientId, event: str, fields: Fields, *, invited: bool) -> str:
-    """What a line of the log means for the agent; empty where it is about others."""
+    """A line of the log as a sentence about the agent; empty if the line is about others."""
     if event.startswith("more_"):
         count = fields["agents"].get(agent, 0)
         kind = event.removeprefix("more_")
@@ -105,7 +105,7 @@ def _sentence(agent: ClientId, event: str, fields: Fields, *, invited: bool) -> 
 
 
 def _about(event: str, fields: Fields) -> str:
-    """A line that names the agent."""
+    """A line that names the agent, as a sentence; empty for other events."""
     match event:
         case "accept":
             return f"Its report of step {fields['step']} was accepted."
@@ -126,13 +126,14 @@ def _about(event: str, fields: Fields) -> str:
 
 
 def _records(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The complete lines of an audit log. Raises UserError if there is no log, or for an unreadable line."""
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no audit log is here; is this a run's folder?") from None
     for number, line in enumerate(lines, 1):
         if not line.endswith(b"\n"):
-            return  # a power cut left half a line
+            return  # a power cut can leave an incomplete last line
         try:
             record = json_text.loads(line)
             yield {name: record[name] for name in ("event", "fields", "time")}
@@ -144,7 +145,7 @@ def _records(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def _others(mentioned: set[ClientId]) -> str:
-    """Which agents the log does mention."""
+    """The agents that the log does mention, for a message."""
     if not mentioned:
         return "nobody has been invited yet"
     names = sorted(mentioned)

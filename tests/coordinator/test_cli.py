@@ -1,4 +1,4 @@
-"""The `coordinator` command: a mistake of the user's is one message and exit code 2."""
+"""The `coordinator` command: a user error gives one message and exit code 2."""
 
 from __future__ import annotations
 

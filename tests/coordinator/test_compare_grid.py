@@ -1,4 +1,4 @@
-"""The grid of a comparison: which cells there are, what each one runs, and which errors are named."""
+"""The grid of a comparison: its cells, the scenario of each cell, and errors in the section."""
 
 from __future__ import annotations
 

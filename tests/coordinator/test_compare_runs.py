@@ -1,4 +1,4 @@
-"""The runs of a comparison: shared start and draws, nothing twice, resumed, known from elsewhere, with and without a broker."""
+"""The runs of a comparison: they share start and draws, run once, resume, and can come from an earlier comparison."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from tests.processes import Program, model_bytes
 
 
 class Watching:
-    """Observes nothing, and notes which cells are run."""
+    """Notes which cells are run."""
 
     def __init__(self) -> None:
         self.ran: list[str] = []

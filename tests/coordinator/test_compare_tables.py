@@ -49,7 +49,7 @@ def line(round_: int, **more: Any) -> dict[str, Any]:
 
 
 def tracked(**reached: float) -> dict[str, Any]:
-    """A round of training, and what its participants reached in it."""
+    """A round of training, with the accuracy of its participants."""
     mean = sum(reached.values()) / len(reached)
     figures = {"accuracy": {"micro": mean, "macro": mean}, "by_agent": reached}
     return {"phase": "train", "ends_round": True, "tracked": figures}
@@ -74,7 +74,7 @@ def test_rounds_to_target_average_over_all_agents_with_a_guess_for_the_untrained
     assert (
         row["mbit_to_target"] == 32 * 27 / 6
     )  # megabits of down and up vectors, an average agent's share
-    assert row["mb_wire_to_target"] is None  # nothing went over a wire
+    assert row["mb_wire_to_target"] is None  # this run had no broker
 
 
 def test_models_from_a_phase_before_the_rounds_count_without_a_round() -> None:
@@ -218,7 +218,7 @@ def test_newcomers_have_columns_of_their_own() -> None:
 
 
 def with_figures(one: Summary, **changes: Spread | None) -> Summary:
-    """The summary with other figures; None takes one away."""
+    """The summary with other figures; None removes one."""
     figures = {**one.figures, **changes}
     return replace(one, figures={key: value for key, value in figures.items() if value is not None})
 
@@ -306,7 +306,7 @@ def test_clusters_that_are_no_better_than_one_model_are_reported() -> None:
 
     assert said(0.7, 0.7, 2) == ["fedclust: its clusters are no better than fedavg's one model"]
     assert said(0.8, 0.7, 2) == []
-    assert said(0.6, 0.7, 1) == []  # it has none
+    assert said(0.6, 0.7, 1) == []  # a single cluster is not reported
     assert (
         no_better(scene, summaries(scene, [row_of(cell("fedclust"), compare, result(0.8), [])]))
         == []
@@ -364,9 +364,9 @@ def test_the_markdown_table_has_the_expected_columns_and_figures() -> None:
 
 def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode() -> None:
     scene = scenario(compare={"layout": "averages", "metric": "server"})
-    told = result(0.8)
-    told["accuracy"]["server"]["f1"] = {"micro": 0.4, "macro": 0.5}
-    found = summaries(scene, [row_of(cell("fedclust"), compared(scene), told, [])])
+    found_result = result(0.8)
+    found_result["accuracy"]["server"]["f1"] = {"micro": 0.4, "macro": 0.5}
+    found = summaries(scene, [row_of(cell("fedclust"), compared(scene), found_result, [])])
     (words,) = tables(scene, found)
     shown = dict(zip(words.headers, words.lines[0], strict=True))
     assert [shown[title] for title in ("Micro-Acc", "Micro-F1", "Macro-Acc", "Macro-F1")] == [

@@ -62,7 +62,7 @@ def console(width: int = 400) -> tuple[Console, io.StringIO]:
     text = io.StringIO()
     return Console(
         file=text, width=width, markup=False, emoji=False
-    ), text  # as every console of ours: test_house.py
+    ), text  # with the options of every console of the project (test_house.py)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ LEFT = "no coordinator is running: this is what the last one left"
 
 
 @pytest.mark.parametrize(
-    ("told", "lines"),
+    ("changes", "lines"),
     [
         ({}, ["devices: open, round 1 of 2, train"]),
         ({"state": "gathering", "phase": ""}, ["devices: gathering, round 1 of 2"]),
@@ -123,7 +123,7 @@ LEFT = "no coordinator is running: this is what the last one left"
 def test_the_status_marks_a_roster_that_an_earlier_coordinator_left(
     told: dict[str, Any], lines: list[str]
 ) -> None:
-    assert status_lines({"status": {**STATUS, **told}}) == lines
+    assert status_lines({"status": {**STATUS, **changes}}) == lines
 
 
 def test_a_roster_from_a_folder_shows_its_time_and_whether_the_run_is_finished(

@@ -1,4 +1,4 @@
-"""The page of curves: what it reads out of a run's record, and that it is one file with everything in it."""
+"""The HTML report: its figures come from a run's record, and it is one file that needs no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(folder: Path, method: str, **sections: Any) -> Path:
 
 
 def keep_inputs(folder: Path, scene: Scenario) -> None:
-    """What `coordinator run` leaves of a run's beginning."""
+    """Write the files that `coordinator run` writes when a run begins."""
     (folder / "scenario.yaml").write_text(dump(scene))
     given = setup(scene)
     layout = json_text.dumps(given.layout.to_wire())
@@ -87,7 +87,7 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
     assert made.count("<svg") == made.count("</svg>") == made.count("<figure>") == 8
     assert "src=" not in made
     assert 'href="http' not in made
-    assert "<b>" not in made  # a folder's name is text, whatever it is
+    assert "<b>" not in made  # a folder's name is never read as HTML
     for start in made.split("<svg")[1:]:
         ElementTree.fromstring(f"<svg{start[: start.index('</svg>')]}</svg>")  # noqa: S314 - our own
     for word in (*table.headers, "fedclust", "Agents per cluster over rounds"):
@@ -123,13 +123,11 @@ def test_the_page_of_fedclust_shows_the_distances_that_it_clustered(tmp_path: Pa
     near = one.proximity
     assert near is not None
     assert near.clients == tuple(sorted(PLANTED))
-    tree = agglomerative(
-        near.distances, near.linkage, threshold=near.cut
-    )  # the cut that is drawn is the run's own
+    tree = agglomerative(near.distances, near.linkage, threshold=near.cut)  # the cut of this run
     assert dict(zip(near.clients, tree.labels.tolist(), strict=True)) == one.result["assignment"]
     made = page([one])
     assert "Distances between agents, and their merge tree" in made
-    assert "data:image/png;base64" in made  # the heat map lies in the page itself
+    assert "data:image/png;base64" in made  # the page contains the heat map
     assert names(folder)[-1] == "proximity"
 
 

@@ -211,7 +211,7 @@ def test_disk_holds_the_reports_of_the_largest_phase_and_the_state_per_agent() -
     )  # ten reports twice, two checkpoints, outgoing, exported
     assert (
         fesem.disk_bytes > 100 * vector * 4
-    )  # the warm-up's reports twice, everybody's latest model in two checkpoints
+    )  # the warm-up's reports twice, each agent's latest model in two checkpoints
 
 
 def test_without_a_simulated_fleet_the_agents_that_the_run_waits_for_are_counted() -> None:
