@@ -255,7 +255,7 @@ class DryRun:
         )
 
     def _idle_bytes(self, phase: Phase, invited: int) -> int:
-        """What agents that are not invited receive, together: their cluster's model with `delivery: all`."""
+        """Bytes that the agents that are not invited receive, together: their cluster's model with `delivery: all`."""
         if self.scenario.wire.delivery != "all" or phase.name == EVALUATE.name:
             return 0
         of_one = self.prices.model("0", self.setup.layout.size)
