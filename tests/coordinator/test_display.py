@@ -121,7 +121,7 @@ LEFT = "no coordinator is running: this is what the last one left"
     ],
 )
 def test_the_status_marks_a_roster_that_an_earlier_coordinator_left(
-    told: dict[str, Any], lines: list[str]
+    changes: dict[str, Any], lines: list[str]
 ) -> None:
     assert status_lines({"status": {**STATUS, **changes}}) == lines
 
