@@ -11,6 +11,7 @@ from covey.agent.data.check import Finding, inspect, load_local
 from covey.shared import json_text
 from covey.shared.errors import DataError
 from covey.shared.scenario.load import load_without_files
+from covey.shared.scenario.task import Task
 from covey.shared.terminal import Terminal
 
 
@@ -20,7 +21,9 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     Raises:
         UserError: the data cannot be read. As JSON, that is a problem like others.
     """
-    task = load_without_files(scenario).task if scenario else None
+    task: Task | None = None
+    if scenario:
+        task = load_without_files(scenario).task
     try:
         local = load_local(data, label)
         finding = inspect(local, task)
@@ -40,7 +43,8 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
 def _print(finding: Finding, scenario: Path | None) -> None:
     """A table, then notes and problems, one a line."""
     table = Table(title=finding.source, show_header=False, title_justify="left")
-    for name, value in _rows(finding).items():
+    rows = _rows(finding)
+    for name, value in rows.items():
         table.add_row(name, value)
     out = Terminal(soft_wrap=True)
     out.print(table)
@@ -61,7 +65,8 @@ def _rows(finding: Finding) -> Mapping[str, str]:
     for one in finding.classes:
         classes.append(f"{one.name} ({one.train}+{one.test})")
     sent: list[str] = []
-    for name, value in finding.disclosure.to_json().items():
+    disclosed = finding.disclosure.to_json()
+    for name, value in disclosed.items():
         if value:
             sent.append(f"{name} {value}")
     return {

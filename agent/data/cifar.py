@@ -71,14 +71,21 @@ def load_cifar(path: Path) -> Dataset:
     expected = {*version.train, version.test}
     missing = sorted(expected - set(files))
     if missing:
-        fault = f"{', '.join(missing)} missing: the data set is incomplete; copy it again"
+        names = ", ".join(missing)
+        fault = f"{names} missing: the data set is incomplete; copy it again"
         raise DataError(f"{path}: {fault}", public=fault)
-    train_names = sorted(name for name in files if _is_train(name))
-    parts = [_records(path, name, files[name], version) for name in train_names]
-    features = np.concatenate([images for images, _ in parts])
-    targets = np.concatenate([labels for _, labels in parts])
+    image_parts: list[Array] = []
+    label_parts: list[Array] = []
+    for name in sorted(files):
+        if _is_train(name):
+            images_of_file, labels_of_file = _records(path, name, files[name], version)
+            image_parts.append(images_of_file)
+            label_parts.append(labels_of_file)
+    features = np.concatenate(image_parts)
+    targets = np.concatenate(label_parts)
     test = _records(path, version.test, files[version.test], version)
-    labels = _class_names(path, files.get(version.class_names, b""))
+    text = files.get(version.class_names, b"")
+    labels = _class_names(path, text)
     return dataset(
         features,
         targets,
@@ -100,7 +107,9 @@ def _version_of(path: Path, files: Files) -> _Version:
         fault = "no data_batch_*.bin and no train.bin"
         found = ", ".join(sorted(files)) or "nothing"
         raise DataError(f"{path}: {fault} among {found}", public=fault)
-    return CIFAR_100 if tuple(train) == CIFAR_100.train else CIFAR_10
+    if tuple(train) == CIFAR_100.train:
+        return CIFAR_100
+    return CIFAR_10
 
 
 def _class_names(path: Path, content: bytes) -> tuple[str, ...]:
@@ -121,10 +130,13 @@ def _records(path: Path, name: str, content: bytes, version: _Version) -> tuple[
             f"{path}/{name}: {fault}; copy it again",
             public=f"a file of CIFAR is damaged: {fault}",
         )
-    records = np.frombuffer(content, np.uint8).reshape(-1, size)
-    pixels = records[:, version.label_bytes :]
-    labels = records[:, version.label_bytes - 1]
-    return pixels.reshape(-1, *IMAGE_SHAPE), labels
+    values = np.frombuffer(content, np.uint8)
+    records = values.reshape(-1, size)
+    first_pixel = version.label_bytes
+    labels = records[:, first_pixel - 1]
+    pixels = records[:, first_pixel:]
+    images = pixels.reshape(-1, *IMAGE_SHAPE)
+    return images, labels
 
 
 def _folder_files(folder: Path) -> Files:
@@ -165,7 +177,8 @@ def _plain(raw: IO[bytes]) -> IO[bytes]:
     raw.seek(0)
     if start != GZIP_MAGIC:
         return raw
-    return cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+    unzipped = gzip.GzipFile(fileobj=raw)
+    return cast(IO[bytes], unzipped)
 
 
 def _add_member(
@@ -185,4 +198,6 @@ def _add_member(
         fault = f"more than {MAX_FILES} files, CIFAR has 8"
         raise DataError(f"{path}: {fault}", public=f"an archive holds {fault}")
     content = archive.extractfile(member)
-    files[name] = content.read() if content else b""
+    files[name] = b""
+    if content is not None:
+        files[name] = content.read()

@@ -106,7 +106,8 @@ def dataset(
             fault = f"{len(entries)} group entries for {len(y)} samples; expected one per sample"
             raise DataError(f"{source}: {fault}", public=fault)
     # values of a regression task that happen to be whole numbers in one part
-    if len(test_y) and test_y.dtype.kind != y.dtype.kind:
+    kinds_differ = test_y.dtype.kind != y.dtype.kind
+    if len(test_y) and kinds_differ:
         y = y.astype(np.float32)
         test_y = test_y.astype(np.float32)
     return Dataset(
@@ -136,7 +137,8 @@ def encode(
     names: tuple[str, ...] = ()
     array = _as_numbers(spelled)
     if array is None:
-        names = tuple(sorted(set(spelled)))
+        different = set(spelled)
+        names = tuple(sorted(different))
         index_of = {name: index for index, name in enumerate(names)}
         indices = [index_of[name] for name in spelled]
         array = np.array(indices, np.int64)
@@ -150,7 +152,8 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
         return data
     n = len(data.targets)
     held = held_out(n, share)
-    order = generator(seed, "test part").permutation(n)
+    rng = generator(seed, "test part")
+    order = rng.permutation(n)
     test = np.sort(order[:held])
     train = np.sort(order[held:])
     return replace(
@@ -163,7 +166,8 @@ def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
 
 def held_out(n: int, share: float) -> int:
     """How many of n samples test: the share, but at least one, and at least one stays for training."""
-    held = max(round(share * n), 1)
+    exact = share * n
+    held = max(round(exact), 1)
     return min(held, n - 1)
 
 
@@ -186,7 +190,9 @@ def small(features: Array) -> Array:
 
 
 def _rows(entries: Array | None, rows: Indices) -> Array | None:
-    return None if entries is None else entries[rows]
+    if entries is None:
+        return None
+    return entries[rows]
 
 
 def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array]:
@@ -211,8 +217,10 @@ def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array
         fault = f"samples of shape {x.shape[1:]} hold no numbers"
         raise DataError(f"{source}: {fault}", public=fault)
     _check_finite(x, source)
-    checked_y = _targets(y.reshape(-1), source)
-    return np.ascontiguousarray(small(x)), checked_y
+    flat_y = y.reshape(-1)
+    checked_y = _targets(flat_y, source)
+    checked_x = np.ascontiguousarray(small(x))
+    return checked_x, checked_y
 
 
 def _check_finite(x: Array, source: str) -> None:
@@ -221,10 +229,11 @@ def _check_finite(x: Array, source: str) -> None:
         return
     with np.errstate(over="ignore"):
         single = x.astype(np.float32, copy=False)
-    bad = ~np.isfinite(single)
-    if not bad.any():
+    finite = np.isfinite(single)
+    if finite.all():
         return
-    first = tuple(np.argwhere(bad)[0].tolist())
+    bad = np.argwhere(~finite)
+    first = tuple(bad[0].tolist())
     row, *position = first
     column: object = tuple(position)
     if len(position) == 1:
@@ -246,9 +255,11 @@ def _targets(y: Array, source: str) -> Array:
             f"{source}: targets are {y.dtype}; expected class indices or values",
             public="the targets are no numbers",
         )
-    missing = np.flatnonzero(~np.isfinite(y))
+    finite = np.isfinite(y)
+    missing = np.flatnonzero(~finite)
     if len(missing):
-        row = int(missing[0]) + 1
+        first = int(missing[0])
+        row = first + 1
         fault = f"row {row}: the target is missing or infinite; fill it in or leave the row out"
         raise DataError(f"{source}: {fault}", public=fault)
     return _whole(y)

@@ -52,9 +52,10 @@ def _fitting_shape(data: Dataset, task: Task) -> Shape:
     expected = task.features
     if _without_single_axes(seen) == _without_single_axes(expected):
         return expected
-    one_is_flat = 1 in (len(seen), len(expected))
+    one_is_flat = len(seen) == 1 or len(expected) == 1
     numbers = math.prod(seen)
-    if one_is_flat and numbers == math.prod(expected):
+    expected_numbers = math.prod(expected)
+    if one_is_flat and numbers == expected_numbers:
         return expected
     hint = _shape_hint(seen, expected)
     fault = f"samples have shape {list(seen)}, the task expects {list(expected)}; {hint}"
@@ -69,24 +70,22 @@ def _shape_hint(seen: Shape, expected: Shape) -> str:
     """What the difference of two shapes probably means, and what to do."""
     if sorted(seen) == sorted(expected):
         return "the axes are in another order: put the channels first"
-    axes = (len(seen), len(expected))
-    if axes == (1, 1):
-        return (
-            f"the table has {seen[0]} feature columns instead of {expected[0]}: remove or add "
-            "columns, or name the label column"
-        )
-    if axes == (3, 3):
-        channels, height, width = seen
-        expected_channels, expected_height, expected_width = expected
-        if (height, width) == (expected_height, expected_width):
+    match seen, expected:
+        case (columns,), (expected_columns,):
             return (
-                f"the images have {channels} colour channels instead of {expected_channels}: "
-                "convert them"
+                f"the table has {columns} feature columns instead of {expected_columns}: remove or "
+                "add columns, or name the label column"
             )
-        return (
-            f"the images are {width}x{height} instead of {expected_width}x{expected_height}: "
-            "resize them"
-        )
+        case (channels, height, width), (expected_channels, expected_height, expected_width):
+            if height == expected_height and width == expected_width:
+                return (
+                    f"the images have {channels} colour channels instead of {expected_channels}: "
+                    "convert them"
+                )
+            return (
+                f"the images are {width}x{height} instead of {expected_width}x{expected_height}: "
+                "resize them"
+            )
     numbers = math.prod(seen)
     expected_numbers = math.prod(expected)
     return f"that is {numbers} numbers per sample instead of {expected_numbers}"
@@ -135,12 +134,12 @@ def _class_table(data: Dataset, task: Task) -> ClassTable:
     names = data.labels
     if isinstance(task.classes, tuple):
         return _table_of_named_classes(names, task.classes)
-    are_indices = [_is_index(name) for name in names]
-    if names and all(are_indices):  # folders called 0, 1, 2
+    if names and all(map(_is_index, names)):  # folders called 0, 1, 2
         table: ClassTable = {}
         for target, name in enumerate(names):
-            if int(name) < task.outputs:
-                table[target] = int(name)
+            index = int(name)
+            if index < task.outputs:
+                table[target] = index
         return table
     if names and not data.ordered:
         expected = (
@@ -164,7 +163,8 @@ def _table_of_named_classes(names: Names, classes: Names) -> ClassTable:
                 table[target] = index_of[name]
         return table
     for name, index in index_of.items():
-        if name.lstrip("-").isdecimal():
+        digits = name.lstrip("-")
+        if digits.isdecimal():
             table[int(name)] = index
     if table:
         return table
@@ -194,7 +194,8 @@ def _unknown_class(target: int, targets: Array, data: Dataset, task: Task) -> Da
     if 0 <= target < len(data.labels):
         name = data.labels[target]
     rows = np.flatnonzero(targets == target)
-    row = int(rows[0]) + 1
+    first = int(rows[0])
+    row = first + 1
     classes = f"0 to {task.outputs - 1}"
     if isinstance(task.classes, tuple):
         classes = _listed(task.classes)

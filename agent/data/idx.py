@@ -57,7 +57,9 @@ def load_idx(path: Path) -> Dataset:
     Raises:
         DataError: a file is missing, damaged, or does not belong to the others; it names the file.
     """
-    folder = path if path.is_dir() else path.parent
+    folder = path
+    if not path.is_dir():
+        folder = path.parent
     prefix = _set_prefix(path)
     train = _pair(folder, f"{prefix}train")
     if train is None:
@@ -109,8 +111,10 @@ def read_idx(path: Path) -> Array:
             seen = f"more than {size}"
         fault = f"{seen} bytes of values, its header asks for {size}: cut short or damaged"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file holds {fault}")
-    values = np.frombuffer(content, dtype).reshape(shape)
-    return values.astype(dtype.newbyteorder("="))
+    flat = np.frombuffer(content, dtype)
+    values = flat.reshape(shape)
+    native = dtype.newbyteorder("=")
+    return values.astype(native)
 
 
 def _plain(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -124,8 +128,8 @@ def _plain(path: Path, raw: IO[bytes]) -> IO[bytes]:
 def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
     """The type and the shape that an IDX file claims."""
     magic = file.read(4)
-    starts_with_zeros = magic[:2] == b"\0\0"
-    if len(magic) < 4 or not starts_with_zeros or magic[2] not in TYPES:
+    zeros = magic[:2]
+    if len(magic) < 4 or zeros != b"\0\0" or magic[2] not in TYPES:
         start = magic.hex() or "nothing"
         raise DataError(
             f"{path}: not an IDX file (it starts with {start})",
@@ -135,8 +139,9 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
     if not 1 <= axes <= MAX_AXES:
         fault = f"its header claims {axes} axes; expected 1 to {MAX_AXES}"
         raise DataError(f"{path}: {fault}", public=f"an IDX file is damaged: {fault}")
-    lengths = file.read(4 * axes)
-    if len(lengths) < 4 * axes:
+    size = 4 * axes  # a length of four bytes for each axis
+    lengths = file.read(size)
+    if len(lengths) < size:
         fault = "cut short in its header"
         raise DataError(f"{path}: {fault}; copy it again", public=f"an IDX file is {fault}")
     shape = np.frombuffer(lengths, ">u4").tolist()
@@ -147,10 +152,10 @@ def _header(path: Path, file: Unpacked) -> tuple[np.dtype[Any], Shape]:
 def _set_prefix(path: Path) -> str:
     """What the names of a set's files begin with: "" for MNIST, "emnist-letters-" for a split of EMNIST."""
     if path.is_file():
-        return path.name.split("train-images")[0]
+        return _prefix_of(path)
     found: set[str] = set()
     for file in _files(path, "*train-images"):
-        prefix, _, _ = file.name.partition("train-images")
+        prefix = _prefix_of(file)
         found.add(prefix)
     prefixes = sorted(found)
     if len(prefixes) > 1:
@@ -160,6 +165,12 @@ def _set_prefix(path: Path) -> str:
             public=f"the data folder holds {len(prefixes)} data sets; expected one",
         )
     return "".join(prefixes)
+
+
+def _prefix_of(images: Path) -> str:
+    """The part of the name before `train-images`."""
+    prefix, _, _ = images.name.partition("train-images")
+    return prefix
 
 
 def _pair(folder: Path, part: str) -> tuple[Array, Array] | None:

@@ -26,9 +26,8 @@ MAX_PIXELS = 64 << 20  # of one image: 8192x8192
 MODES = ("L", "RGB")  # grey and colour, 8 bits per channel
 # a palette is only another way to store RGB, black-and-white another way to store grey
 EQUIVALENT_MODES = {"P": "RGB", "1": "L"}
-BICUBIC = (
-    3  # PIL.Image.Resampling.BICUBIC: a number, because Pillow is imported only to read an image
-)
+# PIL.Image.Resampling.BICUBIC: a number, because Pillow is imported only to read an image
+BICUBIC = 3
 
 Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
 
@@ -56,20 +55,21 @@ def load_image_folder(folder: Path) -> Dataset:
     Raises:
         DataError: an image of another size or mode than the first, an unreadable one, a test class unknown in train.
     """
-    has_parts = bool(_class_folders(folder / "train"))
-    train = folder / "train" if has_parts else folder
+    train = folder
+    test_files: list[ImageFile] = []
+    if _class_folders(folder / "train"):
+        train = folder / "train"
+        test_files = _image_files(folder / "test")
     labels = tuple(sub.name for sub in _class_folders(train))
     files = _image_files(train)
     first = _read_image(files[0].path)
     features = _read_images(files, first)
-    indices = [labels.index(file.class_name) for file in files]
-    targets = np.array(indices, np.int64)
+    targets = _class_indices(files, labels)
     test: tuple[Array, Array] | None = None
-    test_files = _image_files(folder / "test") if has_parts else []
     if test_files:
         test_features = _read_images(test_files, first)
-        test_indices = [_class_index(labels, file) for file in test_files]
-        test = (test_features, np.array(test_indices, np.int64))
+        test_targets = _class_indices(test_files, labels)
+        test = (test_features, test_targets)
     return dataset(features, targets, test, source=str(folder), labels=labels)
 
 
@@ -80,7 +80,8 @@ def resized(path: Path, side: int) -> Pixels:
     """
     image = _open(path)
     square = image.resize((side, side), resample=BICUBIC)
-    pixels = np.asarray(square.convert("RGB"), np.uint8)
+    coloured = square.convert("RGB")
+    pixels = np.asarray(coloured, np.uint8)
     return _channels_first(pixels)
 
 
@@ -114,21 +115,27 @@ def _image_files(folder: Path) -> list[ImageFile]:
     return files
 
 
-def _class_index(labels: tuple[str, ...], file: ImageFile) -> int:
-    if file.class_name not in labels:
-        raise DataError(
-            f"{file.path}: class {file.class_name!r} occurs in test only; train has "
-            f"{', '.join(labels)}. Move its images, or add a folder of this class to train",
-            public="a class occurs in the test part only",
-        )
-    return labels.index(file.class_name)
+def _class_indices(files: Sequence[ImageFile], labels: tuple[str, ...]) -> Array:
+    """The class of each image (n,) int64. DataError for a class that train does not have."""
+    indices: list[int] = []
+    for file in files:
+        name = file.class_name
+        if name not in labels:
+            raise DataError(
+                f"{file.path}: class {name!r} occurs in test only; train has "
+                f"{', '.join(labels)}. Move its images, or add a folder of this class to train",
+                public="a class occurs in the test part only",
+            )
+        indices.append(labels.index(name))
+    return np.array(indices, np.int64)
 
 
 def _read_images(files: Sequence[ImageFile], first: Pixels) -> Array:
     """All images in one array (n, channels, height, width). DataError for one that differs from the first."""
     count = len(files)
+    size = count * first.size
     folder = files[0].path.parent
-    check_size(folder, count * first.size, MAX_BYTES)
+    check_size(folder, size, MAX_BYTES)
     features = np.empty((count, *first.shape), np.uint8)
     for row, file in enumerate(files):
         image = _read_image(file.path)
@@ -193,6 +200,7 @@ def _open(path: Path) -> Image:
 def _check_pixels(path: Path, size: tuple[int, int]) -> None:
     """Check the size that the header claims, before the pixels are unpacked."""
     width, height = size
-    if width * height > MAX_PIXELS:
+    pixels = width * height
+    if pixels > MAX_PIXELS:
         fault = f"{width}x{height} pixels, at most {MAX_PIXELS} are read; resize it beforehand"
         raise DataError(f"{path}: {fault}", public=f"an image has {fault}")

@@ -20,7 +20,10 @@ from covey.shared.errors import DataError
 
 # of lists in the JSON: an image is three deep in a user's data, which is three deep itself
 MAX_DEPTH = 16
+# the keys of a file, and the types of their values
+SECTIONS = {"users": list, "num_samples": list, "user_data": dict}
 MAX_USER_NAME = 200  # characters
+MAX_SHOWN = 40  # characters of a wrong value in a message
 MAX_IMAGE_NAME = 255  # bytes, as file systems have it
 SIDE = 84  # LEAF's models read CelebA in 84x84
 FEMNIST_VALUES = 784  # numbers of a sample that is an image of 28x28
@@ -119,15 +122,19 @@ def _read_part(files: Sequence[Path], base: Path) -> UserRows:
     first = blocks[0]
     for block in blocks:
         if block.shape != first.shape:
+            folder = files[0].parent
             raise DataError(
-                f"{files[0].parent}: samples of shapes {first.shape} of user {first.user!r} and "
+                f"{folder}: samples of shapes {first.shape} of user {first.user!r} and "
                 f"{block.shape} of user {block.user!r}; bring all to one shape",
                 public=f"samples of shapes {first.shape} and {block.shape}; expected one shape",
             )
+    features = [block.features for block in blocks]
+    targets = [block.targets for block in blocks]
+    users = [block.users for block in blocks]
     return UserRows(
-        np.concatenate([block.features for block in blocks]),
-        np.concatenate([block.targets for block in blocks]),
-        np.concatenate([block.users for block in blocks]),
+        np.concatenate(features),
+        np.concatenate(targets),
+        np.concatenate(users),
     )
 
 
@@ -142,7 +149,8 @@ def _read_file(path: Path, base: Path) -> list[UserRows]:
     for number, (name, count) in enumerate(users, start=1):
         if count:
             user = User(path, number, name)
-            rows = _user_rows(base, user, data_of.get(name), count)
+            data = data_of.get(name)
+            rows = _user_rows(base, user, data, count)
             blocks.append(rows)
     return blocks
 
@@ -157,10 +165,12 @@ def _read_json(path: Path) -> Mapping[str, Any]:
             f"{path}: {fault} ({error}); copy it again",
             public=f"a LEAF file is {fault}",
         ) from None
-    kinds = {"users": list, "num_samples": list, "user_data": dict}
-    sections = content if isinstance(content, dict) else {}
-    for key, kind in kinds.items():
-        if not isinstance(sections.get(key), kind):
+    sections: dict[str, Any] = {}
+    if isinstance(content, dict):
+        sections = content
+    for key, kind in SECTIONS.items():
+        section = sections.get(key)
+        if not isinstance(section, kind):
             fault = f"no {key!r}; expected LEAF's users, num_samples and user_data"
             raise DataError(f"{path}: {fault}", public=fault)
     _check_users(path, content["users"], content["num_samples"])
@@ -180,25 +190,30 @@ def _check_users(path: Path, users: list[Any], counts: list[Any]) -> None:
         if not isinstance(count, int) or count < 0:
             fault = f"user {number}: its entry in num_samples is no count"
             raise DataError(f"{path}: {fault}", public=fault)
-    if len(set(users)) < len(users):
-        raise DataError(f"{path}: a user is named twice", public="a user is named twice")
+    different = len(set(users))
+    if different < len(users):
+        fault = "a user is named twice"
+        raise DataError(f"{path}: {fault}", public=fault)
 
 
 def _user_rows(base: Path, user: User, data: Any, count: int) -> UserRows:
     """The samples of one user, `count` by the file's own account."""
-    x = data.get("x") if isinstance(data, dict) else None
-    y = data.get("y") if isinstance(data, dict) else None
+    x = y = None
+    if isinstance(data, dict):
+        x = data.get("x")
+        y = data.get("y")
     if not isinstance(x, list) or not isinstance(y, list):
         fault = "user_data has no lists x and y for this user"
         raise user.error(fault, fault)
-    if not len(x) == len(y) == count:
+    xs = len(x)
+    ys = len(y)
+    if xs != count or ys != count:
         fault = (
-            f"{len(x)} x and {len(y)} y, num_samples has {count}: cut short or damaged; copy the "
-            "file again"
+            f"{xs} x and {ys} y, num_samples has {count}: cut short or damaged; copy the file again"
         )
         raise user.error(fault, fault)
     targets = _numbers(user, "y", y, 1)
-    users = np.full(len(y), user.name)
+    users = np.full(ys, user.name)
     if _is_image_name(x[0]):
         images = _images(user, base, x)
         return UserRows(images, targets, users)
@@ -228,18 +243,23 @@ def _numbers(user: User, key: str, values: list[Any], axes: int) -> Array:
     has_axes = array.ndim >= axes
     if axes == 1:
         has_axes = array.ndim == 1
-    if array.dtype.kind not in "iufb" or not has_axes:
+    is_numeric = array.dtype.kind in "iufb"
+    if not is_numeric or not has_axes:
         raise _not_numbers(user, key, values, axes)
-    if not np.isfinite(array).all():
+    finite = np.isfinite(array)
+    if not finite.all():
         fault = f"{key} holds NaN or infinite values; expected finite numbers"
         raise user.error(fault, fault)
-    return array if axes == 1 else array.astype(np.float32)
+    if axes == 1:
+        return array
+    return array.astype(np.float32)
 
 
 def _not_numbers(user: User, key: str, values: list[Any], axes: int) -> DataError:
     """The refusal of x or y that is something else."""
     expected = "expected numbers" if axes == 1 else "expected rows of numbers"
-    seen = repr(values[0])[:40]
+    first = repr(values[0])
+    seen = first[:MAX_SHOWN]
     return user.error(
         f"{key} holds {seen}; {expected}",
         f"{key} holds no numbers; {expected}",
@@ -260,7 +280,8 @@ def _only_numbers(values: list[Any]) -> bool:
 def _images(user: User, base: Path, names: list[Any]) -> Array:
     """The user's images (n, 3, 84, 84), from the first of the usual folders that has the first of them."""
     folder = _image_folder(user, base, names[0])
-    shape = (len(names), 3, SIDE, SIDE)
+    count = len(names)
+    shape = (count, 3, SIDE, SIDE)
     images = np.empty(shape, np.uint8)
     for row, name in enumerate(names):
         path = _image_path(user, name, folder)
@@ -270,12 +291,14 @@ def _images(user: User, base: Path, names: list[Any]) -> Array:
 
 def _image_folder(user: User, base: Path, name: Any) -> Path:
     """The folder that has an image of this name."""
-    folders = [base / place for place in IMAGE_FOLDERS]
-    paths = [_image_path(user, name, folder) for folder in folders]
-    for folder, path in zip(folders, paths, strict=True):
+    paths: dict[Path, Path] = {}  # by folder; all are checked before one is looked for
+    for place in IMAGE_FOLDERS:
+        folder = base / place
+        paths[folder] = _image_path(user, name, folder)
+    for folder, path in paths.items():
         if path.is_file():
             return folder
-    names = ", ".join(str(folder) for folder in folders)
+    names = ", ".join(str(folder) for folder in paths)
     raise user.error(
         f"image {name!r} is in none of {names}; copy the images to one of these folders",
         "an image is missing",
@@ -286,7 +309,8 @@ def _is_file_name(name: Any) -> bool:
     """Whether a file system could hold a file of this name."""
     if not isinstance(name, str) or "\0" in name:
         return False
-    return len(name.encode(errors="replace")) <= MAX_IMAGE_NAME
+    encoded = name.encode(errors="replace")
+    return len(encoded) <= MAX_IMAGE_NAME
 
 
 def _image_path(user: User, name: Any, folder: Path) -> Path:
@@ -295,7 +319,8 @@ def _image_path(user: User, name: Any, folder: Path) -> Path:
         fault = "x holds something that is no name of an image"
         raise user.error(fault, fault)
     path = folder / str(name)
-    if not path.resolve().is_relative_to(folder.resolve()):
+    target = path.resolve()
+    if not target.is_relative_to(folder.resolve()):
         raise user.error(
             f"image {name!r} leads out of {folder}; only files below it are read",
             "the name of an image leads out of the data folder",

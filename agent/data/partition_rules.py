@@ -113,10 +113,11 @@ def _label_skew(
     labels = np.unique(targets)
     classes = len(labels)
     owned_labels = max(round(cfg.share * classes), 1)
+    columns = np.arange(classes)
     owned = np.zeros((agents, classes), bool)
     for agent in range(agents):
         first = agent % classes
-        others = np.delete(np.arange(classes), first)
+        others = np.delete(columns, first)
         more = rng.choice(others, owned_labels - 1, replace=False)
         owned[agent, first] = True
         owned[agent, more] = True
@@ -132,7 +133,8 @@ def _grouped_labels(
 ) -> AgentSamples:
     """Groups of agents own disjoint blocks of labels; the truth is the group."""
     labels = np.unique(targets)
-    if cfg.groups > min(len(labels), agents):
+    most_groups = min(len(labels), agents)
+    if cfg.groups > most_groups:
         raise UserError(
             f"fleet.partition grouped_labels: {cfg.groups} groups need as many labels and agents; "
             f"the data has {len(labels)} labels, the fleet {agents} agents"
@@ -155,8 +157,10 @@ def _shared_by_owners(
     """Each label's samples in equal parts to its owners. `owned` (agents, labels)."""
     parts: list[list[Indices]] = [[] for _ in owned]
     for column, label in enumerate(labels):
-        owners = np.flatnonzero(owned[:, column])
-        samples = _shuffled(targets == label, rng)
+        is_owner = owned[:, column]
+        owners = np.flatnonzero(is_owner)
+        has_label = targets == label
+        samples = _shuffled(has_label, rng)
         if not len(owners):
             continue
         own_parts = even_parts(samples, len(owners))
@@ -180,7 +184,8 @@ def _dirichlet(
     counts = _dirichlet_counts(cfg, sizes, agents, rng)
     pieces: list[list[Indices]] = []
     for label, counts_of_label in zip(labels, counts, strict=True):
-        samples = _shuffled(targets == label, rng)
+        has_label = targets == label
+        samples = _shuffled(has_label, rng)
         pieces.append(cut(samples, counts_of_label))
     parts = [rng.permutation(own) for own in joined(pieces)]
     return _topped_up(parts, cfg.min_samples)
@@ -195,8 +200,8 @@ def _dirichlet_counts(
     """Samples of each class (classes, agents) of the first draw that gives every agent enough, or of the last."""
     for _ in range(MAX_ATTEMPTS):
         counts = _drawn_counts(cfg, sizes, agents, rng)
-        smallest = counts.sum(axis=0).min()
-        if smallest >= cfg.min_samples:
+        samples_of_agents = counts.sum(axis=0)
+        if samples_of_agents.min() >= cfg.min_samples:
             return counts
     log.warning(
         "dirichlet: in %d draws some agent always had fewer than %d samples: topping up",
@@ -213,12 +218,16 @@ def _drawn_counts(
     rng: np.random.Generator,
 ) -> Indices:
     """Samples of each class (classes, agents); an agent that holds n / N samples gets no more."""
-    whole_counts = _counts_rounded_down if cfg.version == 1 else _unbiased_counts
+    whole_counts = _unbiased_counts
+    if cfg.version == 1:
+        whole_counts = _counts_rounded_down
     full = sizes.sum() / agents
     alphas = np.full(agents, cfg.alpha)
-    counts = np.zeros((len(sizes), agents), np.int64)
+    shape = (len(sizes), agents)
+    counts = np.zeros(shape, np.int64)
     for row, size in enumerate(sizes):
-        hungry = counts.sum(axis=0) < full
+        held = counts.sum(axis=0)
+        hungry = held < full
         proportions = rng.dirichlet(alphas) * hungry
         if proportions.sum() <= 0:  # a tiny alpha may put everything on agents that are full
             proportions = hungry.astype(np.float64)
@@ -233,7 +242,8 @@ def _counts_rounded_down(proportions: Float64, size: int, rng: np.random.Generat
     sample of nearly every class.
     """
     shares = np.cumsum(proportions / proportions.sum())
-    ends = (shares * size).astype(np.int64)
+    exact_ends = shares * size
+    ends = exact_ends.astype(np.int64)
     ends[-1] = size
     return np.diff(ends, prepend=0)
 
@@ -261,8 +271,10 @@ def _quantity(
     """Shares of all n samples by proportions from Dir(alpha)."""
     _check_enough(cfg.name, n, agents, cfg.min_samples)
     alphas = np.full(agents, cfg.alpha)
-    shares = np.cumsum(rng.dirichlet(alphas))
-    ends = (shares * n).astype(np.int64)
+    proportions = rng.dirichlet(alphas)
+    shares = np.cumsum(proportions)
+    exact_ends = shares * n
+    ends = exact_ends.astype(np.int64)
     order = rng.permutation(n)
     parts = np.split(order, ends[:-1])
     return _topped_up(parts, cfg.min_samples)
@@ -278,8 +290,9 @@ def _topped_up(parts: Sequence[Indices], min_samples: int) -> list[Indices]:
             lacking = min_samples - sizes[agent]
             spare = sizes[richest] - min_samples
             count = min(lacking, spare)
-            given = result[richest][:count]
-            result[richest] = result[richest][count:]
+            samples = result[richest]
+            given = samples[:count]
+            result[richest] = samples[count:]
             result[agent] = np.concatenate([result[agent], given])
             sizes[richest] -= count
             sizes[agent] += count
@@ -322,7 +335,8 @@ def _shuffled(condition: npt.NDArray[np.bool_], rng: np.random.Generator) -> Ind
 def _rows_with_labels_of(own_targets: Array, test_targets: Array) -> Indices:
     """Test samples whose label occurs among the agent's."""
     own_labels = np.unique(own_targets)
-    return np.flatnonzero(np.isin(test_targets, own_labels))
+    has_own_label = np.isin(test_targets, own_labels)
+    return np.flatnonzero(has_own_label)
 
 
 def _blocks(count: int, groups: int) -> Indices:

@@ -25,10 +25,11 @@ def superclass_mixture(
     """The first half of the agents draws `major` of its samples from super-class 0, the others 1 - major."""
     _check_superclasses(cfg, targets)
     half = (agents + 1) // 2
-    in_first_half = np.arange(agents) < half
     minor = 1 - cfg.major
-    share = np.where(in_first_half, cfg.major, minor)
-    truth = np.stack([share, 1 - share], axis=1)
+    share = np.full(agents, minor, np.float64)
+    share[:half] = cfg.major
+    other_share = 1 - share
+    truth = np.stack([share, other_share], axis=1)
     pools = _superclass_pools(cfg, targets)
     test_pools = _superclass_pools(cfg, test_targets)
     size = _largest_size(share, pools)
@@ -51,16 +52,19 @@ def superclass(cfg: SuperclassMixture, targets: Array) -> Indices:
 
 def _check_superclasses(cfg: SuperclassMixture, targets: Array) -> None:
     """Raises UserError for labels that do not occur, or are in both super-classes."""
-    known = set(np.unique(targets).tolist())
-    label_sets = {"first": cfg.first, "second": cfg.second}
+    occurring = np.unique(targets)
+    known = set(occurring.tolist())
+    first = set(cfg.first)
+    second = set(cfg.second)
+    label_sets = {"first": first, "second": second}
     for key, labels in label_sets.items():
-        unknown = sorted(set(labels) - known)
+        unknown = sorted(labels - known)
         if unknown:
             raise UserError(
                 f"fleet.partition.{key}: labels {unknown} do not occur in the data set, which has "
                 f"{sorted(known)}"
             )
-    in_both = sorted(set(cfg.first).intersection(cfg.second))
+    in_both = sorted(first & second)
     if in_both:
         raise UserError(
             f"fleet.partition: labels {in_both} are in both super-classes; leave them in one"
@@ -79,9 +83,11 @@ def _largest_size(share: Float64, pools: Sequence[Indices]) -> int:
     """The largest number of samples that all agents can have alike, so that both pools suffice."""
     pool_sizes = [len(pool) for pool in pools]
     agents = max(len(share), 1)
+    # the shares of two agents, one of each half, sum to one: a pool loses about agents * size / 2 samples
     size = 2 * min(pool_sizes) // agents
     while size:
-        needed = _mixture_counts(share, size).sum(axis=0)
+        counts = _mixture_counts(share, size)
+        needed = counts.sum(axis=0)
         if np.all(needed <= pool_sizes):
             break
         size -= 1
@@ -91,8 +97,10 @@ def _largest_size(share: Float64, pools: Sequence[Indices]) -> int:
 def _mixture_counts(share: Float64, size: int) -> Indices:
     """How many samples each agent draws from each super-class, (agents, 2); rows sum to `size`."""
     exact = share * size
-    first = np.round(exact).astype(np.int64)
-    return np.stack([first, size - first], axis=1)
+    rounded = np.round(exact)
+    first = rounded.astype(np.int64)
+    second = size - first
+    return np.stack([first, second], axis=1)
 
 
 def _mixed(
@@ -103,9 +111,10 @@ def _mixed(
 ) -> list[Indices]:
     """`size` samples for each agent, from both pools by its share; no sample is drawn twice."""
     pieces: list[list[Indices]] = []
-    counts_of_pools = _mixture_counts(share, size).T
-    for pool, counts in zip(pools, counts_of_pools, strict=True):
+    counts_of_agents = _mixture_counts(share, size)
+    for pool, counts in zip(pools, counts_of_agents.T, strict=True):
         order = rng.permutation(pool)
-        drawn = order[: counts.sum()]
+        needed = counts.sum()
+        drawn = order[:needed]
         pieces.append(cut(drawn, counts))
     return joined(pieces)

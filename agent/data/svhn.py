@@ -32,13 +32,15 @@ def load_svhn(path: Path) -> Dataset:
     Raises:
         DataError: a file is damaged or holds something else; it names the file.
     """
-    train_path = path / TRAIN if path.is_dir() else path
-    test_path = path / TEST
-    train_x, train_y = _digits(train_path)
+    train_path = path
+    if path.is_dir():
+        train_path = path / TRAIN
+    images, digits = _digits(train_path)
     test = None
+    test_path = path / TEST
     if test_path.is_file():
         test = _digits(test_path)
-    return dataset(train_x, train_y, test, source=str(path))
+    return dataset(images, digits, test, source=str(path))
 
 
 def _digits(path: Path) -> tuple[Array, Array]:
@@ -48,7 +50,8 @@ def _digits(path: Path) -> tuple[Array, Array]:
     count = images.shape[3]
     numbers = _numbers(path, arrays.get("y"), count)
     channels_first = images.transpose(3, 2, 0, 1)
-    digits = numbers.astype(np.int64) % 10
+    wide = numbers.astype(np.int64)
+    digits = wide % 10  # 10 is the digit zero
     return np.ascontiguousarray(channels_first), digits
 
 
@@ -56,8 +59,8 @@ def _images(path: Path, x: Array | None) -> Array:
     """X as the file has it, (32, 32, 3, n) uint8."""
     seen = "missing"
     if x is not None:
-        is_image = x.shape[:3] == IMAGE_SHAPE
-        if is_image and x.ndim == 4 and x.dtype == np.uint8:
+        holds_images = x.ndim == 4 and x.shape[:3] == IMAGE_SHAPE
+        if holds_images and x.dtype == np.uint8:
             return x
         seen = f"{x.dtype} {x.shape}"
     fault = f"X is {seen}; expected bytes (32, 32, 3, n): the cropped digits, format 2"
@@ -74,7 +77,8 @@ def _numbers(path: Path, y: Array | None, count: int) -> Array:
         fault = f"y is {seen}; expected one digit for each of {count} images"
         raise DataError(f"{path}: {fault}", public=fault)
     numbers = y.reshape(-1)
-    if not np.isin(numbers, DIGITS).all():
+    known = np.isin(numbers, DIGITS)
+    if not known.all():
         expected = "expected 1 to 10, with 10 for zero"
         smallest = numbers.min()
         largest = numbers.max()
@@ -88,7 +92,8 @@ def _numbers(path: Path, y: Array | None, count: int) -> Array:
 def _read(path: Path) -> dict[str, Any]:
     """The arrays X and y, as far as the file has them."""
     limit = unpacked_limit(path)
-    check_size(path, path.stat().st_size, limit)
+    status = path.stat()
+    check_size(path, status.st_size, limit)
     content = path.read_bytes()
     try:
         return read_arrays(content, ("X", "y"), limit)

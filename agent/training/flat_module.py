@@ -18,6 +18,7 @@ from covey.shared.errors import PublicError
 from covey.shared.numerics.vectors import Layout, Vector
 
 SEEDS = 2**63  # torch accepts seeds below this
+KNOWN_MODULES = ("torch.", "covey.agent.training.")  # of their layers, only dropout draws
 
 
 class FlatModule:
@@ -33,9 +34,7 @@ class FlatModule:
     """
 
     module: nn.Module
-    state: (
-        Tensor  # (d,) float32: parameters, then floating-point buffers, in the order of the layout
-    )
+    state: Tensor  # (d,) float32: parameters, then floating-point buffers, as in the layout
     parameters: Tensor  # (P,) view of the first part of `state`
     gradient: Tensor  # (P,) float32, in the order of `parameters`; backward() adds to it
     gradients: list[Tensor]  # one view of `gradient` per parameter, in its shape
@@ -50,15 +49,23 @@ class FlatModule:
                 f"{len(own.tensors)} tensors, the coordinator's has {layout.parameters} in "
                 f"{len(layout.tensors)}; install the same version on both machines"
             )
-        layers = list(module.modules())
         self.module = module
         self.state = torch.empty(layout.size, device=device)
         self.parameters = self.state[: layout.parameters]
         self.gradient = torch.zeros(layout.parameters, device=device)
-        self.has_batch_norm = any(isinstance(layer, BATCH_NORMS) for layer in layers)
-        self.draws_random_numbers = any(_may_draw(layer) for layer in layers)
         self.gradients = []
-        tensors = tensors_of(module)
+        self.has_batch_norm = False
+        self.draws_random_numbers = False
+        for layer in module.modules():
+            if isinstance(layer, BATCH_NORMS):
+                self.has_batch_norm = True
+            if _may_draw(layer):
+                self.draws_random_numbers = True
+        self._tie(layout)
+
+    def _tie(self, layout: Layout) -> None:
+        """Make the module's tensors views of `state`, and its gradients views of `gradient`."""
+        tensors = tensors_of(self.module)
         for entry, span in layout.spans():
             tensor = tensors[entry.name]
             values = self.state[span]
@@ -105,7 +112,8 @@ class FlatModule:
 def _may_draw(layer: nn.Module) -> bool:
     """Whether a layer may draw random numbers: dropout does, and a user's own layer might."""
     kind = type(layer)
-    known = kind.__module__.startswith(("torch.", "covey.agent.training."))
+    known = kind.__module__.startswith(KNOWN_MODULES)
     if not known:
         return True
-    return "dropout" in kind.__name__.lower()
+    name = kind.__name__.lower()
+    return "dropout" in name

@@ -41,20 +41,30 @@ class InputScaling:
         Raises:
             PublicError: `mean` or `std` has another number of values than the features have channels.
         """
+        if scaling is not None:
+            return cls._standardising(task, scaling["mean"], scaling["std"])
         fixed = task.standardise
-        if scaling is None and isinstance(fixed, Standardise):
-            scaling = {"mean": fixed.mean, "std": fixed.std}
-        if scaling is None:
-            if task.scale == 1:
-                return cls(None, None)
-            factor = torch.tensor(task.scale, dtype=torch.float32)
-            return cls(None, factor)
-        mean = _per_channel(task, "mean", scaling["mean"])
-        std = _per_channel(task, "std", scaling["std"])
+        if isinstance(fixed, Standardise):
+            return cls._standardising(task, fixed.mean, fixed.std)
+        if task.scale == 1:
+            return cls(None, None)
+        factor = torch.tensor(task.scale, dtype=torch.float32)
+        return cls(None, factor)
+
+    @classmethod
+    def _standardising(
+        cls,
+        task: Task,
+        means: Sequence[float],
+        stds: Sequence[float],
+    ) -> InputScaling:
+        """(x * scale - mean) / std per channel, as one factor and one shift."""
+        mean = _per_channel(task, "mean", means)
+        std = _per_channel(task, "std", stds)
         spread = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
-        shift = _broadcast(task, -mean / spread)
-        factor = _broadcast(task, task.scale / spread)
-        return cls(shift, factor)
+        shift = -mean / spread
+        factor = task.scale / spread
+        return cls(_broadcast(task, shift), _broadcast(task, factor))
 
     def to(self, device: torch.device) -> InputScaling:
         """The same scaling on a device."""
@@ -105,16 +115,26 @@ def moments_of(task: Task, parts: Iterable[Tensor]) -> Moments:
     sums: list[Float64] = []
     squares: list[Float64] = []
     for part in parts:
-        samples = part.numpy().reshape(len(part), channels, -1)
-        channels_first = samples.swapaxes(0, 1)
-        rows = channels_first.reshape(channels, -1)
-        values = np.ascontiguousarray(rows, np.float64)
-        values = values * task.scale
-        values_per_channel += values.shape[1]
+        values = _by_channel(part, channels) * task.scale
+        squared = values**2
+        _, count = values.shape
+        values_per_channel += count
         sums.append(values.sum(axis=1))
-        squares.append((values**2).sum(axis=1))
-    count = np.full(channels, float(values_per_channel))
-    return Moments(count, _exact_sums(sums), _exact_sums(squares))
+        squares.append(squared.sum(axis=1))
+    return Moments(
+        np.full(channels, values_per_channel, np.float64),
+        _exact_sums(sums),
+        _exact_sums(squares),
+    )
+
+
+def _by_channel(features: Tensor, channels: int) -> Float64:
+    """The values of each channel, (channels, n * values per sample), from features (n, *features)."""
+    n = len(features)
+    samples = features.numpy().reshape(n, channels, -1)
+    channels_first = samples.swapaxes(0, 1)
+    rows = channels_first.reshape(channels, -1)
+    return np.ascontiguousarray(rows, np.float64)
 
 
 def _exact_sums(parts: list[Float64]) -> Float64:
@@ -139,6 +159,7 @@ def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:
 def _broadcast(task: Task, values: Float64) -> Tensor:
     """Values per channel as float32 (channels, 1, ...), to be combined with a batch of features."""
     other_axes = len(task.features) - 1
-    shape = (-1, *[1] * other_axes)
+    shape = (len(values), *[1] * other_axes)
     single = values.astype(np.float32)
-    return torch.from_numpy(single.reshape(shape))
+    broadcast = single.reshape(shape)
+    return torch.from_numpy(broadcast)
