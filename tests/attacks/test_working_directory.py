@@ -122,7 +122,7 @@ def test_no_file_of_ours_starts_python_without_the_safe_path() -> None:
     files = [
         file
         for room in ("agent", "broker", "coordinator", "shared")
-        for file in (HOME / room).rglob("*.py")
+        for file in (HOME / "covey" / room).rglob("*.py")
     ]
     starters = [file.name for file in files if "sys.executable" in file.read_text(encoding="utf-8")]
-    assert starters == ["children.py"]
+    assert starters == ["python_process.py"]
