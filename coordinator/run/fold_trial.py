@@ -8,6 +8,7 @@ from typing import Any
 
 from covey.coordinator.run import folding, records
 from covey.coordinator.run.notices import Means
+from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.private_fold import PrivateFold
 from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
 from covey.shared.scenario.scenario import Scenario
@@ -47,7 +48,7 @@ class FoldTrial:
         match self.phase.name:
             case "moments":
                 moments = [report.numbers for _, report in fair]
-                scaling = folding.pooled(moments, settings)
+                scaling = pooled(moments, settings)
                 folding.check_json(scaling, "the scaling")
                 means = self._means(fair)
                 return Outcome(self.state, means, scaling=scaling)

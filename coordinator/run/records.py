@@ -22,6 +22,10 @@ from covey.shared.numerics import metrics
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Reports
 
+Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names
+Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mode
+Clients = Collection[ClientId]
+
 FIGURES = ("accuracy", "f1", "loss", "mse")
 RESULT = (
     "name",
@@ -50,10 +54,11 @@ class JsonlFile:
     def __init__(self, path: Path, count: int, room: Room | None = None) -> None:
         self.path = path
         self._room = room or Room(path.parent)
-        kept = path.read_bytes().splitlines(keepends=True)[:count] if path.exists() else []
-        kept = [line for line in kept if line.endswith(b"\n")]
-        self.count, self.lost = len(kept), count - len(kept)
-        self._room.write(lambda: write_atomically(path, b"".join(kept)))
+        kept = _whole_lines(path)[:count]
+        self.count = len(kept)
+        self.lost = count - self.count
+        text = b"".join(kept)
+        self._room.write(lambda: write_atomically(path, text))
 
     def append(self, row: Mapping[str, Any]) -> None:
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
@@ -74,21 +79,39 @@ class JsonlFile:
                 raise
 
 
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines of a file, without a last one that was cut short; none where there is no file."""
+    if not path.exists():
+        return []
+    text = path.read_bytes()
+    lines = text.splitlines(keepends=True)
+    return [line for line in lines if line.endswith(b"\n")]
+
+
 def scenario_digest(scenario: Scenario) -> str:
     """Names what a checkpoint belongs to: all that can change a model. Left out are the broker's address, what the run is
     compared with, and what is kept for pictures."""
     text = scenario.model_dump_json(exclude={"broker", "compare", "records"})
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    content = text.encode()
+    digest = hashlib.blake2b(content, digest_size=8)
+    return digest.hexdigest()
 
 
 def sizes(assignment: Mapping[ClientId, int]) -> dict[str, int]:
     """Agents per cluster, by cluster id."""
-    return {str(cluster): count for cluster, count in sorted(Counter(assignment.values()).items())}
+    counts = Counter(assignment.values())
+    by_cluster: dict[str, int] = {}
+    for cluster in sorted(counts):
+        name = str(cluster)
+        by_cluster[name] = counts[cluster]
+    return by_cluster
 
 
 def counted(devices: Mapping[ClientId, str]) -> dict[str, int]:
     """How many of these agents computed on each kind of device."""
-    return dict(sorted(Counter(devices.values()).items()))
+    counts = Counter(devices.values())
+    by_kind = sorted(counts.items())
+    return dict(by_kind)
 
 
 def one_device(devices: Iterable[str]) -> str | None:
@@ -116,18 +139,25 @@ def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> di
     return newest if is_better else best
 
 
-def by_mode(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def by_mode(numbers: Mapping[str, Any]) -> Row:
     """An agent's figures. E-last of one that has trained in no phase at all is what it would use: E-server."""
-    modes = {mode: numbers[mode] for mode in KEPT_MODES if numbers.get(mode)}
-    return {"last": modes["server"], **modes} if "server" in modes else modes
+    modes: Row = {}
+    for mode in KEPT_MODES:
+        figures = numbers.get(mode)
+        if figures:
+            modes[mode] = figures
+    if "server" not in modes:
+        return modes
+    untrained = {"last": modes["server"]}
+    return untrained | modes
 
 
 def means(
     reports: Reports,
     phase: str,
     weight: str,
-    newcomers: Collection[ClientId] = frozenset(),
-    drawn: Collection[ClientId] = frozenset(),
+    newcomers: Clients = frozenset(),
+    drawn: Clients = frozenset(),
 ) -> Means:
     """Averages over the reporters of one phase: of an evaluation by mode, of any other phase the training loss.
 
@@ -140,43 +170,59 @@ def means(
     """
     if phase == EVALUATE:
         return _evaluation_means(reports, weight, newcomers, drawn)
-    trained = [report for _, report in reports if report.steps]
-    amount = sum(report.examples for report in trained)
-    if not amount:
+    losses: list[float] = []  # of each reporter that trained, times its examples
+    examples = 0
+    for _, report in reports:
+        if not report.steps:
+            continue
+        losses.append(report.loss * report.examples)
+        examples += report.examples
+    if not examples:
         return Means()
-    loss = sum(report.loss * report.examples for report in trained) / amount
-    return Means(loss=loss, tracked=_tracked_means(reports, weight))
+    mean_loss = sum(losses) / examples
+    tracked = _tracked_means(reports, weight)
+    return Means(loss=mean_loss, tracked=tracked)
 
 
 def _evaluation_means(
     reports: Reports,
     weight: str,
-    newcomers: Collection[ClientId],
-    drawn: Collection[ClientId],
+    newcomers: Clients,
+    drawn: Clients,
 ) -> Means:
     train = _train_samples(reports)
-    federated: dict[ClientId, dict[str, Any]] = {}
-    late: dict[ClientId, dict[str, Any]] = {}
+    federated: dict[ClientId, Row] = {}
+    late: dict[ClientId, Row] = {}
     for client, report in reports:
         group = late if client in newcomers else federated
         group[client] = by_mode(report.numbers)
+    means_of_newcomers: Row | None = None
+    if late:
+        in_order = dict(sorted(late.items()))
+        means_of_newcomers = averages(in_order, train, weight)
     return Means(
         evaluation=averages(federated, train, weight),
         undrawn=last_of_undrawn(federated, drawn, train, weight),
-        newcomers=averages(dict(sorted(late.items())), train, weight) if late else None,
+        newcomers=means_of_newcomers,
     )
 
 
-def _tracked_means(reports: Reports, weight: str) -> dict[str, Any] | None:
+def _tracked_means(reports: Reports, weight: str) -> Row | None:
     """Test figures right after local training: averages, and the accuracy of each agent."""
-    tracked: dict[ClientId, dict[str, Any]] = {}
+    tracked: dict[ClientId, Row] = {}
     for client, report in reports:
         if "track" in report.numbers:
             tracked[client] = {"trained": report.numbers["track"]}
     if not tracked:
         return None
-    means: dict[str, Any] = averages(tracked, _train_samples(reports), weight)["trained"]
-    means["by_agent"] = {client: one["trained"].get("accuracy") for client, one in tracked.items()}
+    train = _train_samples(reports)
+    by_mode = averages(tracked, train, weight)
+    means: Row = by_mode["trained"]
+    accuracies: dict[ClientId, float | None] = {}
+    for client, modes in tracked.items():
+        figures = modes["trained"]
+        accuracies[client] = figures.get("accuracy")
+    means["by_agent"] = accuracies
     return means
 
 
@@ -185,10 +231,10 @@ def _train_samples(reports: Reports) -> dict[ClientId, int]:
 
 
 def averages(
-    evaluation: Mapping[ClientId, Mapping[str, Any]],
+    evaluation: Evaluation,
     train_samples: Mapping[ClientId, int],
     weight: str,
-) -> dict[str, Any]:
+) -> Row:
     """{mode: {figure: {"micro", "macro"}, "agents"}} over the agents that have the mode."""
     modes: dict[str, None] = {}  # in the order of their first appearance
     for figures in evaluation.values():
@@ -197,76 +243,96 @@ def averages(
 
 
 def last_of_undrawn(
-    figures: Mapping[ClientId, Mapping[str, Any]],
-    drawn: Collection[ClientId],
+    figures: Evaluation,
+    drawn: Clients,
     train_samples: Mapping[ClientId, int],
     weight: str,
-) -> dict[str, Any]:
+) -> Row:
     """E-last over the agents that no training round has drawn yet, and how many of these have test data ("agents").
 
     Their models come from a phase before the rounds; without such a phase, E-last is E-server.
     """
-    undrawn = {client: one for client, one in figures.items() if client not in drawn}
+    undrawn: dict[ClientId, Mapping[str, Any]] = {}
+    for client, modes in figures.items():
+        if client not in drawn:
+            undrawn[client] = modes
     by_mode = averages(undrawn, train_samples, weight)
-    nobody: dict[str, Any] = {"agents": 0}
-    row: dict[str, Any] = by_mode.get("last", nobody)
+    nobody: Row = {"agents": 0}
+    row: Row = by_mode.get("last", nobody)
     return row
 
 
 def _average(
     mode: str,
-    evaluation: Mapping[ClientId, Mapping[str, Any]],
+    evaluation: Evaluation,
     train_samples: Mapping[ClientId, int],
     weight: str,
-) -> dict[str, Any]:
-    having: dict[ClientId, Mapping[str, Any]] = {}  # those with test data
+) -> Row:
+    """The row of one mode: of each figure the average over samples and the average over agents."""
+    tested: list[Mapping[str, Any]] = []  # the figures of the agents with test data
+    samples: list[float] = []  # that weigh each of them
     for client, modes in evaluation.items():
         figures = modes.get(mode)
-        if figures and figures["n"] > 0:
-            having[client] = figures
-    amounts: list[float] = []
-    for client, figures in having.items():
-        extra = train_samples.get(client, 0) if weight == "total" else 0
-        amounts.append(float(figures["n"] + extra))
-    row: dict[str, Any] = {"agents": len(having)}
+        if not figures or figures["n"] <= 0:
+            continue
+        amount = figures["n"]
+        if weight == "total":
+            amount += train_samples.get(client, 0)
+        tested.append(figures)
+        samples.append(float(amount))
+    row: Row = {"agents": len(tested)}
     for figure in FIGURES:
-        values = [figures[figure] for figures in having.values() if figure in figures]
-        if values:
-            row[figure] = {"micro": metrics.micro(values, amounts), "macro": metrics.macro(values)}
+        values = [figures[figure] for figures in tested if figure in figures]
+        if not values:
+            continue
+        micro = metrics.micro(values, samples)
+        macro = metrics.macro(values)
+        row[figure] = {"micro": micro, "macro": macro}
     return row
 
 
 def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:
     """Megabits of float32 values, both ways, per agent of the federation; no overhead, evaluation left out, as papers count it."""
-    down = traffic.get("down_vectors", 0) - traffic.get("evaluation_vectors", 0)
+    down = traffic.get("down_vectors", 0)
+    evaluation = traffic.get("evaluation_vectors", 0)
     up = traffic.get("up_vectors", 0)
-    bits = 32 * (down + up)
-    return bits / 1e6 / max(agents, 1)
+    values = down - evaluation + up
+    bits = 32 * values
+    sharers = max(agents, 1)
+    return bits / 1e6 / sharers
 
 
 def rounds_done(line: Mapping[str, Any]) -> int:
     """Rounds that were over after a phase, by its line."""
-    return int(line["round"]) + (1 if line["ends_round"] else 0)
+    done = int(line["round"])
+    if line["ends_round"]:
+        done += 1
+    return done
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
+def lines(folder: Path) -> list[Row]:
     """The record of a run, a line per phase and event. Raises UserError where it is damaged."""
     path = folder / "rounds.jsonl"
-    return [
-        _row(text, f"{path}, line {i}", "event")
-        for i, text in enumerate(path.read_bytes().splitlines(), 1)
-    ]
+    content = path.read_bytes()
+    rows: list[Row] = []
+    for number, text in enumerate(content.splitlines(), start=1):
+        where = f"{path}, line {number}"
+        row = _row(text, where, "event")
+        rows.append(row)
+    return rows
 
 
-def newest_privacy(folder: Path) -> dict[str, Any] | None:
+def newest_privacy(folder: Path) -> Row | None:
     """The privacy account as the record has it last; None where there is no record or no account."""
     if not (folder / "rounds.jsonl").exists():
         return None
-    accounts = [row["privacy"] for row in lines(folder) if "privacy" in row]
-    return accounts[-1] if accounts else None
+    newest: Row | None = None
+    for row in lines(folder):
+        newest = row.get("privacy", newest)
+    return newest
 
 
-def finished(folder: Path) -> dict[str, Any]:
+def finished(folder: Path) -> Row:
     """The result of a finished run. Raises UserError where there is none, or a damaged one."""
     path = folder / "result.json"
     try:
@@ -276,15 +342,17 @@ def finished(folder: Path) -> dict[str, Any]:
     return _row(text, str(path), *RESULT)
 
 
-def _row(text: bytes, where: str, *keys: str) -> dict[str, Any]:
+def _row(text: bytes, where: str, *keys: str) -> Row:
     """One JSON object of a run's files that has these keys."""
     try:
-        row: dict[str, Any] = json_text.loads(text)
+        row: Row = json_text.loads(text)
     except ValueError as error:  # no JSON, or no text at all
         raise _damaged(where, f"no JSON ({error})") from None
-    missing = [key for key in keys if key not in row] if isinstance(row, dict) else list(keys)
+    present = row if isinstance(row, dict) else {}
+    missing = [key for key in keys if key not in present]
     if missing:
-        raise _damaged(where, f"{', '.join(missing)} is missing")
+        names = ", ".join(missing)
+        raise _damaged(where, f"{names} is missing")
     return row
 
 

@@ -8,7 +8,7 @@ ones is refused with a reason.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,19 @@ from covey.shared.strategies.base import LARGEST, Expected, Phase, Report
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 
-EVALUATE, MOMENTS = "evaluate", "moments"  # the phases that belong to the run and not to a strategy
+# the phases that belong to the run and not to a strategy
+EVALUATE = "evaluate"
+MOMENTS = "moments"
 TRACK = "track"  # test figures right after training, in any report
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18
+MAX_SAMPLES = 2**53  # the integers that a float64 holds exactly
 MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
+MOMENT_NAMES = ("count", "sum", "square")
+
+Numbers = Mapping[str, Any]  # a report's, by name
+Kept = dict[str, Any]  # those of them that the run uses
 
 
 def read_report(
@@ -48,11 +55,14 @@ def read_report(
         base: gives the model with a digest, for vectors that are sent as differences. May raise DecodeError.
     """
     sizes = phase.sizes
-    if set(content.vectors) != set(sizes):
-        raise DecodeError("wrong vectors", f"{sorted(content.vectors)}, want {sorted(sizes)}")
+    if content.vectors.keys() != sizes.keys():
+        sent = sorted(content.vectors)
+        expected = sorted(sizes)
+        raise DecodeError("wrong vectors", f"{sent}, want {expected}")
     vectors: dict[str, Vector] = {}
     for name, encoded in content.vectors.items():
-        vectors[name] = decode(encoded, length=sizes[name], bases=base)
+        length = sizes[name]
+        vectors[name] = decode(encoded, length=length, bases=base)
     for name, vector in vectors.items():
         check_vector(name, vector)
     numbers = checked_numbers(phase, content, scenario)
@@ -62,60 +72,89 @@ def read_report(
     return Report(vectors, content.examples, numbers, content.steps, content.loss)
 
 
-def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> dict[str, Any]:
+def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> Kept:
     """The numbers of a report that the run uses, and no others. Raises DecodeError("wrong numbers")."""
-    if wrong := _mistake(phase, report, scenario):
+    wrong = _mistake(phase, report, scenario)
+    if wrong:
         raise DecodeError("wrong numbers", wrong)
-    numbers, task = report.numbers, scenario.task
-    kept: dict[str, Any] = {}
-    if phase.name == MOMENTS:
-        kept = {name: numbers[name] for name in ("count", "sum", "square")}
-    elif phase.name == EVALUATE:
-        kept = {
-            mode: _kept_figures(numbers[mode], task) for mode in _modes(scenario) if mode in numbers
-        }
-    else:
-        kept = {name: numbers[name] for name in phase.numbers if name in numbers}
-        if _has_epsilon(scenario) and LOCAL in numbers:
-            kept[LOCAL] = numbers[LOCAL]
+    numbers = report.numbers
+    match phase.name:
+        case "moments":
+            kept = _those_of(numbers, MOMENT_NAMES)
+        case "evaluate":
+            kept = _kept_evaluation(numbers, scenario)
+        case _:
+            kept = _those_of(numbers, phase.numbers)
+            if _has_epsilon(scenario):
+                kept |= _those_of(numbers, (LOCAL,))
     if _tracks(phase, scenario) and TRACK in numbers:
-        kept[TRACK] = _kept_figures(numbers[TRACK], task)
+        kept[TRACK] = _kept_figures(numbers[TRACK], scenario.task)
+    return kept
+
+
+def _those_of(numbers: Numbers, names: Iterable[str]) -> Kept:
+    """The numbers with these names, as far as there are any."""
+    return {name: numbers[name] for name in names if name in numbers}
+
+
+def _kept_evaluation(numbers: Numbers, scenario: Scenario) -> Kept:
+    """The figures of every mode that the scenario evaluates."""
+    kept: Kept = {}
+    for mode in _modes(scenario):
+        if mode in numbers:
+            kept[mode] = _kept_figures(numbers[mode], scenario.task)
     return kept
 
 
 def check_vector(name: str, vector: Vector) -> None:
     """Raises DecodeError("absurd values") where a value is too large for any model or gradient to be trained on."""
     for span in blocks(vector.size):
-        largest = float(np.max(np.abs(vector[span]), initial=0.0))
+        sizes = np.abs(vector[span])
+        largest = float(np.max(sizes, initial=0.0))
         if largest > LARGEST_VALUE:
-            raise DecodeError(
-                "absurd values",
-                f"{name} holds {largest:.3g}; at most {LARGEST_VALUE:g} is expected",
-            )
+            expected = f"at most {LARGEST_VALUE:g} is expected"
+            raise DecodeError("absurd values", f"{name} holds {largest:.3g}; {expected}")
 
 
 def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
     """The first mistake in a report's numbers; empty if there is none."""
+    numbers = report.numbers
     wrong = _wrong_facts(report)
+    if wrong:
+        return wrong
     match phase.name:
         case "moments":
-            wrong = wrong or _wrong_moments(report.numbers, scenario.task.features[0])
+            channels = scenario.task.features[0]
+            wrong = _wrong_moments(numbers, channels)
         case "evaluate":
-            wrong = wrong or _wrong_evaluation(report.numbers, scenario)
+            wrong = _wrong_evaluation(numbers, scenario)
         case _:
-            most = float(max(report.examples, 1))
-            for name, expected in phase.numbers.items():
-                wrong = wrong or _wrong_number(name, report.numbers, expected, most)
-            if not wrong and _has_epsilon(scenario) and LOCAL in report.numbers:
-                wrong = _wrong_number(LOCAL, report.numbers, Expected(most=LARGEST), most)
-    if not wrong and _tracks(phase, scenario) and TRACK in report.numbers:
-        wrong = _wrong_figures(TRACK, report.numbers[TRACK], scenario.task)
-    return wrong
+            wrong = _wrong_training(phase, report, scenario)
+    if wrong:
+        return wrong
+    if _tracks(phase, scenario) and TRACK in numbers:
+        return _wrong_figures(TRACK, numbers[TRACK], scenario.task)
+    return ""
+
+
+def _wrong_training(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
+    """The first mistake in the numbers that a strategy's phase declares, or in the epsilon of DP-SGD."""
+    numbers = report.numbers
+    examples = float(max(report.examples, 1))
+    for name, expected in phase.numbers.items():
+        wrong = _wrong_number(name, numbers, expected, examples)
+        if wrong:
+            return wrong
+    if _has_epsilon(scenario) and LOCAL in numbers:
+        any_amount = Expected(most=LARGEST)
+        return _wrong_number(LOCAL, numbers, any_amount, examples)
+    return ""
 
 
 def _has_epsilon(scenario: Scenario) -> bool:
     """Do agents report what their DP-SGD has spent?"""
-    return scenario.privacy is not None and scenario.privacy.local is not None
+    privacy = scenario.privacy
+    return privacy is not None and privacy.local is not None
 
 
 def _wrong_facts(report: ReportContent) -> str:
@@ -129,105 +168,179 @@ def _wrong_facts(report: ReportContent) -> str:
     return ""
 
 
-def _wrong_number(
-    name: str, numbers: Mapping[str, Any], expected: Expected, examples: float
-) -> str:
+def _wrong_number(name: str, numbers: Numbers, expected: Expected, examples: float) -> str:
+    """The mistake in one number or list of numbers; empty if there is none.
+
+    `examples` bounds what the phase gives no bound of its own.
+    """
     if name not in numbers and not expected.required:
         return ""
-    told = numbers.get(name)
+    value = numbers.get(name)
+    least = expected.least
     most = examples if expected.most is None else expected.most
     if expected.length is None:
-        right = _number(told, expected.least, most, whole=expected.whole)
+        right = _number(value, least, most, whole=expected.whole)
         what = "a number"
     else:
-        right = _list(told, expected.length, expected.least, most, whole=expected.whole)
-        what = (
-            f"{expected.length} numbers"
-            if expected.length >= 0
-            else f"1 to {-expected.length} numbers"
-        )
-    return (
-        ""
-        if right
-        else f"{name} is {told!r:.60}; expected {what} from {expected.least:g} to {most:g}"
-    )
+        right = _list(value, expected.length, least, most, whole=expected.whole)
+        what = _length_in_words(expected.length)
+    if right:
+        return ""
+    given = f"{name} is {value!r:.60}"
+    return f"{given}; expected {what} from {least:g} to {most:g}"
 
 
-def _wrong_evaluation(numbers: Mapping[str, Any], scenario: Scenario) -> str:
+def _length_in_words(length: int) -> str:
+    """A negative length is the most that a list may have."""
+    if length >= 0:
+        return f"{length} numbers"
+    return f"1 to {-length} numbers"
+
+
+def _wrong_evaluation(numbers: Numbers, scenario: Scenario) -> str:
     if "server" not in numbers:
         return "server is missing; expected the figures of every mode of the evaluation"
     for mode in _modes(scenario):
-        if mode in numbers and (wrong := _wrong_figures(mode, numbers[mode], scenario.task)):
+        if mode not in numbers:
+            continue
+        wrong = _wrong_figures(mode, numbers[mode], scenario.task)
+        if wrong:
             return wrong
     return ""
 
 
-def _wrong_figures(mode: str, told: Any, task: Task) -> str:
+def _wrong_figures(mode: str, value: Any, task: Task) -> str:
     """One mode's test figures: none for no samples, otherwise all that the task has."""
-    if not isinstance(told, Mapping) or not _number(told.get("n"), 0, 2**53, whole=True):
-        return f"{mode} is {told!r:.60}; expected figures with a number of samples n"
-    if not told["n"]:
+    if not _has_samples(value):
+        return f"{mode} is {value!r:.60}; expected figures with a number of samples n"
+    samples = value["n"]
+    if not samples:
         return ""
-    shares, amounts = _names(task)
-    if not all(_number(told.get(name), 0, 1) for name in shares):
-        return f"{mode} is {told!r:.120}; expected {' and '.join(shares)} from 0 to 1"
-    if not all(_number(told.get(name), 0, LARGEST) for name in amounts):
-        return f"{mode} is {told!r:.120}; expected {' and '.join(amounts)} from 0 to {LARGEST:g}"
-    if (
-        "correct" in told
-        and task.classes is not None
-        and not _number(told["correct"], 0, told["n"], whole=True)
-    ):
-        return f"{mode} is {told!r:.120}; expected correct from 0 to n"
+    expected = _expected_figures(value, task)
+    if expected:
+        return f"{mode} is {value!r:.120}; expected {expected}"
     return ""
 
 
-def _kept_figures(told: Mapping[str, Any], task: Task) -> dict[str, Any]:
-    if not told["n"]:
+def _has_samples(value: Any) -> bool:
+    if not isinstance(value, Mapping):
+        return False
+    samples = value.get("n")
+    return _number(samples, 0, MAX_SAMPLES, whole=True)
+
+
+def _expected_figures(figures: Numbers, task: Task) -> str:
+    """What the figures of some samples lack, in words; empty if they are right."""
+    shares = _shares(task)
+    if not _all_within(figures, shares, 1):
+        names = " and ".join(shares)
+        return f"{names} from 0 to 1"
+    amounts = _amounts(task)
+    if not _all_within(figures, amounts, LARGEST):
+        names = " and ".join(amounts)
+        return f"{names} from 0 to {LARGEST:g}"
+    if task.classes is None or "correct" not in figures:
+        return ""
+    correct = figures["correct"]
+    if not _number(correct, 0, figures["n"], whole=True):
+        return "correct from 0 to n"
+    return ""
+
+
+def _all_within(figures: Numbers, names: Iterable[str], most: float) -> bool:
+    for name in names:
+        figure = figures.get(name)
+        if not _number(figure, 0, most):
+            return False
+    return True
+
+
+def _kept_figures(figures: Numbers, task: Task) -> Kept:
+    if not figures["n"]:
         return {"n": 0}
-    shares, amounts = _names(task)
-    known = ("n", "correct", *shares, *amounts) if task.classes is not None else ("n", *amounts)
-    return {name: told[name] for name in known if name in told}
+    known = ["n"]
+    if task.classes is not None:
+        known.append("correct")
+    known += _shares(task)
+    known += _amounts(task)
+    return _those_of(figures, known)
 
 
-def _names(task: Task) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Figures that are shares, and figures that are amounts."""
-    return (("accuracy", "f1"), ("loss",)) if task.classes is not None else ((), ("mse", "loss"))
+def _shares(task: Task) -> tuple[str, ...]:
+    """Figures from 0 to 1."""
+    if task.classes is None:
+        return ()
+    return ("accuracy", "f1")
+
+
+def _amounts(task: Task) -> tuple[str, ...]:
+    """Figures without a bound of their own."""
+    if task.classes is None:
+        return ("mse", "loss")
+    return ("loss",)
 
 
 def _modes(scenario: Scenario) -> tuple[str, ...]:
-    asked = scenario.evaluation.tune_epochs > 0
-    return tuple(mode for mode in REPORTED_MODES if asked or mode != "tuned")
+    """The modes that agents report."""
+    if scenario.evaluation.tune_epochs > 0:
+        return REPORTED_MODES
+    return tuple(mode for mode in REPORTED_MODES if mode != "tuned")
 
 
 def _tracks(phase: Phase, scenario: Scenario) -> bool:
-    return scenario.evaluation.track and phase.name not in (EVALUATE, MOMENTS)
+    """Do agents report test figures right after training in this phase?"""
+    if phase.name in (EVALUATE, MOMENTS):
+        return False
+    return scenario.evaluation.track
 
 
-def _wrong_moments(numbers: Mapping[str, Any], channels: int) -> str:
-    bounds = (("count", 1.0, LARGEST), ("sum", -LARGEST, LARGEST), ("square", 0.0, LARGEST))
-    for name, least, most in bounds:
-        if wrong := _wrong_number(name, numbers, Expected(channels, least, most), most):
+def _wrong_moments(numbers: Numbers, channels: int) -> str:
+    """The first mistake in counts, sums and sums of squares, each a list per channel."""
+    expected = {
+        "count": Expected(channels, 1.0, LARGEST),
+        "sum": Expected(channels, -LARGEST, LARGEST),
+        "square": Expected(channels, 0.0, LARGEST),
+    }
+    for name, one in expected.items():
+        wrong = _wrong_number(name, numbers, one, LARGEST)
+        if wrong:
             return wrong
-    for count, total, square in zip(*(numbers[name] for name, _, _ in bounds), strict=True):
-        mean, size = total / count, square / count
-        if not math.sqrt(size) <= LARGEST_VALUE:
-            return f"square is {square!r:.60} over {count!r:.60} values; expected values up to {LARGEST_VALUE:g}"
-        if mean * mean > size * (1 + 1e-6) + 1e-300:
-            return (
-                f"sum is {total!r:.60} and square {square!r:.60}; no {count!r:.60} values have both"
-            )
+    lists = [numbers[name] for name in MOMENT_NAMES]
+    for count, total, square in zip(*lists, strict=True):
+        wrong = _impossible_moments(count, total, square)
+        if wrong:
+            return wrong
     return ""
 
 
-def _list(told: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
-    if not isinstance(told, list):
+def _impossible_moments(count: float, total: float, square: float) -> str:
+    """Why no values that a sensor gives have these moments; empty if some have."""
+    mean = total / count
+    mean_square = square / count
+    if not math.sqrt(mean_square) <= LARGEST_VALUE:
+        given = f"square is {square!r:.60} over {count!r:.60} values"
+        return f"{given}; expected values up to {LARGEST_VALUE:g}"
+    largest = mean_square * (1 + 1e-6) + 1e-300  # room for rounding
+    if mean * mean > largest:
+        given = f"sum is {total!r:.60} and square {square!r:.60}"
+        return f"{given}; no {count!r:.60} values have both"
+    return ""
+
+
+def _list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
+    if not isinstance(value, list):
         return False
-    long_enough = len(told) == length if length >= 0 else 1 <= len(told) <= -length
-    return long_enough and all(_number(one, least, most, whole=whole) for one in told)
+    # a negative length is the most that a list may have
+    longest = abs(length)
+    shortest = length if length >= 0 else 1
+    if not shortest <= len(value) <= longest:
+        return False
+    return all(_number(one, least, most, whole=whole) for one in value)
 
 
-def _number(told: Any, least: float, most: float, *, whole: bool = False) -> bool:
+def _number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
     """Messages hold no other numbers than finite ones; a bool is no number."""
     kinds = int if whole else int | float
-    return isinstance(told, kinds) and not isinstance(told, bool) and least <= told <= most
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        return False
+    return least <= value <= most

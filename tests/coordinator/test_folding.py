@@ -16,11 +16,11 @@ from covey.coordinator.run.folding import (
     clip,
     fair_figures,
     guilty,
-    pooled,
     steps_of,
     too_far,
     usual_steps,
 )
+from covey.coordinator.run.pooled_moments import pooled
 from covey.shared.numerics.averages import step_norm
 from covey.shared.scenario.aggregation import Aggregation
 from covey.shared.strategies.base import Phase, Report, Reports
