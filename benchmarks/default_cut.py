@@ -34,7 +34,7 @@ from covey.agent.data.partition import client_dataset, fleet_data
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import initial
 from covey.coordinator.processes.launch import setup_of
-from covey.coordinator.run.folding import pooled
+from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import shuffle

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -73,6 +73,8 @@ ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
 FIRST_PAUSE_S = 0.5  # after a void step; doubled with each one that follows
 LONGEST_PAUSE_S = 30.0
 MAX_DOUBLINGS = 6
+ROUNDING = 1e-9  # of a share of agents: less than this above an integer is no further agent
+NEVER_REFUSED = (0, 0)
 
 
 class Stage(Enum):
@@ -81,6 +83,15 @@ class Stage(Enum):
     OPEN = "open"
     FOLDING = "folding"
     DONE = "finished"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Who is invited to a phase."""
+
+    invited: list[ClientId]  # some of those present
+    spare: list[ClientId]  # present too; invited in place of another, in this order
+    target: int  # reports that the phase needs
 
 
 class RoundEngine:
@@ -113,9 +124,12 @@ class RoundEngine:
         self._not_before: float | None = None  # no plan is asked for before this time
 
     def __repr__(self) -> str:
-        agents = f"{len(self.present)} of {len(self.known)} agents present"
+        present = len(self.present)
+        known = len(self.known)
+        stage = self.stage.value
+        agents = f"{present} of {known} agents present"
         rounds = f"round {self.round} of {self.rules.rounds}"
-        return f"<RoundEngine {self.stage.value}: {rounds}, step {self.number}, {agents}>"
+        return f"<RoundEngine {stage}: {rounds}, step {self.number}, {agents}>"
 
     def story(self, agent: ClientId) -> list[StoryLine]:
         """What happened to one agent, in order, in sentences for a person. Old sentences are forgotten."""
@@ -126,9 +140,16 @@ class RoundEngine:
         """Call `handle(Tick(), now)` at this time; None: only an event can change anything."""
         if self._link_lost_at is not None or self.stage is Stage.DONE:
             return None
-        times = [self._rollcall_until, self._not_before, self._gather_until, *self.leaving.values()]
-        if self.stage is Stage.OPEN and self.step is not None:
-            times += [self.step.deadline, self.step.grace_end(self.rules)]
+        times: list[float | None] = [
+            self._rollcall_until,
+            self._not_before,
+            self._gather_until,
+        ]
+        times += self.leaving.values()
+        step = self.step
+        if step is not None and self.stage is Stage.OPEN:
+            grace_end = step.grace_end(self.rules)
+            times += [step.deadline, grace_end]
         known = [time for time in times if time is not None]
         return min(known, default=None)
 
@@ -180,7 +201,8 @@ class RoundEngine:
     # -- who is there ------------------------------------------------------------------------------
 
     def _joined(self, client: ClientId, now: float) -> Actions:
-        self._story.add(now, (client,), self._arrival(client))
+        arrival = self._arrival(client)
+        self._story.add(now, (client,), arrival)
         self.known.add(client)
         self.present.add(client)
         self.unconfirmed.discard(client)
@@ -202,10 +224,12 @@ class RoundEngine:
     def _left(self, client: ClientId, now: float) -> Actions:
         if self._link_lost_at is not None:
             return []
-        if self.rules.absence_s > 0 and client in self.present:
-            self.leaving.setdefault(client, now + self.rules.absence_s)
-            wait = f"it has {self.rules.absence_s:g} s to return"
-            self._story.add(now, (client,), f"Went offline; {wait}.")
+        absence_s = self.rules.absence_s
+        if absence_s > 0 and client in self.present:
+            until = now + absence_s
+            self.leaving.setdefault(client, until)
+            sentence = f"Went offline; it has {absence_s:g} s to return."
+            self._story.add(now, (client,), sentence)
             return []
         self._go(client)
         self._story.add(now, (client,), "Went offline.")
@@ -224,12 +248,14 @@ class RoundEngine:
     def _link_back(self, now: float) -> Actions:
         """Continue where the link was lost, and let everybody answer a roll call."""
         if self._link_lost_at is not None:
-            self._postpone(now - self._link_lost_at)
+            lost_for = now - self._link_lost_at
+            self._postpone(lost_for)
         self._link_lost_at = None
         self.unconfirmed = set(self.present)
         self.leaving.clear()  # the roll call decides
         until = now + self.rules.rollcall_s
-        self._rollcall_until = max(until, self._rollcall_until or until)
+        earlier = self._rollcall_until or until
+        self._rollcall_until = max(until, earlier)
         return self._settle(now)
 
     def _postpone(self, seconds: float) -> None:
@@ -244,18 +270,25 @@ class RoundEngine:
     def _tick(self, now: float) -> Actions:
         if self._link_lost_at is not None:
             return []
-        if self._rollcall_until is not None and now >= self._rollcall_until:
+        if _is_past(self._rollcall_until, now):
             self._end_rollcall(now)
-        overdue = [client for client, until in self.leaving.items() if now >= until]
+        self._end_absences(now)
+        if _is_past(self._gather_until, now):
+            self._gather_until = None
+            self._start_is_overdue = True
+        if _is_past(self._not_before, now):
+            self._not_before = None
+        return self._settle(now)
+
+    def _end_absences(self, now: float) -> None:
+        """Agents that left and did not return in time count as gone."""
+        overdue: list[ClientId] = []
+        for client, until in self.leaving.items():
+            if now >= until:
+                overdue.append(client)
         for client in overdue:
             self._go(client)
         self._story.add(now, overdue, "Did not return in time: counts as offline.")
-        if self._gather_until is not None and now >= self._gather_until:
-            self._gather_until = None
-            self._start_is_overdue = True
-        if self._not_before is not None and now >= self._not_before:
-            self._not_before = None
-        return self._settle(now)
 
     def _end_rollcall(self, now: float) -> None:
         """Who has not answered by now has left."""
@@ -271,18 +304,29 @@ class RoundEngine:
         """From GATHERING to PLANNING as soon as enough agents are there."""
         if not self._may_plan():
             return []
-        if not self._enough_to_start() or self._not_before is not None:
+        if self._not_before is not None:
+            return []
+        if not self._enough_to_start():
             return []
         self.started = True
         self.stage = Stage.PLANNING
-        return [Plan(self._view())]
+        view = self._view()
+        return [Plan(view)]
 
     def _may_plan(self) -> bool:
-        return self.stage is Stage.GATHERING and not self.paused and self._link_lost_at is None
+        if self.paused or self._link_lost_at is not None:
+            return False
+        return self.stage is Stage.GATHERING
 
     def _view(self) -> View:
         admitted = self._admitted(self.present)
-        return View(self.round, self.rules.rounds, self.attempt, tuple(sorted(admitted)))
+        clients = sorted(admitted)
+        return View(
+            round=self.round,
+            rounds=self.rules.rounds,
+            attempt=self.attempt,
+            present=tuple(clients),
+        )
 
     def end_rounds(self) -> View:
         """No round comes after those that were folded: from now on newcomers of the rules are agents like others."""
@@ -290,10 +334,13 @@ class RoundEngine:
         return self._view()
 
     def _enough_to_start(self) -> bool:
-        there = len(self._trusted(self.present))
+        trusted = self._trusted(self.present)
+        there = len(trusted)
         if there < self.rules.quorum:
             return False
-        return self.started or self._start_is_overdue or there >= self.rules.start_agents
+        if self.started or self._start_is_overdue:
+            return True
+        return there >= self.rules.start_agents
 
     @property
     def waits_for(self) -> str | None:
@@ -301,9 +348,12 @@ class RoundEngine:
         if not self._may_plan():
             return None
         rules = self.rules
-        there = len(self._trusted(self.present))
+        trusted = self._trusted(self.present)
+        there = len(trusted)
         apart = len(self.present) - there
-        others = f" ({apart} more are in quarantine)" if apart else ""
+        others = ""
+        if apart:
+            others = f" ({apart} more are in quarantine)"
         if there < rules.quorum:
             return f"{there} agents are there{others}, rounds.quorum wants {rules.quorum}"
         if not self._enough_to_start():
@@ -339,30 +389,50 @@ class RoundEngine:
         self.step = step
         self.number = step.number
         self.stage = Stage.OPEN
-        opened = Open(step.number, self.round, self.attempt, phase, tuple(sorted(step.cohort)))
-        return [opened, *self._settle(now)]
+        cohort = sorted(step.cohort)
+        opened = Open(
+            step=step.number,
+            round=self.round,
+            attempt=self.attempt,
+            phase=phase,
+            cohort=tuple(cohort),
+        )
+        settled = self._settle(now)
+        return [opened, *settled]
 
     def _draw(self, phase: Phase) -> Step | None:
         """The cohort of a phase among those present; None where too few of it are there."""
-        rules = self.rules
-        spare: list[ClientId] = []
-        if phase.cohort == "sample" and rules.participants is None:
-            known = self._admitted(self.known)
-            purpose = phase.draw or phase.name
-            order = invitation_order(known, rules.seed, self.round, self.attempt, purpose)
-            there = [client for client in order if client in self.present]
-            target = cohort_size(len(known), rules.participation, rules.agents)
-            invited = math.ceil(target * rules.over_select - 1e-9)
-            cohort = there[:invited]
-            spare = there[invited:]
+        if phase.cohort == "sample" and self.rules.participants is None:
+            drawn = self._sample(phase)
         else:
             needed = self._needed(phase)
-            target = len(needed)
-            cohort = sorted(needed & self.present)
-        quorum = self._quorum(phase, target, len(cohort))
-        if len(cohort) < quorum:
+            present = needed & self.present
+            drawn = Drawn(invited=sorted(present), spare=[], target=len(needed))
+        there = len(drawn.invited)
+        quorum = self._quorum(phase, drawn.target, there)
+        if there < quorum:
             return None
-        return Step(self.number + 1, phase, cohort, spare, target, quorum)
+        return Step(
+            number=self.number + 1,
+            phase=phase,
+            cohort=drawn.invited,
+            spare=drawn.spare,
+            target=drawn.target,
+            quorum=quorum,
+        )
+
+    def _sample(self, phase: Phase) -> Drawn:
+        """A share of all known agents, from those of them who are there."""
+        rules = self.rules
+        known = self._admitted(self.known)
+        purpose = phase.draw or phase.name
+        order = invitation_order(known, rules.seed, self.round, self.attempt, purpose)
+        there = [client for client in order if client in self.present]
+        number_known = len(known)
+        target = cohort_size(number_known, rules.participation, rules.agents)
+        needed = target * rules.over_select
+        number = math.ceil(needed - ROUNDING)
+        return Drawn(invited=there[:number], spare=there[number:], target=target)
 
     def _quorum(self, phase: Phase, target: int, invited: int) -> int:
         """The run's quorum binds what is drawn for a round or ends it, as far as `target` reports can meet it."""
@@ -371,7 +441,8 @@ class RoundEngine:
         of_run = 1
         if phase.ends_round or phase.cohort == "sample":
             of_run = min(self.rules.quorum, target)
-        of_phase = math.ceil(phase.quorum * invited - 1e-9)
+        share = phase.quorum * invited
+        of_phase = math.ceil(share - ROUNDING)
         return max(of_phase, of_run, 1)
 
     def _needed(self, phase: Phase) -> set[ClientId]:
@@ -379,9 +450,12 @@ class RoundEngine:
         if phase.cohort == "all":
             return self._admitted(self.known)
         if phase.cohort == "sample":
-            assert self.rules.participants is not None  # noqa: S101 - the caller has seen to it
-            return self._admitted(set(self.rules.participants[self.round]))
-        return self._trusted(set(phase.cohort))
+            participants = self.rules.participants
+            assert participants is not None  # noqa: S101 - the caller has seen to it
+            of_round = set(participants[self.round])
+            return self._admitted(of_round)
+        listed = set(phase.cohort)
+        return self._trusted(listed)
 
     # -- while a phase is open -----------------------------------------------------------------------
 
@@ -389,16 +463,19 @@ class RoundEngine:
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
-        self._open_step().report_came(client, now)
+        step = self._open_step()
+        step.report_came(client, now)
         return self._settle(now)
 
     def _unreadable(self, clients: Collection[ClientId], number: int, now: float) -> Actions:
         """The step is open again, without these reports: their agents have them still."""
         step = self._open_step()
-        if self.stage is not Stage.FOLDING or step.number != number:
+        is_folded = self.stage is Stage.FOLDING
+        if not is_folded or step.number != number:
             raise RuntimeError(f"step {number} is not being folded")
         self.stage = Stage.OPEN
-        step.deadline = max(step.deadline, now + self.rules.deadline_s)
+        deadline = now + self.rules.deadline_s
+        step.deadline = max(step.deadline, deadline)
         step.reports_lost(clients)
         return self._settle(now)
 
@@ -406,19 +483,26 @@ class RoundEngine:
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
-        self._open_step().failed.add(client)
+        step = self._open_step()
+        step.failed.add(client)
         return self._settle(now)
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
         """Count it against the client, once per step, and let another take its slot."""
-        step = self.step if self.stage is Stage.OPEN else None
-        if step is not None and client in step.cohort and client not in step.reported:
-            step.failed.add(client)
-        return [*self._blame(client, why), *self._settle(now)]
+        step = self.step
+        if step is not None and self.stage is Stage.OPEN:
+            owes_report = client in step.cohort and client not in step.reported
+            if owes_report:
+                step.failed.add(client)
+        blamed = self._blame(client, why)
+        settled = self._settle(now)
+        return blamed + settled
 
     def _blame(self, client: ClientId, why: str) -> Actions:
-        count, last = self.refused.get(client, (0, 0))
-        if client in self.quarantined or (count and last == self.number):
+        if client in self.quarantined:
+            return []
+        count, last = self.refused.get(client, NEVER_REFUSED)
+        if count and last == self.number:  # once per step
             return []
         count += 1
         self.refused[client] = (count, self.number)
@@ -430,36 +514,42 @@ class RoundEngine:
 
     def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
         """The step is open again without these reports: it closes, takes spare clients, or is void."""
-        self._folding_step().set_aside(reasons.keys())
+        step = self._folding_step()
+        step.set_aside(reasons.keys())
         actions: Actions = []
         for client, why in reasons.items():
             actions += self._blame(client, why)
         self.stage = Stage.OPEN
-        return [*actions, *self._settle(now)]
+        settled = self._settle(now)
+        return actions + settled
 
     def _folding_step(self) -> Step:
-        if self.stage is not Stage.FOLDING or self.step is None:
-            raise RuntimeError(f"nothing was to be folded while {self.stage.value}")
-        return self.step
+        step = self.step
+        if step is None or self.stage is not Stage.FOLDING:
+            stage = self.stage.value
+            raise RuntimeError(f"nothing was to be folded while {stage}")
+        return step
 
     def _release(self, event: Event, client: ClientId, now: float) -> Actions:
         if client not in self.quarantined:
             return [Ignored(event, f"{client} is not in quarantine")]
         del self.quarantined[client]
         self.refused.pop(client, None)
-        return [Released(client), *self._settle(now)]
+        settled = self._settle(now)
+        return [Released(client), *settled]
 
     def refusal(self, client: ClientId, number: int) -> str:
         """Why a report cannot count; empty where it can."""
-        if self.stage is not Stage.OPEN or self.step is None:
+        step = self.step
+        if step is None or self.stage is not Stage.OPEN:
             return f"report is for step {number}, none is open"
-        if number != self.step.number:
-            return f"report is for step {number}, open is {self.step.number}"
+        if number != step.number:
+            return f"report is for step {number}, open is {step.number}"
         if client in self.quarantined:
             return f"{client} is in quarantine"
-        if client not in self.step.cohort:
+        if client not in step.cohort:
             return f"{client} was not invited to step {number}"
-        if client in self.step.reported:
+        if client in step.reported:
             return f"{client} has reported step {number} before"
         return ""
 
@@ -482,50 +572,70 @@ class RoundEngine:
 
     def _ask(self, step: Step, now: float) -> Actions:
         """Those who were silent until the step closed leave, unless they answer within `rollcall_s`."""
-        if step.has_target or not step.is_late(self.rules, now):
+        if step.has_target:
             return []
-        silent = sorted(step.awaited(self.present))
+        if not step.is_late(self.rules, now):
+            return []
+        awaited = step.awaited(self.present)
+        if not awaited:
+            return []
+        silent = sorted(awaited)
+        until = now + self.rules.rollcall_s
         for client in silent:
-            self.leaving.setdefault(client, now + self.rules.rollcall_s)
-        return [Ask(tuple(silent))] if silent else []
+            self.leaving.setdefault(client, until)
+        clients = tuple(silent)
+        return [Ask(clients)]
 
     def _is_over(self, step: Step, now: float) -> bool:
-        if step.has_target or step.is_late(self.rules, now):
+        if step.has_target:
             return True
-        return not step.awaited(self.present) and not self._candidates(step, now)
+        if step.is_late(self.rules, now):
+            return True
+        if step.awaited(self.present):
+            return False
+        return not self._candidates(step, now)
 
     def _candidates(self, step: Step, now: float) -> list[ClientId]:
         """Who could take a vacant slot now, in the order of invitation."""
-        if not self.rules.refill or not step.may_refill(now):
+        if not self.rules.refill:
+            return []
+        if not step.may_refill(now):
             return []
         free = self._trusted(self.present)
-        return [client for client in step.spare if client in free and client not in step.cohort]
+        free.difference_update(step.cohort)
+        return [client for client in step.spare if client in free]
 
     def _refill(self, step: Step, now: float) -> Actions:
         vacancies = step.vacancies(self.rules, self.present)
-        invited = self._candidates(step, now)[:vacancies]
+        candidates = self._candidates(step, now)
+        invited = candidates[:vacancies]
         step.cohort += invited
         return [Invite(step.number, client) for client in invited]
 
     def _close(self, step: Step) -> Close:
         self.stage = Stage.FOLDING
-        missing = set(step.cohort) - step.reported
-        return Close(step.number, tuple(sorted(step.reported)), tuple(sorted(missing)))
+        reporters = sorted(step.reported)
+        missing = sorted(set(step.cohort) - step.reported)
+        return Close(
+            step=step.number,
+            reporters=tuple(reporters),
+            missing=tuple(missing),
+        )
 
     def _void(self, step: Step, now: float, failure: str = "") -> Actions:
         self.step = None
         self.stage = Stage.GATHERING
         self.attempt += 1
         self._voids += 1
-        doublings = min(self._voids - 1, MAX_DOUBLINGS)
-        self._not_before = now + min(FIRST_PAUSE_S * 2**doublings, LONGEST_PAUSE_S)
-        counts = f"{len(step.reported)} reports of {len(step.cohort)} invited"
-        why = failure or f"{counts}, the quorum is {step.quorum}"
-        void = Void(step.number, why, tuple(sorted(step.cohort)))
+        self._not_before = now + _pause_after(self._voids)
+        why = failure or _too_few(step)
+        cohort = sorted(step.cohort)
+        void = Void(step.number, why, tuple(cohort))
         if self._voids < self.rules.void_limit:
             return [void]
         self.stage = Stage.DONE
-        return [void, Finished(f"{self._voids} attempts in a row came to nothing: {why}")]
+        finished = Finished(f"{self._voids} attempts in a row came to nothing: {why}")
+        return [void, finished]
 
     def _folded(self, now: float) -> Actions:
         step = self._folding_step()
@@ -549,11 +659,14 @@ class RoundEngine:
 
         A step that was being folded is open again after a restart: its reports are still there.
         """
+        step = None
+        if self.step is not None:
+            step = self.step.to_json()
         return {
             "round": self.round,
             "number": self.number,
             "attempt": self.attempt,
-            "step": None if self.step is None else self.step.to_json(),
+            "step": step,
             "known": sorted(self.known),
             "present": sorted(self.present),
             "refused": dict(self.refused),
@@ -574,14 +687,35 @@ class RoundEngine:
         engine.known = set(snapshot["known"])
         engine.present = set(snapshot["present"])
         refused = snapshot.get("refused", {})
-        engine.refused = {client: (count, last) for client, (count, last) in refused.items()}
+        for client, (count, last) in refused.items():
+            engine.refused[client] = (count, last)
         engine.quarantined = dict(snapshot.get("quarantined", {}))
         engine.started = snapshot["started"]
         engine.paused = snapshot["paused"]
-        if snapshot["step"] is not None:
+        saved_step = snapshot["step"]
+        if saved_step is not None:
             deadline = now + rules.deadline_s
-            engine.step = Step.from_json(snapshot["step"], reported, now, deadline)
+            engine.step = Step.from_json(saved_step, reported, now, deadline)
             engine.stage = Stage.OPEN
         engine._rollcall_until = engine._gather_until
         engine._story.add(now, snapshot["known"], "The coordinator was restarted.")
-        return engine, engine.handle(LinkBack(), now)
+        actions = engine.handle(LinkBack(), now)
+        return engine, actions
+
+
+def _is_past(until: float | None, now: float) -> bool:
+    return until is not None and now >= until
+
+
+def _pause_after(voids: int) -> float:
+    """Seconds before the next attempt, after this many void ones in a row."""
+    doublings = min(voids - 1, MAX_DOUBLINGS)
+    pause = FIRST_PAUSE_S * 2**doublings
+    return min(pause, LONGEST_PAUSE_S)
+
+
+def _too_few(step: Step) -> str:
+    """Why a step without its quorum is void."""
+    came = len(step.reported)
+    invited = len(step.cohort)
+    return f"{came} reports of {invited} invited, the quorum is {step.quorum}"

@@ -51,20 +51,29 @@ class Step:
     size: float  # the base's own norm
 
 
+Steps = Sequence[Step]
+Norms = Mapping[str, float]  # usual norms by vector name
+
+
 def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     """The reports with claims of examples and steps no larger than the cohort's cap."""
     cap = settings.max_samples
-    claimed_examples = [report.examples for _, report in reports]
-    claimed_steps = [report.steps for _, report in reports]
+    claimed_examples: list[int] = []
+    claimed_steps: list[int] = []
+    for _, report in reports:
+        claimed_examples.append(report.examples)
+        claimed_steps.append(report.steps)
     most_examples = most_samples(claimed_examples, cap.absolute, cap.times_median)
     most_steps = most_samples(claimed_steps, None, cap.times_median)
     result: list[ClientReport] = []
     for client, report in reports:
         examples = min(report.examples, most_examples or report.examples)
         steps = min(report.steps, most_steps or report.steps)
-        if examples != report.examples or steps != report.steps:
+        is_honest = examples == report.examples and steps == report.steps
+        if not is_honest:
             report = replace(report, examples=examples, steps=steps)
-        result.append((client, report))
+        entry = (client, report)
+        result.append(entry)
     return result
 
 
@@ -83,8 +92,13 @@ def steps_of(strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports) 
             if key not in sizes:
                 sizes[key] = _norm(base)
             norm = step_norm(vector, base)
-            size = sizes[key]
-            step = Step(client, name, key, norm, size)
+            step = Step(
+                client=client,
+                name=name,
+                key=key,
+                norm=norm,
+                size=sizes[key],
+            )
             steps.append(step)
     return steps
 
@@ -102,7 +116,7 @@ def _base_model(strategy: AnyStrategy, state: Any, key: str) -> Vector | None:
     return strategy.model(state, key)
 
 
-def usual_steps(steps: Sequence[Step]) -> dict[str, float]:
+def usual_steps(steps: Steps) -> dict[str, float]:
     """The lower median of the steps' norms by vector name, where enough reports make one."""
     norms: dict[str, list[float]] = {}
     for step in steps:
@@ -115,9 +129,7 @@ def usual_steps(steps: Sequence[Step]) -> dict[str, float]:
     return usual
 
 
-def too_far(
-    steps: Sequence[Step], settings: Aggregation, earlier: Mapping[str, float] | None = None
-) -> Reasons:
+def too_far(steps: Steps, settings: Aggregation, earlier: Norms | None = None) -> Reasons:
     """Clients whose step no training makes, and why: many times as long as the usual one, and as the model itself.
 
     A few reports have no median that a liar among them could not make: they are compared with `earlier` ones of the
@@ -128,22 +140,27 @@ def too_far(
     before = earlier or {}
     found: Reasons = {}
     for step in steps:
+        name = step.name
         usual = _usual_before(step, steps, before)
         size = max(step.size, 1.0)
         limit = settings.refuse_beyond * max(usual, size)
         if step.norm > limit:
-            moved = f"{step.name} moved by {step.norm:.3g}"
-            compared = f"the usual step is {usual:.3g} and the model's norm {size:.3g}"
+            moved = f"{name} moved by {step.norm:.3g}"
+            usually = f"the usual step is {usual:.3g}"
+            norm = f"the model's norm {size:.3g}"
             expected = f"up to {limit:.3g} is expected"
-            found[step.client] = f"absurd values: {moved}, {compared}; {expected}"
+            found[step.client] = f"absurd values: {moved}, {usually} and {norm}; {expected}"
     return found
 
 
-def _usual_before(step: Step, steps: Sequence[Step], earlier: Mapping[str, float]) -> float:
+def _usual_before(step: Step, steps: Steps, earlier: Norms) -> float:
     """The usual norm: of this phase, or an earlier one where this phase has too few steps of the vector."""
     name = step.name
-    of_vector = [one for one in steps if one.name == name]
-    are_few = len(of_vector) < MIN_REPORTS
+    number = 0
+    for one in steps:
+        if one.name == name:
+            number += 1
+    are_few = number < MIN_REPORTS
     if are_few and name in earlier:
         return earlier[name]
     return _usual(step, steps)
@@ -153,7 +170,7 @@ def clip(
     strategy: AnyStrategy,
     state: Any,
     reports: Reports,
-    steps: Sequence[Step],
+    steps: Steps,
     settings: Aggregation,
 ) -> Reports:
     """The reports with every averaged vector's step at most as long as the scenario allows."""
@@ -179,7 +196,7 @@ def clip(
     return result
 
 
-def _longest(step: Step, steps: Sequence[Step], settings: Aggregation) -> float | None:
+def _longest(step: Step, steps: Steps, settings: Aggregation) -> float | None:
     """The longest step that the scenario allows in place of this one; None where it allows any."""
     clip = settings.clip
     if clip.norm is not None:
@@ -190,7 +207,7 @@ def _longest(step: Step, steps: Sequence[Step], settings: Aggregation) -> float 
     return clip.times_median * usual
 
 
-def _usual(step: Step, steps: Sequence[Step]) -> float:
+def _usual(step: Step, steps: Steps) -> float:
     """The lower median of the steps from the same model; of all steps where too few start there."""
     norms: list[float] = []  # of all steps of the vector
     near: list[float] = []  # of those from the same model

@@ -69,7 +69,13 @@ def read_report(
     if train_samples is not None and content.examples > train_samples:
         claim = f"{content.examples}, the agent's status has {train_samples}"
         raise DecodeError("too many examples", claim)
-    return Report(vectors, content.examples, numbers, content.steps, content.loss)
+    return Report(
+        vectors=vectors,
+        examples=content.examples,
+        numbers=numbers,
+        steps=content.steps,
+        loss=content.loss,
+    )
 
 
 def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> Kept:

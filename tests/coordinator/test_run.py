@@ -12,8 +12,8 @@ import pytest
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.run import records
 from covey.coordinator.run.effects import Announce, Effect, SendOrder
-from covey.coordinator.run.folding import pooled
 from covey.coordinator.run.notices import ReportIgnored
+from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.result import result_of, write_all, write_models
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import GivenUpError, InProcess
