@@ -710,7 +710,7 @@ def _is_past(until: float | None, now: float) -> bool:
 def _pause_after(voids: int) -> float:
     """Seconds before the next attempt, after this many void ones in a row."""
     doublings = min(voids - 1, MAX_DOUBLINGS)
-    pause = FIRST_PAUSE_S * 2**doublings
+    pause: float = FIRST_PAUSE_S * 2**doublings
     return min(pause, LONGEST_PAUSE_S)
 
 

@@ -69,7 +69,7 @@ from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import ClientId, Phase, Reports, Setup
+from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
@@ -93,7 +93,8 @@ class Answer:
     keep: Callable[[], list[Effect]] = _nothing
 
 
-Performed = tuple[list[Effect], Answer | None]
+Effects = list[Effect]
+Performed = tuple[Effects, Answer | None]
 
 
 class Run:
@@ -129,7 +130,8 @@ class Run:
         self._accepted_before: dict[ClientId, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Run {self.facts.run} in {self.folder}: {self.engine!r}>"
+        name = self.facts.run
+        return f"<Run {name} in {self.folder}: {self.engine!r}>"
 
     @classmethod
     def start(
@@ -145,7 +147,9 @@ class Run:
         """A new run in an empty folder."""
         # an attempt that ended before its first checkpoint may have left an audit log
         (folder / AUDIT_FILE).unlink(missing_ok=True)
-        this = cls(folder, scenario, setup, RoundEngine(rules, now), RunState(run), audit_key)
+        engine = RoundEngine(rules, now)
+        facts = RunState(run)
+        this = cls(folder, scenario, setup, engine, facts, audit_key)
         this.state = this.strategy.init(setup)
         this.recorder.note_start()
         this._keep_privacy(resumed=False)
@@ -161,22 +165,27 @@ class Run:
         rules: Rules,
         now: float,
         audit_key: bytes | None = None,
-    ) -> tuple[Run, list[Effect]]:
+    ) -> tuple[Run, Effects]:
         """The run as its checkpoint has it, and what follows at once."""
-        saved = Checkpoint(folder / "checkpoint").facts()
+        checkpoint = Checkpoint(folder / "checkpoint")
+        saved = checkpoint.facts()
+        saved_engine = saved["engine"]
         facts = RunState.from_json(saved["run"])
         # the time lets it grow even if an old checkpoint was put back
-        facts.incarnation = max(facts.incarnation + 1, int(time.time()))
-        open_step = saved["engine"]["step"]
+        next_incarnation = facts.incarnation + 1
+        seconds = int(time.time())
+        facts.incarnation = max(next_incarnation, seconds)
+        open_step = saved_engine["step"]
         number = 0 if open_step is None else open_step["number"]
         spool = Spool(folder / "spool")
         reported = spool.sound(number)
         if facts.stopped:
-            rules = replace(rules, rounds=saved["engine"]["round"])
-        engine, actions = RoundEngine.restore(rules, saved["engine"], reported, now)
+            rules = replace(rules, rounds=saved_engine["round"])
+        engine, actions = RoundEngine.restore(rules, saved_engine, reported, now)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         this.recorder.note_resume(reported)
-        this.state = this.checkpoint.state(type(this.strategy.init(setup)))
+        fresh = this.strategy.init(setup)
+        this.state = this.checkpoint.state(type(fresh))
         for client in reported:
             this._accept(client, number)
         this._keep_privacy(resumed=True)
@@ -185,11 +194,16 @@ class Run:
             for client, report in this.spool.reports(number, reported):
                 this.privacy.enter(phase, number, client, report)
         this._save()
-        effects: list[Effect] = [Announce(ReportDamaged(why)) for why in spool.damaged]
+        effects: Effects = []
+        for why in spool.damaged:
+            damaged = ReportDamaged(why)
+            effects.append(Announce(damaged))
         lost = this.recorder.rounds.lost
         if lost:
-            effects.append(this.recorder.write(LinesLost(lost)))
-        return this, [*effects, *this._perform_all(actions, now)]
+            line = this.recorder.write(LinesLost(lost))
+            effects.append(line)
+        effects += this._perform_all(actions, now)
+        return this, effects
 
     def _keep_privacy(self, *, resumed: bool) -> None:
         """Open the account of a scenario with a `privacy` section, or continue it."""
@@ -203,67 +217,78 @@ class Run:
 
     # -- events ------------------------------------------------------------------------------------
 
-    def handle(self, event: Event, now: float) -> list[Effect]:
+    def handle(self, event: Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
-        return self._perform_all(self.engine.handle(event, now), now)
+        actions = self.engine.handle(event, now)
+        return self._perform_all(actions, now)
 
-    def accept(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
+    def accept(self, client: ClientId, content: bytes, now: float) -> Effects:
         """Check a report and put it into the spool. Raises DecodeError for one that must be dropped."""
         report = ReportContent.from_bytes(content)
         content_digest = digest(content).hex()
         del content  # of a large model each copy counts; the caller keeps none
-        if report.run != self.facts.run:
-            raise DecodeError("other run", f"report of run {report.run}, this is {self.facts.run}")
+        run = self.facts.run
+        if report.run != run:
+            raise DecodeError("other run", f"report of run {report.run}, this is {run}")
         if report.client != client:
             raise DecodeError("other sender", f"report of {report.client} came from {client}")
         if report.failure is not None:
             return self._failed(client, report.step, report.failure, now)
-        why = self.engine.refusal(client, report.step)
+        number = report.step
+        reported = Reported(client, number)
+        why = self.engine.refusal(client, number)
         if why:
             self.audit.blame("ignored", client, why)
             # the engine ignores it for the same reason, and remembers it for the agent's story
-            return [*self.handle(Reported(client, report.step), now), self.order_of(client)]
+            effects = self.handle(reported, now)
+            return [*effects, self.order_of(client)]
         step = self.engine.step
         assert step is not None  # noqa: S101 - refusal() has just looked at it
         train_samples, _ = self.samples.get(client, (None, None))
         checked = read_report(
             report, step.phase, self.scenario, train_samples=train_samples, base=self.orders.base
         )
-        self.spool.keep(
-            report.step, client, checked, report.seconds, report.client_state, report.device
-        )
-        self._accept(client, report.step)
-        self.audit.note("accept", agent=client, step=report.step, report=content_digest)
+        self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
+        self._accept(client, number)
+        self.audit.note("accept", agent=client, step=number, report=content_digest)
         if self.privacy is not None:
-            self.privacy.enter(step.phase.name, report.step, client, checked)
-        effects = self.handle(Reported(client, report.step), now)
+            phase = step.phase.name
+            self.privacy.enter(phase, number, client, checked)
+        effects = self.handle(reported, now)
         # the order is made now, when the engine knows of the report
         return [*effects, self.order_of(client)]
 
-    def _failed(self, client: ClientId, step: int, why: str, now: float) -> list[Effect]:
+    def _failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
-        self.audit.blame("failed", client, f"step {step}: {why}")
-        effects = self.handle(Failed(client, step, why), now)
-        return [*effects, Announce(WorkFailed(client, step, why)), self.order_of(client)]
+        what = f"step {step}: {why}"
+        self.audit.blame("failed", client, what)
+        failed = Failed(client, step, why)
+        effects = self.handle(failed, now)
+        shown = Announce(WorkFailed(client, step, why))
+        return [*effects, shown, self.order_of(client)]
 
     def _accept(self, client: ClientId, step: int) -> None:
         """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
-        self._accepted_before.setdefault(client, self.facts.accepted.get(client, 0))
-        self.facts.accepted[client] = step
+        accepted = self.facts.accepted
+        newest = accepted.get(client, 0)
+        self._accepted_before.setdefault(client, newest)
+        accepted[client] = step
 
-    def receive(self, client: ClientId, content: bytes, now: float) -> list[Effect]:
+    def receive(self, client: ClientId, content: bytes, now: float) -> Effects:
         """`accept`, or what follows from a report that is refused: it is recorded and counts against its sender."""
         try:
             return self.accept(client, content, now)
         except DecodeError as error:
             return self.refused(client, error, now)
 
-    def refused(self, client: ClientId, error: DecodeError, now: float) -> list[Effect]:
+    def refused(self, client: ClientId, error: DecodeError, now: float) -> Effects:
         """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
-        shown = Announce(ReportRefused(client, str(error)))
+        why = str(error)
+        shown = Announce(ReportRefused(client, why))
         if error.reason in HONEST_REFUSALS:
             return [shown]
-        effects = self.handle(Refused(client, str(error)), now)
+        refused = Refused(client, why)
+        effects = self.handle(refused, now)
         return [shown, *effects, self.order_of(client)]
 
     @property
@@ -272,26 +297,32 @@ class Run:
         step = self.engine.step
         if step is None:
             return MAX_OTHER_BYTES
-        values = sum(abs(size) for size in step.phase.sizes.values())
+        sizes = step.phase.sizes.values()
+        values = sum(abs(size) for size in sizes)
         return MAX_OTHER_BYTES + MAX_BYTES_PER_VALUE * values
 
     def order_of(self, client: ClientId) -> SendOrder:
         """What this agent should do now."""
         return self.orders.order_of(client, self.state)
 
-    def desired(self) -> list[Effect]:
+    def desired(self) -> Effects:
         """All that should be retained at the broker now: models first, then everybody's order."""
-        orders = self.orders.orders_of(sorted(self.engine.known), self.state)
-        return [*self.orders.models_of(orders), *orders]
+        orders = self._orders_of_all()
+        models = self.orders.models_of(orders)
+        return [*models, *orders]
+
+    def _orders_of_all(self) -> list[SendOrder]:
+        known = sorted(self.engine.known)
+        return self.orders.orders_of(known, self.state)
 
     # -- performing what the engine decides ----------------------------------------------------------
 
-    def _perform_all(self, actions: Iterable[Action], now: float) -> list[Effect]:
+    def _perform_all(self, actions: Iterable[Action], now: float) -> Effects:
         """Perform actions, and those that the engine's next decisions consist of, until it waits for an event.
 
         An action that the engine needs an answer to is the last one of a decision: nothing is overtaken.
         """
-        effects: list[Effect] = []
+        effects: Effects = []
         pending = deque(actions)
         while pending:
             performed, answer = self._perform(pending.popleft())
@@ -305,48 +336,64 @@ class Run:
         """The effects of one action, and the answer that the engine needs, if any."""
         match action:
             case Plan(view):
-                stopped = self._stop_early(view.round, view.rounds)
-                if stopped:
-                    view = self.engine.end_rounds()
-                newcomers = self.engine.rules.newcomers
-                phase = next_phase(self.scenario, self.state, self.facts, view, newcomers)
-                return stopped, Answer(Planned(phase))
-            case Open(cohort=cohort):
-                self.recorder.step_opened()
-                return self._invite(cohort), None
-            case Invite(_, client):
-                return self._invite([client]), None
+                return self._plan(view)
             case Close():
                 return self._close(action)
+            case Open(cohort=cohort):
+                self.recorder.step_opened()
+                effects = self._invite(cohort)
+            case Invite(_, client):
+                effects = self._invite([client])
             case Void():
-                return self._void(action), None
-            case Quarantined(client, count, why):
-                self.audit.note("quarantine", agent=client, refused=count, why=why)
-                quarantined = AgentQuarantined(client, count, why, self.engine.round)
-                effects: list[Effect] = [
-                    self.recorder.write(quarantined),
-                    self.order_of(client),
-                ]
-                self._save()
-                return effects, None
+                effects = self._void(action)
+            case Quarantined():
+                effects = self._quarantined(action)
             case Released(client):
-                self.audit.note("release", agent=client)
-                released = AgentReleased(client, self.engine.round)
-                effects = [self.recorder.write(released), self.order_of(client)]
-                self._save()
-                return effects, None
+                effects = self._released(client)
             case Ask(clients):
-                return [Question(client) for client in clients], None
+                effects = [Question(client) for client in clients]
             case Ignored(event, why):
                 agent = getattr(event, "client", None)
-                return [Announce(ReportIgnored(agent, why))], None
+                notice = ReportIgnored(agent, why)
+                effects = [Announce(notice)]
             case Finished(why):
-                self.audit.note("finish", round=self.engine.round, why=why)
-                self._save()
-                orders = self.orders.orders_of(sorted(self.engine.known), self.state)
-                return [*orders, Done(why)], None
+                effects = self._finish(why)
+        return effects, None
 
-    def _stop_early(self, done: int, rounds: int) -> list[Effect]:
+    def _plan(self, view: View) -> Performed:
+        """Answer with the next phase, or with None where the run is over."""
+        stopped = self._stop_early(view.round, view.rounds)
+        if stopped:
+            view = self.engine.end_rounds()
+        newcomers = self.engine.rules.newcomers
+        phase = next_phase(self.scenario, self.state, self.facts, view, newcomers)
+        planned = Planned(phase)
+        return stopped, Answer(planned)
+
+    def _quarantined(self, action: Quarantined) -> Effects:
+        client = action.client
+        self.audit.note("quarantine", agent=client, refused=action.refused, why=action.why)
+        notice = AgentQuarantined(client, action.refused, action.why, self.engine.round)
+        line = self.recorder.write(notice)
+        order = self.order_of(client)
+        self._save()
+        return [line, order]
+
+    def _released(self, client: ClientId) -> Effects:
+        self.audit.note("release", agent=client)
+        notice = AgentReleased(client, self.engine.round)
+        line = self.recorder.write(notice)
+        order = self.order_of(client)
+        self._save()
+        return [line, order]
+
+    def _finish(self, why: str) -> Effects:
+        self.audit.note("finish", round=self.engine.round, why=why)
+        self._save()
+        orders = self._orders_of_all()
+        return [*orders, Done(why)]
+
+    def _stop_early(self, done: int, rounds: int) -> Effects:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
         if done >= rounds:
             return []
@@ -355,35 +402,45 @@ class Run:
             return []
         self.facts.stopped = why
         self.audit.note("stopped", round=done, why=why)
-        return [self.recorder.write(RoundsStopped(done, rounds, why))]
+        notice = RoundsStopped(done, rounds, why)
+        line = self.recorder.write(notice)
+        return [line]
 
-    def _invite(self, cohort: Sequence[ClientId]) -> list[Effect]:
+    def _invite(self, cohort: Sequence[ClientId]) -> Effects:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""
         orders = self.orders.orders_of(cohort, self.state)
         models = self.orders.models_of(orders)
+        traffic = self.traffic
         for send in orders:
             work = send.order.work
             if work is None:
                 continue
             values, size = self.orders.volume(send)
-            self.traffic["down_vectors"] += values
-            self.traffic["down_models"] += size
+            traffic["down_vectors"] += values
+            traffic["down_models"] += size
             if work.phase == EVALUATE:  # of the above: papers do not count it
-                self.traffic["evaluation_vectors"] += values
-                self.traffic["evaluation_models"] += size
-        self.recorder.note_orders(cohort, self.orders.digests())
+                traffic["evaluation_vectors"] += values
+                traffic["evaluation_models"] += size
+        digests = self.orders.digests()
+        self.recorder.note_orders(cohort, digests)
         self._save()
         return [*models, *orders]
 
-    def _void(self, void: Void) -> list[Effect]:
+    def _void(self, void: Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
-        self._count_up(self.spool.reports(void.step, self.spool.who(void.step)))
-        self.audit.note("void", round=self.engine.round, step=void.step, why=void.why)
+        step = void.step
+        round_ = self.engine.round
+        reporters = self.spool.who(step)
+        reports = self.spool.reports(step, reporters)
+        self._count_up(reports)
+        self.audit.note("void", round=round_, step=step, why=void.why)
         self._accepted_before.clear()
         self._save()
-        self.spool.drop(void.step)
-        line = self.recorder.write(RoundVoid(self.engine.round, void.step, void.why))
-        return [line, *self.orders.orders_of(void.cohort, self.state)]
+        self.spool.drop(step)
+        notice = RoundVoid(round_, step, void.why)
+        line = self.recorder.write(notice)
+        orders = self.orders.orders_of(void.cohort, self.state)
+        return [line, *orders]
 
     # -- the fold ----------------------------------------------------------------------------------
 
@@ -398,7 +455,8 @@ class Run:
         reports = self.spool.reports(close.step, close.reporters)
         trial = self._trial(step)
         steps = trial.steps(reports)
-        refused = folding.too_far(steps, self.scenario.aggregation, self.facts.usual)
+        settings = self.scenario.aggregation
+        refused = folding.too_far(steps, settings, self.facts.usual)
         if refused:
             return self._set_aside(close.step, refused)
         try:
@@ -409,9 +467,11 @@ class Run:
             guilty = folding.guilty(trial.outcome, reports)
             if guilty:
                 return self._set_aside(close.step, guilty)
-            return [], Answer(FoldFailed(failure_of(error)))
+            failed = FoldFailed(failure_of(error))
+            return [], Answer(failed)
         devices = self.spool.devices(close.step, close.reporters)
-        clusters_before = dict(self.strategy.assignment(self.state))
+        assignment = self.strategy.assignment(self.state)
+        clusters_before = dict(assignment)
         self._take(trial.phase, reports, outcome, devices)
         self.facts.usual |= folding.usual_steps(steps)
         fold_s = time.monotonic() - began
@@ -419,7 +479,8 @@ class Run:
         return self._folded(folded, reports)
 
     def _trial(self, step: Step) -> FoldTrial:
-        phase = replace(step.phase, cohort=tuple(sorted(step.cohort)))
+        cohort = sorted(step.cohort)
+        phase = replace(step.phase, cohort=tuple(cohort))
         return FoldTrial(
             scenario=self.scenario,
             state=self.state,
@@ -442,72 +503,88 @@ class Run:
         if phase.name == EVALUATE:
             facts.evaluated = self.engine.round
             facts.evaluation |= outcome.evaluation
+        if phase.name == "train":
+            trained = [client for client, _ in reports]
+            facts.trained |= dict.fromkeys(trained, self.engine.round)
         for client, report in reports:
-            if phase.name == "train":
-                facts.trained[client] = self.engine.round
-            if "track" in report.numbers:  # of any phase that trains
+            numbers = report.numbers
+            if "track" in numbers:  # of any phase that trains
                 best = facts.tracked.get(client)
-                facts.tracked[client] = records.best_so_far(best, report.numbers)
+                facts.tracked[client] = records.best_so_far(best, numbers)
         for client, device in devices.items():
             known = facts.devices.get(client, device)
-            facts.devices[client] = device if known == device else records.MIXED
+            is_same = known == device
+            facts.devices[client] = device if is_same else records.MIXED
 
     def _folded(self, folded: FoldedStep, reports: Reports) -> Performed:
         """The state has the reports. Once the engine knows it, record and checkpoint follow, and the spool is emptied."""
         close = folded.close
-        privacy = self.privacy.spent() if self.privacy is not None else None
+        privacy = None
+        if self.privacy is not None:
+            privacy = self.privacy.spent()
         record = self.recorder.phase_record(folded, self.state, self.spool, self.traffic, privacy)
         self.recorder.note_fold(folded.step, close)
         self.orders.forget_models()
         self._accepted_before.clear()
 
-        def keep() -> list[Effect]:
+        def keep() -> Effects:
             line = self.recorder.write(record)
             values = self.setup.layout.size
             self.recorder.keep_sketches(folded.step, self.state, reports, values)
             self._save()
             self.spool.drop(close.step)
-            return [line, *self.orders.orders_of(close.missing, self.state)]
+            orders = self.orders.orders_of(close.missing, self.state)
+            return [line, *orders]
 
-        return [], Answer(Folded(), keep)
+        folded_event = Folded()
+        return [], Answer(folded_event, keep)
 
     def _ask_again(self, step: int, unreadable: Mapping[ClientId, str]) -> Performed:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
-        effects: list[Effect] = []
+        effects: Effects = []
         for client, why in unreadable.items():
-            self.facts.accepted[client] = self._accepted_before.pop(client, 0)
+            before = self._accepted_before.pop(client, 0)
+            self.facts.accepted[client] = before
             damage = f"the accepted report of step {step} cannot be read ({why})"
             notice = ReportDamaged(f"{damage}; {client} is asked for it again")
             effects.append(Announce(notice))
         self.facts.incarnation += 1
 
-        def keep() -> list[Effect]:
+        def keep() -> Effects:
             self._save()
-            return [*self.orders.orders_of(unreadable, self.state)]
+            orders = self.orders.orders_of(unreadable, self.state)
+            return [*orders]
 
-        return effects, Answer(Unreadable(tuple(unreadable), step), keep)
+        clients = tuple(unreadable)
+        event = Unreadable(clients, step)
+        return effects, Answer(event, keep)
 
     def _set_aside(self, step: int, guilty: Mapping[ClientId, str]) -> Performed:
         """Take these reports out of the step and name their senders; the step continues with the others."""
-        effects: list[Effect] = []
+        effects: Effects = []
         for client, why in guilty.items():
-            self._count_up(self.spool.reports(step, [client]))
+            reports = self.spool.reports(step, [client])
+            self._count_up(reports)
             self.spool.discard(step, client)
-            self.audit.blame("set_aside", client, f"step {step}: {why}")
+            what = f"step {step}: {why}"
+            self.audit.blame("set_aside", client, what)
             notice = ReportSetAside(client, self.engine.round, step, why)
-            effects.append(self.recorder.write(notice))
+            line = self.recorder.write(notice)
+            effects.append(line)
         effects += self.orders.orders_of(guilty, self.state)
 
-        def keep() -> list[Effect]:
+        def keep() -> Effects:
             self._save()
             return []
 
-        return effects, Answer(SetAside(dict(guilty)), keep)
+        event = SetAside(dict(guilty))
+        return effects, Answer(event, keep)
 
     def _count_up(self, reports: Reports) -> None:
         """Count what reports carried, once their step is over: until then the spool knows it, also after a kill."""
         for _, report in reports:
-            values = sum(vector.size for vector in report.vectors.values())
+            vectors = report.vectors.values()
+            values = sum(vector.size for vector in vectors)
             self.traffic["up_vectors"] += values
 
     # -- the checkpoint ------------------------------------------------------------------------------
@@ -533,4 +610,5 @@ class Run:
     @property
     def seconds(self) -> float:
         """Wall time of the run, earlier sessions included."""
-        return self.facts.seconds + time.monotonic() - self._began
+        earlier = self.facts.seconds
+        return earlier + time.monotonic() - self._began
