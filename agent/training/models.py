@@ -1,4 +1,4 @@
-"""A task's model as a torch module, a layout and an initial vector: built in, or of the user's own."""
+"""The model of a task, built in or the user's own: its torch module, its layout and its initial vector."""
 
 from __future__ import annotations
 
@@ -35,17 +35,18 @@ def build(
     *,
     values: int | None = None,
 ) -> nn.Module:
-    """The task's model with torch's default weights; torch's global generator stays as it was.
+    """Build the task's model with torch's default initialisation. The state of torch's global generator is kept.
 
     Args:
         task: model, features and outputs.
-        seed: the weights are drawn on it.
-        allowed: which code of the user's own may be imported for the model.
-        values: how many parameters and buffers the model must have. A built-in model that has others is refused
-            before memory is taken for them.
+        seed: determines the weights.
+        allowed: the user's own code that may be imported for the model.
+        values: the number of floating-point values, parameters and buffers together, that a built-in model must have.
+            It is checked before the model takes memory. None: no check.
 
     Raises:
-        UserError: an unknown name, wrong options, or features that the model cannot take.
+        UserError: an unknown name, wrong options, features that the model does not take, outputs of another shape than
+            the task's, or another number of values.
         ConsentError: the model is not built in, and `allowed` does not name it.
     """
     name = task.model.name
@@ -66,17 +67,18 @@ def build(
 
 
 def layout_of(module: nn.Module) -> Layout:
-    """Parameters in `named_parameters()` order, then floating-point buffers. Integer buffers are left out.
+    """The layout of a module: parameters as in `named_parameters()`, then floating-point buffers, no integer buffers.
 
     Raises:
-        PublicError: no parameters, another type than float32, or batch norm that counts batches.
+        PublicError: the module has no parameters, values of another type than float32, or a batch norm that averages
+            over all batches.
     """
     for name, layer in module.named_modules():
-        # momentum None: the mean over all batches, whose number is an integer buffer
+        # with momentum None it needs the number of batches, an integer buffer, which no layout holds
         if isinstance(layer, BATCH_NORMS) and layer.track_running_stats and layer.momentum is None:
             raise PublicError(
-                f"task.model: {name} averages over all batches it ever saw (momentum=None), but a "
-                "federated model keeps no such count; give it a momentum, for example 0.1"
+                f"task.model: {name} averages over all batches (momentum=None), but a federated model "
+                "keeps no count of batches; give it a momentum, for example 0.1"
             )
     parameters = list(module.named_parameters())
     buffers = [pair for pair in module.named_buffers() if pair[1].is_floating_point()]
@@ -87,12 +89,12 @@ def layout_of(module: nn.Module) -> Layout:
         shape = tuple(tensor.shape)
         entries.append(Entry(name, shape))
     if not parameters:
-        raise PublicError("task.model: the model has no parameters, so that nothing can be trained")
+        raise PublicError("task.model: the model has no parameters; training needs at least one")
     return Layout(tuple(entries), len(parameters))
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers, integer ones included, by the names that a layout has for them."""
+    """Parameters and buffers, integer ones included, by name. A layout uses the same names."""
     parameters = dict(module.named_parameters())
     buffers = dict(module.named_buffers())
     return parameters | buffers
@@ -104,14 +106,23 @@ def initial(
     start: int = 0,
     allowed: AllowedCode = NO_CODE,
 ) -> tuple[Vector, Layout]:
-    """The initial vector (d,) float32 number `start`, and its layout.
+    """An initial model and its layout.
 
-    Without `task.init` the weights are drawn on the seed. In the file that `task.init` names,
+    The seed determines the weights. If `task.init` names a file, its array replaces some of them:
 
-    - a vector (P,) `theta0` replaces the parameters of the first start; the others are drawn, because models that
-      start equal never separate;
-    - a matrix (starts, P) `theta0` replaces the parameters of all starts;
-    - a matrix (starts, d) `starts`, which `agent model` writes, replaces them whole.
+    - `theta0` (P,): the parameters of the first start. The other starts stay random, because models that start equal
+      never separate.
+    - `theta0` (starts, P): the parameters of every start.
+    - `starts` (starts, d): every start with its buffers. `agent model` writes such a file.
+
+    Args:
+        task: model, features, outputs and `init`.
+        seed: determines the weights.
+        start: number of the start, from 0.
+        allowed: the user's own code that may be imported for the model.
+
+    Returns:
+        The vector (d,) float32, and the layout.
 
     Raises:
         UserError: the model cannot be built, or the file does not fit it.
@@ -129,7 +140,7 @@ def initial(
 
 
 def headed(module: nn.Module, clusters: int) -> Headed:
-    """The module, if it has a projection head for this number of clusters. Raises PublicError otherwise."""
+    """Return the module if it has a projection head for this number of clusters. Raises PublicError otherwise."""
     if not isinstance(module, Headed):
         seen = "no projection head"
     elif module.clusters != clusters:
@@ -160,7 +171,7 @@ def _built(builder: Builder, task: Task) -> Any:
 
 
 def _built_with_head(builder: Builder, task: Task, options: Mapping[str, Any]) -> Any:
-    """A built-in model with the projection head that `options.head` asks for; null: without one."""
+    """A built-in model with a projection head for `options.head` clusters; null: without a head."""
     own_options = {name: value for name, value in options.items() if name != "head"}
     clusters = options["head"]
     if clusters is None:
@@ -174,7 +185,10 @@ def _built_with_head(builder: Builder, task: Task, options: Mapping[str, Any]) -
 
 
 def _check_size(builder: Builder, task: Task, values: int) -> None:
-    """Build on the meta device, without memory, and count: an order names layer widths of its own."""
+    """Refuse a model of another size before it takes memory, because an order chooses the widths of the layers.
+
+    The model is built on torch's meta device, which stores no values. Raises PublicError for another number.
+    """
     with torch.device("meta"):
         sketch = _built(builder, task)
     count = 0
@@ -189,7 +203,7 @@ def _check_size(builder: Builder, task: Task, values: int) -> None:
 
 
 def _check_outputs(module: nn.Module, task: Task) -> None:
-    """Run two samples, so that a model that does not fit is found at start and not in the first round."""
+    """Run two samples, so that a model that does not fit fails at start and not in the first round. Raises UserError."""
     name = task.model.name
     was_training = module.training
     module.eval()
@@ -210,7 +224,7 @@ def _check_outputs(module: nn.Module, task: Task) -> None:
 
 
 def _users_builder(name: str, allowed: AllowedCode) -> Builder:
-    """The user's own `module:callable` or entry point."""
+    """The user's own builder: `module:callable` or an entry point. Raises UserError or ConsentError."""
     allowed.check_model(name, "the model", "the owner of this machine")
     try:
         builder = resolve(name, allowed)
@@ -226,6 +240,7 @@ def _users_builder(name: str, allowed: AllowedCode) -> Builder:
 
 
 def _signature(builder: Builder) -> str:
+    """The arguments that a builder takes, for a message."""
     try:
         return str(inspect.signature(builder))
     except (TypeError, ValueError):  # not every callable has one
@@ -233,7 +248,7 @@ def _signature(builder: Builder) -> str:
 
 
 def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
-    """Start number `start` of the file `task.init`: parameters (P,) or a whole model (d,); None: draw it."""
+    """Start number `start` of the file `task.init`: parameters (P,) or a whole model (d,). None: the start is random."""
     name, starts = _stored_array(path)
     size = layout.size if name == "starts" else layout.parameters
     if starts.ndim not in (1, 2) or starts.shape[-1] != size or starts.dtype != np.float32:

@@ -1,13 +1,14 @@
 """The worker process: the only part of a running agent that imports numpy and torch.
 
 `python -m covey.agent.worker.worker` reads jobs from stdin and answers on stdout (`covey.agent.worker.frames`). An error
-in a job becomes an answer and never ends the worker. The worker ends when stdin does, and with its parent.
+in a job becomes an answer and never ends the worker. The worker ends when its stdin closes or its parent ends.
 
 Every job has `source` (where the data comes from) and `policy` and `allow` (the rules of this device). The jobs:
 
-- `inspect` (task): compare the data with a task. The answer describes the data, or what is wrong with it: `problem` for
-  everybody, `detail` for the device's own terminal
-- `perform` (order, models, memory, report_out, memory_out, client): do the work of an order
+- `inspect` (task): compare the data with a task. The answer describes the data. If the data does not fit, `problem`
+  gives the reason without private values, and `detail` gives it in full for the device's own terminal
+- `perform` (order, models, memory, report_out, memory_out, client): do the work of an order. `order` is the message's
+  bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending in `_out`
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
 - `device` (wanted): check which kind of device the work would be done on
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from covey.agent.worker.sources import Source
     from covey.shared.strategies.base import ClientState
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
+
+MAX_LINE = 1000  # characters of an error in an answer or a report
 
 
 def main() -> None:
@@ -71,7 +74,8 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
         verbose: print tracebacks of errors on stderr.
 
     Returns:
-        The answer. An error is {"failure": text that may leave the device, "detail": text for its own terminal}.
+        The answer. After an error: {"failure": text that may leave the device, "detail": text for its own terminal};
+        after a full disk: {"disk_full": True}.
     """
     try:
         match job["job"]:
@@ -93,7 +97,7 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel to end this process when its parent ends. Elsewhere than on Linux, stdin closes."""
+    """Ask the kernel to end this process when its parent ends. On other systems than Linux, stdin closes instead."""
     if sys.platform == "linux":
         import ctypes
         import signal
@@ -103,7 +107,7 @@ def end_with_parent() -> None:
 
 
 def _inspect(job: frames.Job) -> frames.Job:
-    """Data that does not fit is an answer, not a failure. Its detail stays on the device."""
+    """Describe the data for a task. Data that does not fit is an answer, not a failure; its detail stays on the device."""
     from covey.agent.worker.sources import describe, source_of
     from covey.shared.errors import DataError
     from covey.shared.scenario.task import Task
@@ -123,6 +127,7 @@ def _inspect(job: frames.Job) -> frames.Job:
 
 
 def _partition(job: frames.Job) -> frames.Job:
+    """Write the partition of a simulated fleet."""
     from covey.agent.worker.sources import FleetSource
 
     FleetSource(**job["source"]).write_partition(Path(job["out"]))
@@ -130,6 +135,7 @@ def _partition(job: frames.Job) -> frames.Job:
 
 
 def _start(job: frames.Job) -> frames.Job:
+    """Write the initial models of a scenario, if the rules allow its code."""
     from covey.agent.training.start_models import write_start
     from covey.shared.scenario.code import check_code
     from covey.shared.scenario.load import load_without_files
@@ -142,13 +148,14 @@ def _start(job: frames.Job) -> frames.Job:
 
 
 def _device(job: frames.Job) -> frames.Job:
+    """The kind of device that the work would be done on; an error if it does not exist here."""
     from covey.agent.training.compute_device import choose_device
 
     return {"device": Rules.from_wire(job).device(job["wanted"], choose_device)}
 
 
 def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
-    """Do the work of an order. An error in the work goes into the report, for the coordinator."""
+    """Do the work of an order and write its report. The report carries an error in the work to the coordinator."""
     from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
     order = OrderMessage.from_bytes(job["order"])
@@ -183,10 +190,10 @@ class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
 
 
 class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
-    """The file of a model does not have the content that its name promises.
+    """The content of a model's file does not match the digest in its name.
 
     Attributes:
-        digest: of the content that is missing.
+        digest: the digest in the file's name.
     """
 
     def __init__(self, digest: bytes) -> None:
@@ -195,11 +202,20 @@ class ModelDamaged(Exception):  # noqa: N818 - the service fetches it again
 
 
 class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
-    """The file of an agent's memory does not hold what the worker wrote."""
+    """The file of an agent's memory is not the one that a worker wrote, or cannot be read."""
 
 
 def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bytes]:
-    """Execute an order. Returns the report and the digest of the new memory's file, b"" if the memory is unchanged."""
+    """Execute an order.
+
+    Returns:
+        The report, and the digest of the new memory's file: b"" if the memory is unchanged.
+
+    Raises:
+        PolicyError: the rules of this device refuse the order.
+        ModelDamaged, MemoryDamaged: a file that the work needs is damaged.
+        DiskFull: the new memory does not fit on the disk.
+    """
     from covey.agent.worker.sources import is_simulated, source_of
     from covey.shared.client import (
         PRIVACY_LEDGER,
@@ -246,7 +262,7 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
 
 
 def _model_content(path: Path) -> bytes:
-    """The content of a model's file, whose name is its digest. Raises ModelDamaged."""
+    """The content of a model's file. Raises ModelDamaged if it does not match the digest in the name."""
     from covey.shared.wire.messages import digest
 
     content = path.read_bytes()
@@ -257,7 +273,11 @@ def _model_content(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def _memory_limited(limit_mb: int | None) -> Iterator[None]:
-    """Limit the memory that the work may take on top of torch and our own code. Linux only."""
+    """Limit the memory that the work may take in addition to torch and our own code. Linux only.
+
+    Raises:
+        PolicyError: the work ran out of memory.
+    """
     if limit_mb is None or sys.platform != "linux":
         yield
         return
@@ -279,7 +299,7 @@ def _memory_limited(limit_mb: int | None) -> Iterator[None]:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Is this error, or one that led to it, a lack of memory?"""
+    """Whether this error, or one that caused it, is a lack of memory."""
     while error is not None:
         if isinstance(error, MemoryError):
             return True
@@ -291,7 +311,7 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
 
 @cache
 def _own_data_bytes() -> int:
-    """The memory of this process before its first work, with all imports done."""
+    """The data memory of this process in bytes, before its first work and with all imports done. 0 if unknown."""
     import covey.shared.client  # noqa: F401
 
     _configure_torch()
@@ -302,6 +322,7 @@ def _own_data_bytes() -> int:
 
 
 def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
+    """The learner on this device's data."""
     from covey.agent.training.learner import TorchLocal
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
@@ -313,7 +334,7 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
 
 
 def _configure_torch() -> None:
-    """Use one thread per worker, and algorithms that give the same result each time."""
+    """Set one thread per worker, and algorithms that give the same result each time."""
     import torch
 
     if torch.get_num_threads() != 1:
@@ -322,7 +343,19 @@ def _configure_torch() -> None:
 
 
 def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:
-    """Write named arrays as .npz. Returns the digest of the file."""
+    """Write named arrays as .npz.
+
+    Args:
+        path: the file.
+        memory: the arrays.
+        durable: wait until the file is on the disk.
+
+    Returns:
+        The digest of the file.
+
+    Raises:
+        DiskFull: the disk has no room for it.
+    """
     import io
 
     import numpy as np
@@ -367,7 +400,11 @@ def load_memory(path: Path, digest: str = "") -> ClientState:
 
 
 def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
-    """Write a file under a temporary name of this process: another one may still work on the same step."""
+    """Write a file under a temporary name of this process, because another process may still work on the same step.
+
+    Raises:
+        DiskFull: the disk has no room for it.
+    """
     try:
         write_atomically(path, content, durable=durable, mark=str(os.getpid()))
     except OSError as error:
@@ -377,6 +414,7 @@ def _write(path: Path, content: bytes | memoryview, *, durable: bool) -> None:
 
 
 def _explain(error: Exception, *, verbose: bool) -> str:
+    """An error in one line for the device's own terminal; verbose: with its traceback on stderr."""
     if verbose:
         traceback.print_exception(error)
     text = str(error) if isinstance(error, CoveyError) else f"{type(error).__name__}: {error}"
@@ -384,7 +422,9 @@ def _explain(error: Exception, *, verbose: bool) -> str:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())[:1000]
+    """One line of at most MAX_LINE characters."""
+    words = text.split()
+    return " ".join(words)[:MAX_LINE]
 
 
 if __name__ == "__main__":
