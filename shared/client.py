@@ -1,8 +1,8 @@
 """The client half of a phase: run one order, with its models and the agent's data, and make the report.
 
 The worker of a device and the in-process driver call the same function, `execute_order`, so both produce the same
-bytes. Besides the phases of the strategy, a run has two of its own: "moments" (sums for federated standardisation) and
-"evaluate".
+bytes. Besides the phases of the strategy, a run has two of its own: `MOMENTS` (sums for federated standardisation) and
+`EVALUATE`.
 
 The state of a client is a mapping of arrays that it keeps between orders. Its keys belong to the strategy, except:
 
@@ -37,8 +37,10 @@ from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LOCAL, AgentPrivacy, noised
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import (
+    EVALUATE,
     LAST_MODEL,
     MODEL,
+    MOMENTS,
     ClientState,
     Job,
     Local,
@@ -191,12 +193,11 @@ def _run_phase(
     work: Work,
     noise: Noise | None,
 ) -> tuple[Report, ClientState]:
-    match job.phase:
-        case "moments":
-            return _moments(local), client_state
-        case "evaluate":
-            report = _evaluate(strategy, job, local, client_state, work.evaluation)
-            return report, client_state
+    if job.phase == MOMENTS:
+        return _moments(local), client_state
+    if job.phase == EVALUATE:
+        report = _evaluate(strategy, job, local, client_state, work.evaluation)
+        return report, client_state
     track = bool(work.evaluation.get("track"))
     report, state = _train(strategy, job, local, client_state, track=track)
     report = _with_signature_noise(strategy, job, report, work, noise or Noise.secret())

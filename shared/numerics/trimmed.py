@@ -35,7 +35,8 @@ WEISZFELD = 100  # iterations towards the geometric median
 def dropped(count: int, share: float) -> int:
     """How many of `count` values a share trims, rounded down."""
     # the small addition makes 0.1 of 30 exactly 3
-    return math.floor(share * count + 1e-9)
+    values = share * count
+    return math.floor(values + 1e-9)
 
 
 def trimmed_mean(rows: Rows, share: float) -> Matrix:
@@ -95,8 +96,11 @@ def ball(rows: Rows, share: float) -> list[int]:
     centre = geometric_median(points)
     apart = np.linalg.norm(points - centre, axis=1)
     radius = np.quantile(apart, 1 - share)
-    near = np.flatnonzero(apart < radius).tolist()
-    return near or list(range(len(rows)))
+    near = np.flatnonzero(apart < radius)
+    if not near.size:
+        return list(range(len(rows)))
+    inside: list[int] = near.tolist()
+    return inside
 
 
 def robust_mean(rows: Rows, trim: Trim, share: float) -> Matrix:
@@ -154,7 +158,9 @@ def trimmed_kmeans(
         return robust_mean(members, trim, share)
 
     # a rotation changes the order of a coordinate's values, which the other rules need
-    points = coordinates(rows, "l2sq") if trim == "ball" else rows
+    points: Rows = rows
+    if trim == "ball":
+        points = coordinates(rows, "l2sq")
     partitions: list[Labels] = []
     costs: list[float] = []
     for run in range(n_init):
@@ -162,12 +168,15 @@ def trimmed_kmeans(
         labels, apart = lloyd(points, clusters, draw, "l2sq", most, centre)
         partitions.append(labels)
         costs.append(trimmed_cost(labels, apart, share))
-    best = costs.index(min(costs))
+    least = min(costs)
+    best = costs.index(least)
     labels = by_first_member(partitions[best])
     centres: list[Vector] = []
     for k in range(labels.max() + 1):
-        members = [row for row, label in zip(rows, labels, strict=True) if label == k]
-        centres.append(centre(members).astype(np.float32))
+        places = np.flatnonzero(labels == k).tolist()
+        members = [rows[i] for i in places]
+        of_cluster = centre(members)
+        centres.append(of_cluster.astype(np.float32))
     return KMeans(labels, tuple(centres), costs[best])
 
 
@@ -175,7 +184,9 @@ def trimmed_cost(labels: Labels, apart: Matrix, share: float) -> float:
     """The sum of the distances (n,) without the largest `share` of each cluster."""
     kept: list[float] = []
     for k in set(labels.tolist()):
-        ascending = np.sort(apart[labels == k])
-        count = len(ascending) - dropped(len(ascending), share)
+        own = apart[labels == k]
+        ascending = np.sort(own)
+        cut = dropped(len(own), share)
+        count = len(own) - cut
         kept += ascending[:count].tolist()
     return math.fsum(kept)

@@ -5,6 +5,8 @@ floating-point buffers. Sums run in float64 over blocks, so folding N memory-map
 memory for one block, not for N models, and the result does not depend on the size of the blocks.
 """
 
+# density: array operations and sums in blocks, one per line
+
 from __future__ import annotations
 
 import hashlib
@@ -57,26 +59,29 @@ class Layout:
     @cached_property
     def size(self) -> int:
         """Length of a vector: parameters and buffers."""
-        return sum(tensor.size for tensor in self.tensors)
+        return _values(self.tensors)
 
     @cached_property
     def parameters(self) -> int:
         """P, the number of trainable parameters."""
-        return sum(tensor.size for tensor in self.tensors[: self.trainable])
+        trained = self.tensors[: self.trainable]
+        return _values(trained)
 
     @cached_property
     def digest(self) -> str:
         """A short hash of names, shapes and order: equal layouts have equal digests."""
-        tensors = [[tensor.name, list(tensor.shape)] for tensor in self.tensors]
+        tensors = self._names_and_shapes()
         text = json_text.dumps([self.trainable, tensors])
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+        digest = hashlib.blake2b(text.encode(), digest_size=8)
+        return digest.hexdigest()
 
     def spans(self) -> Iterator[tuple[Tensor, slice]]:
         """Each tensor with its slice of a vector."""
-        at = 0
+        start = 0
         for tensor in self.tensors:
-            yield tensor, slice(at, at + tensor.size)
-            at += tensor.size
+            stop = start + tensor.size
+            yield tensor, slice(start, stop)
+            start = stop
 
     def span_of(self, *modules: str) -> list[slice]:
         """Slices of the parameters whose module is among `modules`."""
@@ -94,7 +99,9 @@ class Layout:
     def final_layer(self) -> slice:
         """The last parametrised module, weights and bias together."""
         spans = self.span_of(self.modules[-1])
-        return slice(spans[0].start, spans[-1].stop)
+        first = spans[0]
+        last = spans[-1]
+        return slice(first.start, last.stop)
 
     @cached_property
     def outputs(self) -> int:
@@ -135,8 +142,12 @@ class Layout:
 
     def to_wire(self) -> dict[str, Any]:
         """A form that msgpack and JSON have."""
-        tensors = [[tensor.name, list(tensor.shape)] for tensor in self.tensors]
+        tensors = self._names_and_shapes()
         return {"trainable": self.trainable, "tensors": tensors}
+
+    def _names_and_shapes(self) -> list[list[Any]]:
+        """A list of [name, shape], in the order of the tensors."""
+        return [[tensor.name, list(tensor.shape)] for tensor in self.tensors]
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> Layout:
@@ -153,10 +164,16 @@ class Layout:
         if type(trainable) is not int or not 0 <= trainable <= len(tensors):
             raise _not_a_layout()
         names = {tensor.name for tensor in tensors}
+        has_namesakes = len(names) < len(tensors)
         layout = cls(tensors, trainable)
-        if len(names) < len(tensors) or layout.size > MAX_VALUES:
+        if has_namesakes or layout.size > MAX_VALUES:
             raise _not_a_layout()
         return layout
+
+
+def _values(tensors: Sequence[Tensor]) -> int:
+    """The number of values of some tensors together."""
+    return sum(tensor.size for tensor in tensors)
 
 
 def _not_a_layout() -> DecodeError:
@@ -217,7 +234,8 @@ def combine(pairs: Sequence[tuple[Vector, float]]) -> Vector:
     """The sum of coefficient * vector (d,), in float64 in the order given, cast to float32 once."""
     if not pairs:
         raise ValueError("cannot combine no vectors")
-    result = np.empty(pairs[0][0].shape, np.float32)
+    first, _ = pairs[0]
+    result = np.empty(first.shape, np.float32)
     for span in blocks(result.size):
         width = span.stop - span.start
         total = np.zeros(width, np.float64)
@@ -253,6 +271,7 @@ def cosine(a: Vector, b: Vector) -> float:
     length_a = math.sqrt(dot(a, a))
     length_b = math.sqrt(dot(b, b))
     lengths = length_a * length_b
-    if lengths > 0:
-        return dot(a, b) / lengths
-    return 0.0
+    if not lengths > 0:
+        return 0.0
+    product = dot(a, b)
+    return product / lengths

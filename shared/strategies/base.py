@@ -75,6 +75,9 @@ Numbers = Mapping[str, Any]  # int, float, str, or lists of these: travels as ms
 SampleIndices = npt.NDArray[np.int64]  # training samples by their place in the data
 ClientState = Mapping[str, npt.NDArray[Any]]  # what a client keeps between orders, by name
 Mixture = tuple[tuple[float, Vector], ...]  # (weight, model): weighted means of softmax outputs
+Models = tuple[Vector, ...]  # of equal length (d,)
+Shares = tuple[float, ...]  # (K,): one number per cluster
+Clients = tuple[ClientId, ...]  # in ascending order
 DataSplit = Literal["train", "test"]
 Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
@@ -86,6 +89,7 @@ SIGNATURE = "signature"  # clients send what they are clustered by
 WARMUP = "warmup"  # clients train before they are clustered
 ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
 EVALUATE = "evaluate"  # clients measure their model; no strategy plans this phase itself
+MOMENTS = "moments"  # clients send sums over their features; no strategy plans it either
 
 # usual names of a report's vectors
 MODEL = "model"

@@ -104,13 +104,18 @@ class FedNova(SingleModel[NovaState]):
     )
 
     def init(self, setup: Setup) -> NovaState:
+        start = setup.starts[0]
         parameters = setup.layout.parameters
-        at_rest = np.zeros(parameters, np.float32) if self.server_momentum else None
-        return NovaState(setup.starts[0], parameters, at_rest, setup.training.momentum)
+        momentum = setup.training.momentum
+        at_rest: Vector | None = None
+        if self.server_momentum:
+            at_rest = np.zeros(parameters, np.float32)
+        return NovaState(start, parameters, at_rest, momentum)
 
     def plan(self, state: NovaState, view: View) -> Phase:
         phase = super().plan(state, view)
-        return replace(phase, numbers={WORK: Expected(most=LARGEST)})
+        work = Expected(most=LARGEST)
+        return replace(phase, numbers={WORK: work})
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         w_t = job.models[0]
@@ -131,7 +136,11 @@ class FedNova(SingleModel[NovaState]):
             return state
         parameters, velocity = self._step(state, shares, average)
         p = state.parameters
-        buffers = average.mean([(share.model[p:], float(share.examples)) for share in shares])
+        reported: list[tuple[Vector, float]] = []
+        for share in shares:
+            weight = float(share.examples)
+            reported.append((share.model[p:], weight))
+        buffers = average.mean(reported)
         model = np.concatenate([parameters, buffers])
         return replace(state, model=model, velocity=velocity)
 
@@ -168,14 +177,19 @@ class FedNova(SingleModel[NovaState]):
         ends: list[tuple[Vector, float]] = []
         for share in shares:
             weight = tau_eff * share.examples / n / share.work  # tau_eff * p_i / a_i
+            end = share.model[:p]
             weights.append(weight)
-            ends.append((share.model[:p], weight))
+            ends.append((end, weight))
         w_t = state.model[:p]
-        moved = average.combine([(w_t, 1.0 - math.fsum(weights))], ends)
+        left = 1.0 - math.fsum(weights)
+        moved = average.combine([(w_t, left)], ends)
         if state.velocity is None:
             return moved, None
-        velocity = combine([(state.velocity, self.server_momentum), (w_t, 1.0), (moved, -1.0)])
-        return combine([(w_t, 1.0), (velocity, -1.0)]), velocity
+        before = (state.velocity, self.server_momentum)
+        step = [(w_t, 1.0), (moved, -1.0)]
+        velocity = combine([before, *step])
+        parameters = combine([(w_t, 1.0), (velocity, -1.0)])
+        return parameters, velocity
 
     def _far(self, state: NovaState, share: Share) -> float:
         """What a report adds to tau_eff: a_i without the proximal term, but with momentum.
@@ -193,6 +207,9 @@ def _share(report: Report) -> Share | None:
     work = report.numbers.get(WORK)
     if not isinstance(work, int | float) or report.examples <= 0 or report.steps <= 0:
         return None
-    if not report.steps / MAX_FACTOR <= work <= report.steps * MAX_FACTOR:
+    least = report.steps / MAX_FACTOR
+    most = report.steps * MAX_FACTOR
+    if not least <= work <= most:
         return None
-    return Share(report.vectors[MODEL], report.examples, float(work), report.steps)
+    model = report.vectors[MODEL]
+    return Share(model, report.examples, float(work), report.steps)

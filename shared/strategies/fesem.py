@@ -63,6 +63,7 @@ from covey.shared.strategies.bases.hard import (
     joined,
     sizes,
 )
+from covey.shared.strategies.bases.single import samples_of, vectors_of
 from covey.shared.strategies.bases.soft import merged
 
 SKETCH = 2048  # dimensions of the random projection
@@ -177,8 +178,10 @@ class Fesem(HardClustered[FesemState]):
 
     def init(self, setup: Setup) -> FesemState:
         compared = "full" if self.features == "sketch" else self.features
-        span = feature_span(compared, setup.layout)
-        return FesemState(setup.starts[0], span=(span.start, span.stop), seed=setup.seed)
+        features = feature_span(compared, setup.layout)
+        start = setup.starts[0]
+        span = (features.start, features.stop)
+        return FesemState(start, span=span, seed=setup.seed)
 
     # -- orders ------------------------------------------------------------------------------------
 
@@ -194,19 +197,24 @@ class Fesem(HardClustered[FesemState]):
         key = START
         if state.models and self.newcomer_start == "mean":
             key = MEAN_OF_CENTRES
-        numbers = {"epochs": self.warmup_epochs} if self.warmup_epochs else {}
+        numbers: dict[str, int] = {}
+        if self.warmup_epochs:
+            numbers["epochs"] = self.warmup_epochs
         return Order(models=(key,), numbers=numbers)
 
     def member_order(self, state: FesemState, client: ClientId) -> Order:
         cluster = state.assign[client]
-        numbers = {"mu": self._mu(state, client)}
-        return Order(models=(str(cluster),), numbers=numbers, cluster=cluster)
+        key = str(cluster)
+        mu = self._mu(state, client)
+        return Order(models=(key,), numbers={"mu": mu}, cluster=cluster)
 
     def _mu(self, state: FesemState, client: ClientId) -> float:
         if self.prox == "constant":
             return self.mu
-        average = sum(state.samples.values()) / len(state.samples)
-        return self.mu * average / max(state.samples[client], 1)
+        total = sum(state.samples.values())
+        average = total / len(state.samples)
+        own = max(state.samples[client], 1)
+        return self.mu * average / own
 
     def model(self, state: FesemState, key: str) -> Vector:
         if key == MEAN_OF_CENTRES:
@@ -218,8 +226,11 @@ class Fesem(HardClustered[FesemState]):
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         centre = job.models[0]
         mu = job.numbers.get("mu")
-        correction = GradientCorrection(centre, mu) if mu else GradientCorrection()
-        result = local.train(centre, correction, epochs=job.numbers.get("epochs"))
+        epochs = job.numbers.get("epochs")
+        correction = GradientCorrection()
+        if mu:
+            correction = GradientCorrection(centre, mu)
+        result = local.train(centre, correction, epochs=epochs)
         return trained_report(result, local), client_state
 
     # -- the server --------------------------------------------------------------------------------
@@ -238,11 +249,13 @@ class Fesem(HardClustered[FesemState]):
         if state.sketches:
             mean_sketch = mean([(vector, 1.0) for vector in state.sketches.values()])
             sketches = (mean_sketch,) * self.n_clusters
+        labels = best.labels.tolist()
+        assign = dict(zip(clients, labels, strict=True))
         state = replace(
             state,
             models=(everybody,) * self.n_clusters,
             centre_sketches=sketches,
-            assign=dict(zip(clients, best.labels.tolist(), strict=True)),
+            assign=assign,
             spread=best.inertia / len(rows),
         )
         state = self._m_step(state, clients, average)
@@ -258,7 +271,8 @@ class Fesem(HardClustered[FesemState]):
         state = self._keep(state, reports)
         clients = [client for client, _ in reports]
         labels, _ = self._nearest(state, clients)
-        return joined(state, dict(zip(clients, labels.tolist(), strict=True)))
+        clusters = dict(zip(clients, labels.tolist(), strict=True))
+        return joined(state, clusters)
 
     def aggregate(self, state: FesemState, reports: Reports, average: Average = MEAN) -> FesemState:
         before = state
@@ -278,7 +292,9 @@ class Fesem(HardClustered[FesemState]):
         state = self._measured(state)
         if not has_e_step:
             return state
-        settled = before.settled + 1 if self._is_settled(before, state) else 0
+        settled = 0
+        if self._is_settled(before, state):
+            settled = before.settled + 1
         return replace(state, settled=settled)
 
     def _e_step(self, state: FesemState) -> tuple[FesemState, tuple[ClientId, ...]]:
@@ -296,9 +312,11 @@ class Fesem(HardClustered[FesemState]):
             is_fresh = set(fresh)
             places = [i for i, client in enumerate(clients) if client in is_fresh]
             labels[places], apart[places] = self._nearest(state, fresh)
-            spread = float(np.mean(apart[np.isfinite(apart)]))
+            measured = apart[np.isfinite(apart)]
+            spread = float(np.mean(measured))
         filled = refill(labels, apart, self.n_clusters)
-        moved = tuple(clients[i] for i in np.flatnonzero(filled != labels))
+        changed = np.flatnonzero(filled != labels)
+        moved = tuple(clients[i] for i in changed)
         assign = dict(zip(clients, filled.tolist(), strict=True))
         state = replace(state, assign=assign, spread=spread, reseeded=len(moved))
         return state, moved
@@ -315,15 +333,18 @@ class Fesem(HardClustered[FesemState]):
             if not sum(weights):
                 continue
             stored = [state.stored[client] for client in members]
-            models[k] = average.mean(list(zip(stored, weights, strict=True)))
+            pairs = list(zip(stored, weights, strict=True))
+            models[k] = average.mean(pairs)
             if not sketches:
                 continue
             if average.rule == "mean":
                 # a projection of the mean is the mean of the projections
                 projected = [state.sketches[client] for client in members]
-                sketches[k] = mean(list(zip(projected, weights, strict=True)))
+                projected_pairs = list(zip(projected, weights, strict=True))
+                sketches[k] = mean(projected_pairs)
             else:
-                features = models[k][slice(*state.span)]
+                span = slice(*state.span)
+                features = models[k][span]
                 sketches[k] = sketch([features], SKETCH, state.seed)[0]
         return replace(state, models=tuple(models), centre_sketches=tuple(sketches))
 
@@ -346,16 +367,19 @@ class Fesem(HardClustered[FesemState]):
                 apart = distances(rows, [centre], self.distance)
                 total += float(apart.sum())
                 count += len(members)
-        return replace(state, spread_after=total / count) if count else state
+        if count == 0:
+            return state
+        return replace(state, spread_after=total / count)
 
     def _keep(self, state: FesemState, reports: Reports) -> FesemState:
         """The state with the reported models. They may be memory-mapped and are not copied."""
-        models = {client: report.vectors[MODEL] for client, report in reports}
+        models = vectors_of(reports)
         rounds = {client: state.round for client, _ in reports}
-        samples = {client: report.examples for client, report in reports}
+        samples = samples_of(reports)
         sketches: dict[ClientId, Vector] = {}
         if self.features == "sketch" and reports:
-            rows = [model[slice(*state.span)] for model in models.values()]
+            span = slice(*state.span)
+            rows = [model[span] for model in models.values()]
             projected = sketch(rows, SKETCH, state.seed)
             for i, client in enumerate(models):
                 sketches[client] = projected[i].copy()
@@ -376,13 +400,16 @@ class Fesem(HardClustered[FesemState]):
         """The features of the centres."""
         if state.centre_sketches:
             return state.centre_sketches
-        return [centre[slice(*state.span)] for centre in state.models]
+        span = slice(*state.span)
+        return [centre[span] for centre in state.models]
 
     def _features(self, state: FesemState, client: ClientId) -> Vector:
         """The features of a client's latest model."""
         if state.sketches:
             return state.sketches[client]
-        return state.stored[client][slice(*state.span)]
+        span = slice(*state.span)
+        model = state.stored[client]
+        return model[span]
 
     def _fresh(self, state: FesemState) -> list[ClientId]:
         """The clients whose latest model is not too old."""

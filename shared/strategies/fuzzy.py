@@ -40,11 +40,12 @@ from covey.shared.strategies.base import (
     Report,
     Reports,
     Setup,
+    Shares,
     Strategy,
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import invited
+from covey.shared.strategies.bases.hard import unanswered
 from covey.shared.strategies.bases.single import KEY, averaged
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
@@ -61,7 +62,7 @@ class FuzzyState:
     """The cluster models and the clients' counts."""
 
     models: tuple[Vector, ...]  # K cluster models (d,)
-    counts: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)  # n_i^k (K,)
+    counts: dict[ClientId, Shares] = field(default_factory=dict)  # n_i^k (K,)
     begun: bool = False  # is a round complete?
     asked: tuple[ClientId, ...] = ()  # newcomers whose entry failed since the last complete round
 
@@ -107,7 +108,7 @@ class Fuzzy(Strategy[FuzzyState]):
         description="The ablations of the paper. fedavg+clu: the contrastive loss, but one model. "
         "fedavg+clusteredFL: known memberships, but no contrastive loss.",
     )
-    known: dict[ClientId, tuple[float, ...]] = Field(
+    known: dict[ClientId, Shares] = Field(
         {},
         description="The share of each cluster in an agent's data, by agent id "
         "(variant: fedavg+clusteredFL).",
@@ -142,7 +143,8 @@ class Fuzzy(Strategy[FuzzyState]):
         return SOFT if rule in PICKING and self._models > 1 else ""
 
     def init(self, setup: Setup) -> FuzzyState:
-        return FuzzyState((setup.starts[0],) * self._models)
+        start = setup.starts[0]
+        return FuzzyState((start,) * self._models)
 
     def plan(self, state: FuzzyState, view: View) -> Phase:
         counts = {"counts": Expected(self.n_clusters)}
@@ -150,7 +152,8 @@ class Fuzzy(Strategy[FuzzyState]):
             newcomers = unknown(state.counts, state.asked, view)
             if newcomers:
                 return Phase(ENTRY, newcomers, ends_round=False, may_be_empty=True, numbers=counts)
-        return Phase(sizes={MODEL: state.models[0].size}, numbers=counts)
+        size = state.models[0].size
+        return Phase(sizes={MODEL: size}, numbers=counts)
 
     def order(self, state: FuzzyState, phase: Phase, client: ClientId) -> Order:
         return self.serve(state, client)
@@ -158,8 +161,11 @@ class Fuzzy(Strategy[FuzzyState]):
     def serve(self, state: FuzzyState, client: ClientId) -> Order:
         if len(state.models) == 1:
             return Order(models=(KEY,))
-        key = f"{OWN}{client}" if client in state.counts else MEAN_OF_CLUSTERS
-        return Order(models=(key,), cluster=dominant(state.counts, client))
+        cluster = dominant(state.counts, client)
+        key = MEAN_OF_CLUSTERS
+        if client in state.counts:
+            key = f"{OWN}{client}"
+        return Order(models=(key,), cluster=cluster)
 
     def model(self, state: FuzzyState, key: str) -> Vector:
         """A cluster's model, the mean of all, or a client's own.
@@ -169,8 +175,10 @@ class Fuzzy(Strategy[FuzzyState]):
         if key == MEAN_OF_CLUSTERS:
             return mean([(model, 1.0) for model in state.models])
         if key.startswith(OWN):
-            counts = state.counts[key.removeprefix(OWN)]
-            return mean(list(zip(state.models, counts, strict=True)))
+            client = key.removeprefix(OWN)
+            counts = state.counts[client]
+            pairs = zip(state.models, counts, strict=True)
+            return mean(list(pairs))
         return state.models[int(key)]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
@@ -186,21 +194,22 @@ class Fuzzy(Strategy[FuzzyState]):
     def fold(
         self, state: FuzzyState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> FuzzyState:
-        reported: dict[ClientId, tuple[float, ...]] = {}
+        reported: dict[ClientId, Shares] = {}
         for client, report in reports:
             own = tuple(report.numbers["counts"])
             if sum(own) > 0:
                 reported[client] = own
         counts = merged(state.counts, reported)
         if phase.name == ENTRY:
-            failed = set(state.asked)
-            failed.update(invited(phase))
-            failed -= set(counts)
-            return replace(state, counts=counts, asked=tuple(sorted(failed)))
+            failed = unanswered(state.asked, phase, counts)
+            return replace(state, counts=counts, asked=failed)
         if len(state.models) == 1:
             model = averaged(reports, otherwise=state.models[0], average=average)
             return FuzzyState((model,), counts, begun=True)
-        models = [_by_counts(model, k, reports, average) for k, model in enumerate(state.models)]
+        models: list[Vector] = []
+        for k, before in enumerate(state.models):
+            model = _by_counts(before, k, reports, average)
+            models.append(model)
         return FuzzyState(tuple(models), counts, begun=True)
 
     def clusters(self, state: FuzzyState) -> tuple[Vector, ...]:
@@ -212,8 +221,8 @@ class Fuzzy(Strategy[FuzzyState]):
             return {}
         return {client: int(np.argmax(counts)) for client, counts in state.counts.items()}
 
-    def memberships(self, state: FuzzyState) -> Mapping[ClientId, tuple[float, ...]]:
-        memberships: dict[ClientId, tuple[float, ...]] = {}
+    def memberships(self, state: FuzzyState) -> Mapping[ClientId, Shares]:
+        memberships: dict[ClientId, Shares] = {}
         for client, counts in state.counts.items():
             total = sum(counts)
             if total > 0:
@@ -224,9 +233,11 @@ class Fuzzy(Strategy[FuzzyState]):
         shares = np.array(list(self.memberships(state).values()))
         if not len(shares):
             return {}
-        facts = {"clusters": len(state.models), "weights": shares.sum(axis=0).tolist()}
+        total = shares.sum(axis=0)
+        facts = {"clusters": len(state.models), "weights": total.tolist()}
         differences = np.ptp(shares, axis=0)
-        if self.n_clusters > 1 and len(shares) > 1 and float(differences.max()) < 0.02:
+        largest = float(differences.max())
+        if self.n_clusters > 1 and len(shares) > 1 and largest < 0.02:
             facts["warning"] = (
                 "all agents have the same share of each cluster, so the clusters' models are "
                 "one and the same. A smaller strategy.kappa lets shares differ"
@@ -262,8 +273,10 @@ def _by_counts(before: Vector, k: int, reports: Reports, average: Average) -> Ve
         fair = 1.0
         if total > report.examples * (1 + 1e-9):
             fair = min(1.0, report.examples / total)
-        pairs.append((report.vectors[MODEL], float(counts[k]) * fair))
+        model = report.vectors[MODEL]
+        weight = float(counts[k]) * fair
+        pairs.append((model, weight))
         shares.append(counts[k] / total if total > 0 else 0.0)
-    if sum(count for _, count in pairs) > 0:
+    if sum(weight for _, weight in pairs) > 0:
         return average.mean(pairs, shares)
     return before

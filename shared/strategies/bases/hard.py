@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar
 
@@ -28,6 +28,7 @@ from covey.shared.strategies.base import (
     Mixture,
     Order,
     Phase,
+    Report,
     Reports,
     Strategy,
     View,
@@ -61,32 +62,56 @@ def lowest_loss(models: Sequence[Vector], local: Local) -> int:
 def unassigned(state: Clustered, view: View) -> tuple[ClientId, ...]:
     """Clients that are present, have no cluster, and were not asked since the last complete round."""
     clients = set(view.present)
-    clients -= set(state.assign)
-    clients -= set(state.asked)
-    return tuple(sorted(clients))
+    clients.difference_update(state.assign)
+    clients.difference_update(state.asked)
+    in_order = sorted(clients)
+    return tuple(in_order)
 
 
 def folded(state: Clustered, reports: Reports, average: Average = MEAN) -> tuple[Vector, ...]:
     """The average of each cluster's own reports; a cluster without any keeps its model."""
     models: list[Vector] = []
     for k, model in enumerate(state.models):
-        own = [(client, report) for client, report in reports if state.assign.get(client) == k]
+        own = reports_of(state.assign, k, reports)
         mean = averaged(own, otherwise=model, average=average)
         models.append(mean)
     return tuple(models)
 
 
+def reports_of(assign: Mapping[ClientId, int], k: int, reports: Reports) -> Reports:
+    """The reports of the members of cluster k."""
+    own: list[tuple[ClientId, Report]] = []
+    for client, report in reports:
+        if assign.get(client) == k:
+            own.append((client, report))
+    return own
+
+
+def by_membership(assign: Mapping[ClientId, int], reports: Reports) -> tuple[Reports, Reports]:
+    """The reports of clients that have a cluster, and those of the others."""
+    members: list[tuple[ClientId, Report]] = []
+    others: list[tuple[ClientId, Report]] = []
+    for client, report in reports:
+        if client in assign:
+            members.append((client, report))
+        else:
+            others.append((client, report))
+    return members, others
+
+
 def sizes(state: Clustered) -> list[int]:
     """The number of members of each cluster."""
     counts = Counter(state.assign.values())
-    return [counts[k] for k in range(len(state.models))]
+    clusters = range(len(state.models))
+    return [counts[k] for k in clusters]
 
 
 def joined(state: H, clusters: Mapping[ClientId, int]) -> H:
     """The state with these clients in these clusters."""
     assign = dict(state.assign)
     assign.update(clusters)
-    return replace(state, assign=dict(sorted(assign.items())))
+    in_order = sorted(assign.items())
+    return replace(state, assign=dict(in_order))
 
 
 def feature_span(features: Features, layout: Layout) -> slice:
@@ -157,7 +182,8 @@ class ManyModels(Strategy[H], Generic[H]):
     def member_order(self, state: H, client: ClientId) -> Order:
         """The order of a client that has a cluster: that cluster's model."""
         cluster = state.assign[client]
-        return Order(models=(str(cluster),), cluster=cluster)
+        key = str(cluster)
+        return Order(models=(key,), cluster=cluster)
 
     def model(self, state: H, key: str) -> Vector:
         if key == START:
@@ -167,15 +193,18 @@ class ManyModels(Strategy[H], Generic[H]):
     def serve(self, state: H, client: ClientId) -> Order:
         if client in state.assign:
             cluster = state.assign[client]
-            return Order(models=(str(cluster),), cluster=cluster)
-        every_key = tuple(str(k) for k in range(len(state.models)))
+            key = str(cluster)
+            return Order(models=(key,), cluster=cluster)
+        every_cluster = range(len(state.models))
+        every_key = tuple(str(k) for k in every_cluster)
         return Order(models=every_key or (START,))
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         best = 0
         if len(job.models) > 1:
             best = lowest_loss(job.models, local)
-        return ((1.0, job.models[best]),)
+        model = job.models[best]
+        return ((1.0, model),)
 
     def clusters(self, state: H) -> tuple[Vector, ...]:
         return state.models
@@ -248,15 +277,14 @@ class HardClustered(ManyModels[H], Generic[H]):
 
     def fold(self, state: H, phase: Phase, reports: Reports, average: Average = MEAN) -> H:
         if not state.models:
-            return self.form_clusters(state, reports, average) if reports else state
-        newcomers = [(client, report) for client, report in reports if client not in state.assign]
+            if not reports:
+                return state
+            return self.form_clusters(state, reports, average)
+        members, newcomers = by_membership(state.assign, reports)
         if phase.name == ENTRY:
             admitted = self.assign_newcomers(state, newcomers)
-            failed = set(state.asked)
-            failed.update(invited(phase))
-            failed -= set(admitted.assign)
-            return replace(admitted, asked=tuple(sorted(failed)))
-        members = [(client, report) for client, report in reports if client in state.assign]
+            failed = unanswered(state.asked, phase, admitted.assign)
+            return replace(admitted, asked=failed)
         trained = self.aggregate(state, members, average)
         complete = self.assign_newcomers(trained, newcomers)
         return replace(complete, asked=())
@@ -264,4 +292,23 @@ class HardClustered(ManyModels[H], Generic[H]):
 
 def invited(phase: Phase) -> tuple[ClientId, ...]:
     """The clients that were invited to a phase that is being folded."""
-    return phase.cohort if isinstance(phase.cohort, tuple) else ()
+    if isinstance(phase.cohort, tuple):
+        return phase.cohort
+    return ()
+
+
+def unanswered(
+    asked: Sequence[ClientId], phase: Phase, answered: Collection[ClientId]
+) -> tuple[ClientId, ...]:
+    """Clients that were asked in this phase or before and have not answered, in ascending order.
+
+    Args:
+        asked: those that did not answer before.
+        phase: names those who were invited.
+        answered: all clients that need not be asked again.
+    """
+    clients = set(asked)
+    clients.update(invited(phase))
+    clients.difference_update(answered)
+    in_order = sorted(clients)
+    return tuple(in_order)

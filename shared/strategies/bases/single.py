@@ -62,6 +62,16 @@ def averaged(
     return average.mean(pairs) if pairs else otherwise
 
 
+def samples_of(reports: Reports) -> dict[ClientId, int]:
+    """The number of samples n_i that each client reports."""
+    return {client: report.examples for client, report in reports}
+
+
+def vectors_of(reports: Reports, name: str = MODEL) -> dict[ClientId, Vector]:
+    """The vector of this name that each client reports."""
+    return {client: report.vectors[name] for client, report in reports}
+
+
 class SingleModel(Strategy[M], Generic[M]):
     """One model under the key "0", one phase per round, the sample-weighted mean of the reports.
 

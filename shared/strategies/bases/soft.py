@@ -19,7 +19,8 @@ def merged(before: Mapping[ClientId, T], news: Mapping[ClientId, T]) -> dict[Cli
     """The newest value of each client, in ascending order of client id."""
     newest = dict(before)
     newest.update(news)
-    return dict(sorted(newest.items()))
+    in_order = sorted(newest.items())
+    return dict(in_order)
 
 
 def unknown(
@@ -33,9 +34,10 @@ def unknown(
         view: who is present.
     """
     clients = set(view.present)
-    clients -= set(known)
-    clients -= set(asked)
-    return tuple(sorted(clients))
+    clients.difference_update(known)
+    clients.difference_update(asked)
+    in_order = sorted(clients)
+    return tuple(in_order)
 
 
 def dominant(memberships: Mapping[ClientId, Sequence[float]], client: ClientId) -> int | None:
@@ -43,4 +45,5 @@ def dominant(memberships: Mapping[ClientId, Sequence[float]], client: ClientId) 
     shares = memberships.get(client)
     if shares is None:
         return None
-    return int(np.argmax(shares))
+    largest = np.argmax(shares)
+    return int(largest)
