@@ -13,6 +13,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId
 
+ROUNDING = 1e-9  # keeps 0.29 * 100 at 29, where floats give 28.999999999999996
 Listed = tuple[tuple[ClientId, ...], ...]  # the participants of each round
 
 
@@ -20,9 +21,9 @@ def cohort_size(known: int, participation: float, agents: int | None) -> int:
     """m = max(floor(C * N), 1) (McMahan et al. 2017), or the fixed number of agents."""
     if agents is not None:
         return agents
-    # the small addition keeps 0.29 * 100 at 29, where floats give 28.999999999999996
-    share = math.floor(participation * known + 1e-9)
-    return max(share, 1)
+    share = participation * known
+    size = math.floor(share + ROUNDING)
+    return max(size, 1)
 
 
 def invitation_order(
@@ -44,13 +45,25 @@ def expected_share(scenario: Scenario, listed: Listed | None) -> float:
     fleet = scenario.fleet
     if fleet is not None and listed:
         federated = fleet.agents - fleet.newcomers
-        invited = sum(len(clients) for clients in listed) / len(listed)
-        return min(invited / federated, 1.0)
+        share = _mean_length(listed) / federated
+        return min(share, 1.0)
     if rounds.agents is None:
         return rounds.participation
     if fleet is not None:
         federated = fleet.agents - fleet.newcomers
-        return min(rounds.agents / federated, 1.0)
+        share = rounds.agents / federated
+        return min(share, 1.0)
     # more agents than these may come at any time, so that a share of 1 is out of reach
-    known = max(rounds.start_agents or 0, rounds.agents)
-    return min(rounds.agents / known, math.nextafter(1.0, 0.0))
+    start_agents = rounds.start_agents or 0
+    known = max(start_agents, rounds.agents)
+    share = rounds.agents / known
+    just_below_1 = math.nextafter(1.0, 0.0)
+    return min(share, just_below_1)
+
+
+def _mean_length(listed: Listed) -> float:
+    """Participants of a round on average."""
+    total = 0
+    for clients in listed:
+        total += len(clients)
+    return total / len(listed)

@@ -21,6 +21,9 @@ from covey.shared.files import atomic_replace
 from covey.shared.numerics.vectors import blocks, release
 
 Array = npt.NDArray[Any]
+Arrays = dict[str, Array]
+Metadata = dict[str, str]
+HEADER_LENGTH_BYTES = 8  # a file begins with the length of its header, little endian
 _DTYPES = {
     "F64": "<f8",
     "F32": "<f4",
@@ -50,10 +53,13 @@ def save_arrays(
     One that is not `durable` survives a kill, but perhaps no power cut. One that is `sealed` holds a digest of all of
     it, for `check_seal`.
     """
-    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    metadata = {"facts": json.dumps(facts, allow_nan=False)}
+    contiguous: Arrays = {}
+    for name, array in arrays.items():
+        contiguous[name] = np.ascontiguousarray(array)
+    text = json.dumps(facts, allow_nan=False)
+    metadata = {"facts": text}
     if sealed:
-        metadata["seal"] = _seal(contiguous, metadata["facts"])
+        metadata["seal"] = _seal(contiguous, text)
     with atomic_replace(path, durable=durable) as beside:
         try:
             save_file(contiguous, beside, metadata=metadata)
@@ -63,71 +69,105 @@ def save_arrays(
 
 def _as_os_error(error: SafetensorError, path: Path) -> Exception:
     """What the operating system said, which safetensors only quotes."""
-    number = re.search(r"os error (\d+)", str(error))
-    return OSError(int(number[1]), os.strerror(int(number[1])), str(path)) if number else error
+    message = str(error)
+    quoted = re.search(r"os error (\d+)", message)
+    if quoted is None:
+        return error
+    number = int(quoted[1])
+    said = os.strerror(number)
+    return OSError(number, said, str(path))
 
 
 def check_seal(path: Path) -> None:
     """Raises ValueError unless a `sealed` file holds what was written. Reads all of it."""
     arrays, metadata = _opened(path)
-    if metadata.get("seal") != _seal(arrays, metadata.get("facts", "")):
+    facts = metadata.get("facts", "")
+    seal = _seal(arrays, facts)
+    if metadata.get("seal") != seal:
         raise ValueError(f"{path} does not hold what was written")
 
 
 def _seal(arrays: Mapping[str, Array], facts: str) -> str:
-    hasher = hashlib.blake2b(facts.encode(), digest_size=16)
+    content = facts.encode()
+    hasher = hashlib.blake2b(content, digest_size=16)
     for name in sorted(arrays):
-        hasher.update(f"{name}:{array_digest(arrays[name])}".encode())
+        digest = array_digest(arrays[name])
+        entry = f"{name}:{digest}"
+        hasher.update(entry.encode())
     return hasher.hexdigest()
 
 
 def array_digest(array: Array) -> str:
     """Names an array by dtype, shape and bytes, read in blocks."""
-    hasher = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
+    form = f"{array.dtype.str}{array.shape}"
+    hasher = hashlib.blake2b(form.encode(), digest_size=16)
     flat = array.reshape(-1)
     for span in blocks(flat.size):
-        hasher.update(np.ascontiguousarray(flat[span]).view(np.uint8).data)
+        values = np.ascontiguousarray(flat[span])
+        content = values.view(np.uint8)
+        hasher.update(content.data)
     release(array)
     return hasher.hexdigest()
 
 
-def open_arrays(path: Path) -> tuple[dict[str, Array], Any]:
+def open_arrays(path: Path) -> tuple[Arrays, Any]:
     """The arrays of a file that `save_arrays` wrote, as read-only memory maps, and the facts.
 
     Raises ValueError for a file that is cut short or is no safetensors file.
     """
     arrays, metadata = _opened(path)
-    return arrays, json_text.loads(metadata.get("facts", "null"))
+    text = metadata.get("facts", "null")
+    facts = json_text.loads(text)
+    return arrays, facts
 
 
-def _opened(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+def _opened(path: Path) -> tuple[Arrays, Metadata]:
     """The arrays of a file as memory maps, and its metadata. Raises ValueError."""
     with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > path.stat().st_size:
+        first_bytes = file.read(HEADER_LENGTH_BYTES)
+        length = int.from_bytes(first_bytes, "little")
+        if length > _size(path):
             raise ValueError(f"{path} is cut short")
-        header = file.read(length)
+        text = file.read(length)
+    base = HEADER_LENGTH_BYTES + length
     try:
-        return _mapped(path, json_text.loads(header), 8 + length)
+        header = json_text.loads(text)
+        return _mapped(path, header, base)
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from None
 
 
-def _mapped(path: Path, header: Any, base: int) -> tuple[dict[str, Array], dict[str, str]]:
+def _mapped(path: Path, header: Any, base: int) -> tuple[Arrays, Metadata]:
     """Arrays and metadata by a file's header; raises KeyError, TypeError and their like for a header that is none."""
-    metadata = dict(header.pop("__metadata__", {}))
-    if not all(isinstance(text, str) for text in metadata.values()):
-        raise TypeError("metadata is text")
-    return {name: _map(path, entry, base) for name, entry in header.items()}, metadata
+    saved = header.pop("__metadata__", {})
+    metadata: Metadata = dict(saved)
+    for text in metadata.values():
+        if not isinstance(text, str):
+            raise TypeError("metadata is text")
+    arrays: Arrays = {}
+    for name, entry in header.items():
+        arrays[name] = _map(path, entry, base)
+    return arrays, metadata
 
 
 def _map(path: Path, entry: Mapping[str, Any], base: int) -> Array:
+    """One array of a file, by its entry in the header; `base` is where the arrays begin, in bytes."""
     start, stop = entry["data_offsets"]
-    dtype, shape = np.dtype(_DTYPES[entry["dtype"]]), tuple(entry["shape"])
-    if any(type(length) is not int or length < 0 for length in (start, stop, *shape)):
-        raise ValueError(f"{path} has a length that is no whole number")
-    if base + stop > path.stat().st_size or stop - start != math.prod(shape) * dtype.itemsize:
+    name = entry["dtype"]
+    dtype = np.dtype(_DTYPES[name])
+    shape = tuple(entry["shape"])
+    for length in (start, stop, *shape):
+        if type(length) is not int or length < 0:
+            raise ValueError(f"{path} has a length that is no whole number")
+    offset = base + start
+    size = math.prod(shape) * dtype.itemsize
+    is_whole = base + stop <= _size(path)
+    if not is_whole or stop - start != size:
         raise ValueError(f"{path} is cut short, or its header is damaged")
     if start == stop:
         return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", base + start, shape)
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size

@@ -15,12 +15,12 @@ import numpy as np
 from covey.shared.numerics import metrics
 from covey.shared.strategies.base import ClientId
 
+Entry = dict[str, Any]  # of result.json
+Accuracies = Sequence[Sequence[float]]  # (clusters, super-classes)
 MixtureWeights = Mapping[ClientId, Sequence[float]]
 
 
-def figures(
-    estimated: MixtureWeights, truth: MixtureWeights, tested: Sequence[Sequence[float]]
-) -> dict[str, Any]:
+def figures(estimated: MixtureWeights, truth: MixtureWeights, tested: Accuracies) -> Entry:
     """Both entries, from memberships by agent and accuracies (clusters, super-classes)."""
     return {
         "membership": membership(estimated, truth),
@@ -28,29 +28,32 @@ def figures(
     }
 
 
-def membership(estimated: MixtureWeights, truth: MixtureWeights) -> dict[str, Any] | None:
+def membership(estimated: MixtureWeights, truth: MixtureWeights) -> Entry | None:
     """The error over the agents that both know; `permutation[k]` is the cluster that stands for super-class k.
 
     `separation[k]` is how much more often a sample of super-class k falls into its own cluster than one of the others does:
     1 for a perfect sorter, 0 for one that sees no difference, None where all agents have the same share of k.
     None where there is nobody, or where there are not as many clusters as super-classes.
     """
-    both = sorted(set(estimated) & set(truth))
+    both = sorted(estimated.keys() & truth.keys())
     if not both:
         return None
     found: list[Sequence[float]] = []
     true: list[Sequence[float]] = []
     for client in both:
-        if len(estimated[client]) != len(truth[client]):
+        estimate = estimated[client]
+        true_weights = truth[client]
+        if len(estimate) != len(true_weights):
             return None
-        found.append(estimated[client])
-        true.append(truth[client])
+        found.append(estimate)
+        true.append(true_weights)
     error = metrics.membership_mse(found, true)
     separation: list[float | None] = []
     for superclass, cluster in enumerate(error.permutation):
         held = [weights[superclass] for weights in true]
         counted = [weights[cluster] for weights in found]
-        separation.append(_slope(held, counted))
+        slope = _slope(held, counted)
+        separation.append(slope)
     return {
         "mse_sum": error.total,
         "mse_mean": error.mean,
@@ -65,15 +68,17 @@ def _slope(shares: Sequence[float], counted: Sequence[float]) -> float | None:
     An agent with the share p of super-class V, and of A else, counts p P(c|V) + (1 - p) P(c|A) of its samples in c, if a
     sample's kind decides where it falls. The slope is P(c|V) - P(c|A). None where all shares are the same.
     """
-    centred = np.asarray(shares, np.float64) - np.mean(shares)
+    values = np.asarray(shares, np.float64)
+    centred = values - np.mean(shares)
     spread = float(centred @ centred)
     if spread <= 0:
         return None
-    covariance = float(centred @ np.asarray(counted, np.float64))
+    counts = np.asarray(counted, np.float64)
+    covariance = float(centred @ counts)
     return covariance / spread
 
 
-def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:
+def cluster_accuracy(table: Accuracies) -> Entry | None:
     """From accuracies (clusters, super-classes): each super-class by its own cluster, matched for the highest sum.
 
     A single model stands for all of them. None for no models, or for fewer than there are super-classes.
@@ -81,12 +86,16 @@ def cluster_accuracy(table: Sequence[Sequence[float]]) -> dict[str, Any] | None:
     accuracies = np.asarray(table, np.float64)
     if accuracies.ndim == 2 and len(accuracies) == 1:
         of_single_model = accuracies[0].tolist()
-        return {"by_superclass": of_single_model, "permutation": [0] * len(of_single_model)}
+        always_it = [0] * len(of_single_model)
+        return {"by_superclass": of_single_model, "permutation": always_it}
     if accuracies.size == 0:
         return None
     clusters, superclasses = accuracies.shape
     if clusters < superclasses:
         return None
     order = metrics.matching(-accuracies)
-    matched = [float(accuracies[cluster, k]) for k, cluster in enumerate(order)]
+    matched: list[float] = []
+    for superclass, cluster in enumerate(order):
+        accuracy = accuracies[cluster, superclass]
+        matched.append(float(accuracy))
     return {"by_superclass": matched, "permutation": list(order)}

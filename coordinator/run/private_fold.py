@@ -35,6 +35,7 @@ from covey.shared.seeds import entropy
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
 
 KEY_FILE = "noise.key"  # in the run's folder, readable by its owner alone
+OWNER_ONLY = 0o600
 MODEL = "model"  # the vector of a report that a private sum takes in
 
 Float64 = npt.NDArray[np.float64]
@@ -47,9 +48,8 @@ class Ledger:
     sums: dict[ClientId, int] = field(default_factory=dict)
     signatures: dict[ClientId, int] = field(default_factory=dict)
     local: dict[ClientId, float] = field(default_factory=dict)
-    entered: dict[ClientId, int] = field(
-        default_factory=dict
-    )  # step of each agent's newest report in the account
+    # the step of each agent's newest report in the account
+    entered: dict[ClientId, int] = field(default_factory=dict)
 
 
 def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
@@ -58,16 +58,17 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
     Raises UserError where a resumed run has lost its key: other noise for the same reports would reveal them.
     """
     if scenario.fleet is not None:
-        return entropy(scenario.seed, "client privacy").to_bytes(16, "little")
+        seeded = entropy(scenario.seed, "client privacy")
+        return seeded.to_bytes(16, "little")
     path = folder / KEY_FILE
     if resumed:
         if not path.is_file():
-            raise UserError(
-                f"{path}: the key of the run's noise is gone; restore it, or start a new run with --out"
-            )
+            what_to_do = "restore it, or start a new run with --out"
+            raise UserError(f"{path}: the key of the run's noise is gone; {what_to_do}")
         return path.read_bytes()
     key = new_key()
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    descriptor = os.open(path, flags, OWNER_ONLY)
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
         file.flush()
@@ -85,25 +86,30 @@ class PrivateFold:
 
     def __init__(self, scenario: Scenario, privacy: Privacy, key: bytes, ledger: Ledger) -> None:
         self._strategy: Strategy[Any] = scenario.strategy
-        self._privacy, self._key, self.ledger = privacy, key, ledger
+        self._privacy = privacy
+        self._key = key
+        self.ledger = ledger
         self._simulated = scenario.fleet is not None
         if privacy.client is not None or privacy.signatures is not None:
             require_accountant()
 
     def fold(self, state: Any, phase: Phase, reports: Reports, average: Average = MEAN) -> Any:
         """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded."""
-        strategy, settings = self._strategy, self._privacy.client
+        strategy = self._strategy
+        settings = self._privacy.client
         if phase.name in strategy.signature_phases:
             return strategy.fold(state, phase, reports, average)
         reports = self._members(state, reports)
         if settings is None:
             return strategy.fold(state, phase, reports, average)
         routes = strategy.private_routes()
-        if routes == "nothing":
-            return strategy.fold(state, phase, [(client, _bare({})) for client, _ in reports])
         if routes == "chosen":
             return self._chosen(state, reports, settings)
-        return strategy.fold(state, phase, self._assigned(state, reports, settings))
+        if routes == "nothing":
+            released = [(client, _bare({})) for client, _ in reports]
+        else:
+            released = self._assigned(state, reports, settings)
+        return strategy.fold(state, phase, released)
 
     def count_sums(self, phase: Phase, reports: Reports) -> None:
         """Enter a fold that the run takes over into the account: its noised sums are released."""
@@ -112,73 +118,94 @@ class PrivateFold:
             return
         if phase.name != "train" or strategy.private_routes() == "nothing":
             return
+        sums = self.ledger.sums
         for client, _ in reports:
-            self.ledger.sums[client] = self.ledger.sums.get(client, 0) + 1
+            before = sums.get(client, 0)
+            sums[client] = before + 1
 
     def enter(self, phase: str, step: int, client: ClientId, report: Report) -> None:
         """Enter an accepted report into the account: what an agent noised itself is revealed when it is sent.
 
         The same report may be entered again after a restart; it counts once.
         """
-        if self.ledger.entered.get(client, 0) >= step:
+        ledger = self.ledger
+        newest = ledger.entered.get(client, 0)
+        if newest >= step:
             return
-        self.ledger.entered[client] = step
-        if self._privacy.signatures is not None and phase in self._strategy.signature_phases:
-            self.ledger.signatures[client] = self.ledger.signatures.get(client, 0) + 1
-        told = report.numbers.get(LOCAL)
-        if self._privacy.local is not None and isinstance(told, int | float):
-            self.ledger.local[client] = max(float(told), self.ledger.local.get(client, 0.0))
+        ledger.entered[client] = step
+        is_signature = phase in self._strategy.signature_phases
+        if is_signature and self._privacy.signatures is not None:
+            sent = ledger.signatures.get(client, 0)
+            ledger.signatures[client] = sent + 1
+        spent = report.numbers.get(LOCAL)
+        if self._privacy.local is not None and isinstance(spent, int | float):
+            before = ledger.local.get(client, 0.0)
+            ledger.local[client] = max(float(spent), before)
 
     def spent(self) -> dict[str, Any]:
         """The account so far, for the record: what `privacy` holds in rounds.jsonl and result.json."""
-        client, signatures, local = (
-            self._privacy.client,
-            self._privacy.signatures,
-            self._privacy.local,
-        )
-        found: dict[str, Any] = {"randomness": "scenario seed" if self._simulated else "secret"}
-        if client is not None:
-            found["client"] = {"epsilon": self._epsilon(client.delta), "delta": client.delta}
-        elif signatures is not None:
-            found["signatures"] = {
-                "epsilon": self._epsilon(signatures.delta),
-                "delta": signatures.delta,
-            }
-        if local is not None:
+        privacy = self._privacy
+        found: dict[str, Any] = {"randomness": "secret"}
+        if self._simulated:
+            found["randomness"] = "scenario seed"
+        if privacy.client is not None:
+            found["client"] = self._released(privacy.client.delta)
+        elif privacy.signatures is not None:
+            found["signatures"] = self._released(privacy.signatures.delta)
+        if privacy.local is not None:
             known = self.ledger.local.values()
             found["local"] = {
                 "epsilon": max(known, default=0.0),
-                "delta": local.delta,
+                "delta": privacy.local.delta,
                 "agents": len(known),
             }
         return found
 
+    def _released(self, delta: float) -> dict[str, Any]:
+        epsilon_of_all = self._epsilon(delta)
+        return {"epsilon": epsilon_of_all, "delta": delta}
+
     def _epsilon(self, delta: float) -> float | None:
         """Of the agent that has taken part most often, as its releases compose."""
-        signature = (
-            self._privacy.signatures.noise_multiplier
-            if self._privacy.signatures is not None
-            else 0.0
-        )
-        client = self._privacy.client
-        multiplier = client.noise_multiplier if client is not None else 0.0
-        if client is not None and self._strategy.private_routes() == "chosen":
-            multiplier = combined_multiplier(multiplier)
-        histories = {
-            (self.ledger.sums.get(one, 0), self.ledger.signatures.get(one, 0))
-            for one in {*self.ledger.sums, *self.ledger.signatures}
-        }
+        sum_noise = self._noise_of_sums()
+        signature_noise = 0.0
+        if self._privacy.signatures is not None:
+            signature_noise = self._privacy.signatures.noise_multiplier
         worst = 0.0
-        for sums, signatures in histories:
-            found = epsilon([(multiplier, sums), (signature, signatures)], delta)
+        for sums, signatures in self._histories():
+            releases = [(sum_noise, sums), (signature_noise, signatures)]
+            found = epsilon(releases, delta)
             if found is None:
                 return None
             worst = max(worst, found)
         return worst
 
+    def _noise_of_sums(self) -> float:
+        """The noise multiplier of one fold, 0 without any: a noised sum, or a noised sum and a noised count."""
+        client = self._privacy.client
+        if client is None:
+            return 0.0
+        multiplier = client.noise_multiplier
+        if self._strategy.private_routes() == "chosen":
+            return combined_multiplier(multiplier)
+        return multiplier
+
+    def _histories(self) -> set[tuple[int, int]]:
+        """How many sums an agent was in and how many signatures it sent: each pair that occurs."""
+        ledger = self.ledger
+        agents = ledger.sums.keys() | ledger.signatures.keys()
+        histories: set[tuple[int, int]] = set()
+        for agent in agents:
+            sums = ledger.sums.get(agent, 0)
+            signatures = ledger.signatures.get(agent, 0)
+            histories.add((sums, signatures))
+        return histories
+
     def _members(self, state: Any, reports: Reports) -> Reports:
         """The reports of agents that have a cluster: a stranger's model would be a signature without noise."""
-        if self._privacy.signatures is None or not self._strategy.signature_phases:
+        if self._privacy.signatures is None:
+            return reports
+        if not self._strategy.signature_phases:
             return reports
         known = self._strategy.assignment(state)
         return [(client, report) for client, report in reports if client in known]
@@ -188,37 +215,56 @@ class PrivateFold:
         groups: dict[int, list[ClientId]] = {}
         clusters = self._strategy.assignment(state)
         for client, _ in reports:
-            groups.setdefault(clusters.get(client, 0), []).append(client)
-        vectors = {client: report.vectors[MODEL] for client, report in reports}
+            cluster = clusters.get(client, 0)
+            group = groups.setdefault(cluster, [])
+            group.append(client)
+        vectors = _models(reports)
         means: dict[ClientId, Vector] = {}
         for cluster, clients in sorted(groups.items()):
             base = self._strategy.model(state, str(cluster))
-            total = clipped_sum([vectors[client] for client in clients], base, settings.clip)
+            own = [vectors[client] for client in clients]
+            total = clipped_sum(own, base, settings.clip)
             noise = self._noise(cluster, total)
             mean = _moved(base, total, noise, settings, len(clients))
             means |= dict.fromkeys(clients, mean)
-        return [(client, _bare({MODEL: means[client]})) for client, _ in reports]
+        released: list[tuple[ClientId, Report]] = []
+        for client, _ in reports:
+            report = _bare({MODEL: means[client]})
+            released.append((client, report))
+        return released
 
     def _chosen(self, state: Any, reports: Reports, settings: ClientPrivacy) -> Any:
         """Every cluster gets a noised sum and a noised count, also one that nobody chose: that nobody did is a secret."""
         strategy = self._strategy
         choices = strategy.private_choices(state, reports)
-        vectors = {client: report.vectors[MODEL] for client, report in reports}
-        models = []
+        vectors = _models(reports)
+        models: list[Vector] = []
         for cluster, base in enumerate(strategy.clusters(state)):
-            own = [vectors[client] for client in sorted(choices) if choices[client] == cluster]
+            chose_it = [client for client in sorted(choices) if choices[client] == cluster]
+            own = [vectors[client] for client in chose_it]
             total = clipped_sum(own, base, settings.clip)
             noise = self._noise(cluster, total)
             count = noised_count(len(own), settings.noise_multiplier, noise)
-            models.append(base if count is None else _moved(base, total, noise, settings, count))
-        return strategy.private_fold(state, tuple(models), choices)
+            model = base
+            if count is not None:
+                model = _moved(base, total, noise, settings, count)
+            models.append(model)
+        all_models = tuple(models)
+        return strategy.private_fold(state, all_models, choices)
 
     def _noise(self, cluster: int, total: Float64) -> Noise:
         """The noise of one sum: the same for the same sum, so that a fold that is repeated reveals nothing new."""
         name = hashlib.blake2b(key=self._key, digest_size=32)
-        name.update(f"cluster {cluster}".encode())
-        name.update(np.ascontiguousarray(total).view(np.uint8).data)
-        return Noise(name.digest())
+        place = f"cluster {cluster}"
+        name.update(place.encode())
+        values = np.ascontiguousarray(total)
+        name.update(values.view(np.uint8).data)
+        digest = name.digest()
+        return Noise(digest)
+
+
+def _models(reports: Reports) -> dict[ClientId, Vector]:
+    return {client: report.vectors[MODEL] for client, report in reports}
 
 
 def _moved(
@@ -226,9 +272,13 @@ def _moved(
 ) -> Vector:
     """The model after a noised sum: one addition of noise, whatever the number of reports."""
     spread = settings.clip * settings.noise_multiplier
-    noised = total + spread * noise.normal(total.size) if spread else total
-    moved: Vector = (base + noised / count).astype(np.float32)
-    return moved
+    noised = total
+    if spread:
+        noised = total + spread * noise.normal(total.size)
+    mean = noised / count
+    moved = base + mean
+    model: Vector = moved.astype(np.float32)
+    return model
 
 
 def _bare(vectors: Mapping[str, Vector]) -> Report:

@@ -77,7 +77,10 @@ MAX_OTHER_BYTES = 2 << 20  # of a report, for everything else in it
 HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame nobody
 
 
-def _nothing() -> list[Effect]:
+Effects = list[Effect]
+
+
+def _nothing() -> Effects:
     return []
 
 
@@ -90,10 +93,12 @@ class Answer:
     """
 
     event: Event
-    keep: Callable[[], list[Effect]] = _nothing
+    keep: Callable[[], Effects] = _nothing
 
 
-Effects = list[Effect]
+UNKNOWN_SAMPLES = (None, None)
+TrainAndTest = tuple[int, int]  # numbers of samples
+Reasons = Mapping[ClientId, str]  # by agent, why its report does not count
 Performed = tuple[Effects, Answer | None]
 
 
@@ -123,7 +128,7 @@ class Run:
         self.audit = self.recorder.audit
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
-        self.samples: dict[ClientId, tuple[int, int]] = {}  # train, test: from agents' statuses
+        self.samples: dict[ClientId, TrainAndTest] = {}  # from agents' statuses
         self.privacy: PrivateFold | None = None  # None without a `privacy` section
         self._began = time.monotonic()  # of this session
         # of those who reported the open step: the newest step accepted before it
@@ -244,7 +249,7 @@ class Run:
             return [*effects, self.order_of(client)]
         step = self.engine.step
         assert step is not None  # noqa: S101 - refusal() has just looked at it
-        train_samples, _ = self.samples.get(client, (None, None))
+        train_samples, _ = self.samples.get(client, UNKNOWN_SAMPLES)
         checked = read_report(
             report, step.phase, self.scenario, train_samples=train_samples, base=self.orders.base
         )
@@ -328,7 +333,8 @@ class Run:
             performed, answer = self._perform(pending.popleft())
             effects += performed
             if answer is not None:
-                pending.extend(self.engine.handle(answer.event, now))
+                actions = self.engine.handle(answer.event, now)
+                pending.extend(actions)
                 effects += answer.keep()
         return effects
 
@@ -372,8 +378,10 @@ class Run:
 
     def _quarantined(self, action: Quarantined) -> Effects:
         client = action.client
-        self.audit.note("quarantine", agent=client, refused=action.refused, why=action.why)
-        notice = AgentQuarantined(client, action.refused, action.why, self.engine.round)
+        refused = action.refused
+        why = action.why
+        self.audit.note("quarantine", agent=client, refused=refused, why=why)
+        notice = AgentQuarantined(client, refused, why, self.engine.round)
         line = self.recorder.write(notice)
         order = self.order_of(client)
         self._save()
@@ -539,7 +547,7 @@ class Run:
         folded_event = Folded()
         return [], Answer(folded_event, keep)
 
-    def _ask_again(self, step: int, unreadable: Mapping[ClientId, str]) -> Performed:
+    def _ask_again(self, step: int, unreadable: Reasons) -> Performed:
         """Accepted reports are gone from the spool. Their agents keep them until the step is closed."""
         effects: Effects = []
         for client, why in unreadable.items():
@@ -559,7 +567,7 @@ class Run:
         event = Unreadable(clients, step)
         return effects, Answer(event, keep)
 
-    def _set_aside(self, step: int, guilty: Mapping[ClientId, str]) -> Performed:
+    def _set_aside(self, step: int, guilty: Reasons) -> Performed:
         """Take these reports out of the step and name their senders; the step continues with the others."""
         effects: Effects = []
         for client, why in guilty.items():

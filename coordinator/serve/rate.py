@@ -47,8 +47,10 @@ class Bucket:
 
     def ready_at(self, amount: float) -> float:
         """When this much will be there, if nothing is taken meanwhile."""
-        missing = amount - min(self.level, self.burst)
-        return self.at + max(missing, 0.0) / self.per_s
+        level = min(self.level, self.burst)
+        missing = max(amount - level, 0.0)
+        wait = missing / self.per_s
+        return self.at + wait
 
 
 @dataclass
@@ -59,7 +61,9 @@ class _Parts:
     content: Bucket  # bytes
 
     def take(self, size: int, now: float) -> bool:
-        return self.messages.take(1, now) and self.content.take(size, now)
+        if not self.messages.take(1, now):
+            return False
+        return self.content.take(size, now)
 
 
 class Rates:
@@ -73,39 +77,51 @@ class Rates:
 
     def status(self, agent: str, now: float) -> bool:
         """May this agent's next status be read?"""
-        if agent not in self._statuses:
-            self._statuses[agent] = Bucket(*STATUSES, at=now)
-        return self._statuses[agent].take(1, now)
+        bucket = self._statuses.get(agent)
+        if bucket is None:
+            bucket = Bucket(*STATUSES, at=now)
+            self._statuses[agent] = bucket
+        return bucket.take(1, now)
 
     def status_at(self, agent: str) -> float:
         """When the next status of an agent may be read that has sent too many."""
-        return self._statuses[agent].ready_at(1)
+        bucket = self._statuses[agent]
+        return bucket.ready_at(1)
 
     def stranger(self, size: int, now: float) -> bool:
         """May a status of this many bytes be read, from an agent that the roster does not know?"""
         if self._unknown is None:
             statuses = Bucket(*UNKNOWN_STATUSES, at=now)
-            self._unknown = _Parts(statuses, Bucket(*UNKNOWN_BYTES, at=now))
+            content = Bucket(*UNKNOWN_BYTES, at=now)
+            self._unknown = _Parts(statuses, content)
         return self._unknown.take(size, now)
 
     def part(self, agent: str, size: int, largest_report: int, now: float) -> bool:
         """May this agent's next part of a report be read? Sizes in bytes."""
-        if agent not in self._parts:
-            self._parts[agent] = _Parts(Bucket(1, 1, at=now), Bucket(1, 1, at=now))
-        own = self._parts[agent]
+        own = self._parts.get(agent)
+        if own is None:
+            messages = Bucket(1, 1, at=now)
+            content = Bucket(1, 1, at=now)
+            own = _Parts(messages, content)
+            self._parts[agent] = own
         parts_of_report = math.ceil(largest_report / self._part_bytes)
-        own.messages.resize(max(2 * parts_of_report, MIN_PARTS))
+        of_two_reports = 2 * parts_of_report
+        own.messages.resize(max(of_two_reports, MIN_PARTS))
         # two reports, and what frames their parts
-        own.content.resize(3 * largest_report + 2 * MAX_PART_BYTES)
+        content_bytes = 3 * largest_report + 2 * MAX_PART_BYTES
+        own.content.resize(content_bytes)
         return own.take(size, now)
 
     def __len__(self) -> int:
         """Agents that have buckets."""
-        return len(self._statuses.keys() | self._parts.keys())
+        agents = self._statuses.keys() | self._parts.keys()
+        return len(agents)
 
     def keep(self, agents: Set[str]) -> None:
         """Forget everybody else."""
-        for agent in self._statuses.keys() - agents:
+        gone = self._statuses.keys() - agents
+        for agent in gone:
             del self._statuses[agent]
-        for agent in self._parts.keys() - agents:
+        gone = self._parts.keys() - agents
+        for agent in gone:
             del self._parts[agent]
