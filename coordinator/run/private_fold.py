@@ -106,7 +106,7 @@ class PrivateFold:
         if routes == "chosen":
             return self._chosen(state, reports, settings)
         if routes == "nothing":
-            released = [(client, _bare({})) for client, _ in reports]
+            released: Reports = [(client, _bare({})) for client, _ in reports]
         else:
             released = self._assigned(state, reports, settings)
         return strategy.fold(state, phase, released)
