@@ -46,6 +46,7 @@ from covey.shared.strategies.base import (
     ClientState,
     Job,
     Local,
+    Models,
     Order,
     Phase,
     Report,
@@ -58,10 +59,13 @@ from covey.shared.strategies.bases.hard import (
     Clustered,
     Features,
     ManyModels,
+    by_membership,
     feature_span,
     invited,
     joined,
+    reports_of,
     sizes,
+    unanswered,
     unassigned,
 )
 from covey.shared.strategies.bases.single import averaged
@@ -92,9 +96,9 @@ class CflState(Clustered):
     round: int = 0  # rounds that are complete
 
     divided: tuple[int, ...] = ()  # of each split: the cluster
-    nodes: tuple[Vector, ...] = ()  # of each split: the model (d,) that was divided
-    stays: tuple[Vector, ...] = ()  # of each split: the direction (span,) of the part that stayed
-    goes: tuple[Vector, ...] = ()  # of each split: the direction (span,) of the other part
+    nodes: Models = ()  # of each split: the model (d,) that was divided
+    stays: Models = ()  # of each split: the direction (span,) of the part that stayed
+    goes: Models = ()  # of each split: the direction (span,) of the other part
     # the split at which a client without a cluster waits for its next step down; 0 if not named
     walks: dict[ClientId, int] = field(default_factory=dict)
 
@@ -214,11 +218,15 @@ class Cfl(ManyModels[CflState]):
         newcomers = unassigned(state, view)
         if state.divided and newcomers:
             return Phase(ENTRY, newcomers, vectors, ends_round=False, may_be_empty=True)
-        invited_members = {c for c in view.present if state.assign.get(c) in state.due}
+        invited_members: set[ClientId] = set()
+        for client in view.present:
+            if state.assign.get(client) in state.due:
+                invited_members.add(client)
         if state.due and not state.divided:
             invited_members.update(newcomers)
         if invited_members:
-            return Phase(cohort=tuple(sorted(invited_members)), sizes=vectors)
+            in_order = sorted(invited_members)
+            return Phase(cohort=tuple(in_order), sizes=vectors)
         return Phase(sizes=vectors)
 
     def order(self, state: CflState, phase: Phase, client: ClientId) -> Order:
@@ -227,7 +235,8 @@ class Cfl(ManyModels[CflState]):
         if not state.divided:
             return Order(models=("0",), cluster=0)
         split = state.walks.get(client, 0)
-        return Order(models=(f"{SPLIT}{split}",))
+        key = f"{SPLIT}{split}"
+        return Order(models=(key,))
 
     def model(self, state: CflState, key: str) -> Vector:
         if key.startswith(SPLIT):
@@ -237,21 +246,21 @@ class Cfl(ManyModels[CflState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         result = local.train(job.models[0])
-        return trained_report(result, local), client_state
+        report = trained_report(result, local)
+        return report, client_state
 
     def fold(
         self, state: CflState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> CflState:
+        reporters = [client for client, _ in reports]
         if not state.divided:
-            state = joined(state, {client: 0 for client, _ in reports})
-        members = [(client, report) for client, report in reports if client in state.assign]
-        walkers = [(client, report) for client, report in reports if client not in state.assign]
+            first_cluster = dict.fromkeys(reporters, 0)
+            state = joined(state, first_cluster)
+        members, walkers = by_membership(state.assign, reports)
         state = self._step_down(state, walkers)
         if phase.name == ENTRY:
-            failed = set(state.asked)
-            failed.update(invited(phase))
-            failed.difference_update(client for client, _ in reports)
-            return replace(state, asked=tuple(sorted(failed)))
+            failed = unanswered(state.asked, phase, reporters)
+            return replace(state, asked=failed)
         state = self._train_round(state, phase, members, average)
         return replace(state, asked=(), round=state.round + 1)
 
@@ -283,8 +292,8 @@ class Cfl(ManyModels[CflState]):
         for k in range(len(before.models)):
             was_due = k in before.due
             own: list[tuple[ClientId, Report]] = []
-            for client, report in reports:
-                if before.assign[client] == k and report.examples > 0:
+            for client, report in reports_of(before.assign, k, reports):
+                if report.examples > 0:
                     own.append((client, report))
             if own:
                 full = before.everybody or was_due
@@ -321,15 +330,18 @@ class Cfl(ManyModels[CflState]):
         is_called_for = self._calls_for_split(state, k, full=full)
         if is_called_for and full and self._has_quorum(state, k, reports, phase):
             labels, similarity = self._bipartition(state, k, reports, products)
-            state = replace(state, across={**state.across, str(k): similarity})
-            gap = math.sqrt(max((1 - similarity) / 2, 0.0))
+            tried_splits = {**state.across, str(k): similarity}
+            state = replace(state, across=tried_splits)
+            gap = _gap(similarity)
             if gap > self.gamma or self.gamma == 0:
                 return self._split(state, k, reports, labels, average)
         model = self._average(reports, state.models[k], average)
-        state = replace(state, models=_put(state.models, k, model))
+        models = _put(state.models, k, model)
+        state = replace(state, models=models)
         if full and not state.everybody:
             # refused: another attempt costs another round of all members
-            return replace(state, tried={**state.tried, str(k): state.round + 1})
+            tried = {**state.tried, str(k): state.round + 1}
+            return replace(state, tried=tried)
         if is_called_for and not full:
             return replace(state, due=(*state.due, k))
         return state
@@ -343,40 +355,50 @@ class Cfl(ManyModels[CflState]):
         if self.weights == "uniform":
             weights = np.ones(len(reports))
         else:
-            weights = np.array([float(report.examples) for _, report in reports])
+            samples = [float(report.examples) for _, report in reports]
+            weights = np.array(samples)
         shares = weights / weights.sum()
-        of_mean = math.sqrt(max(float(shares @ products @ shares), 0.0))
-        largest = math.sqrt(float(products.diagonal().max()))
+        square_of_mean = float(shares @ products @ shares)
+        of_mean = math.sqrt(max(square_of_mean, 0.0))
+        squares = products.diagonal()
+        largest = math.sqrt(float(squares.max()))
         norms = {**state.norms, str(k): (of_mean, largest)}
-        return replace(state, norms=norms, peak=max(state.peak, of_mean))
+        peak = max(state.peak, of_mean)
+        return replace(state, norms=norms, peak=peak)
 
     def _with_evidence(
         self, state: CflState, k: int, reports: Reports, products: Matrix
     ) -> CflState:
         """The state with the rounds in a row in which the updates fell into clusters."""
         apart = self._distances(state, k, reports, products)
-        is_clustered = by_rotations(apart).clusters > 1
+        choice = by_rotations(apart)
         streak = 0
-        if is_clustered:
-            streak = state.streak.get(str(k), 0) + 1
-        return replace(state, streak={**state.streak, str(k): streak})
+        if choice.clusters > 1:
+            before = state.streak.get(str(k), 0)
+            streak = before + 1
+        streaks = {**state.streak, str(k): streak}
+        return replace(state, streak=streaks)
 
     # -- splits ------------------------------------------------------------------------------------
 
     def _calls_for_split(self, state: CflState, k: int, *, full: bool) -> bool:
         """Does the trigger call for a split of cluster k?"""
-        if state.round < self.warmup or sizes(state)[k] <= self.min_size:
+        members = sizes(state)[k]
+        if state.round < self.warmup or members <= self.min_size:
             return False
-        since_attempt = state.round + 1 - state.tried.get(str(k), 0)
+        key = str(k)
+        last_attempt = state.tried.get(key, 0)
+        since_attempt = state.round + 1 - last_attempt
         match self.trigger:
             case "rotations":
-                return state.streak[str(k)] >= IN_A_ROW
+                return state.streak[key] >= IN_A_ROW
             case "rounds":
-                # with partial participation the round of all members follows
-                due_after = self.every if full else self.every - 1
+                due_after = self.every
+                if not full:  # the round of all members follows
+                    due_after = self.every - 1
                 return since_attempt > due_after
             case "norms":
-                may_try = full or str(k) not in state.tried or since_attempt > self.retry
+                may_try = full or key not in state.tried or since_attempt > self.retry
                 return may_try and self._passes_thresholds(state, k)
 
     def _passes_thresholds(self, state: CflState, k: int) -> bool:
@@ -399,8 +421,13 @@ class Cfl(ManyModels[CflState]):
     def _has_quorum(self, state: CflState, k: int, reports: Reports, phase: Phase) -> bool:
         """Did enough of the cluster's invited members report? At least two must."""
         unknown = None if state.divided else 0  # before the first split everybody is in cluster 0
-        members = [client for client in invited(phase) if state.assign.get(client, unknown) == k]
-        return len(reports) >= max(self.full_quorum * len(members), 2)
+        members = 0
+        for client in invited(phase):
+            cluster = state.assign.get(client, unknown)
+            if cluster == k:
+                members += 1
+        least = max(self.full_quorum * members, 2)
+        return len(reports) >= least
 
     def _bipartition(
         self, state: CflState, k: int, reports: Reports, products: Matrix
@@ -410,8 +437,9 @@ class Cfl(ManyModels[CflState]):
         if self.linkage == "single":
             return bipartition_min_cross(similarity)
         apart = self._distances(state, k, reports, products)
-        labels = agglomerative(apart, self.linkage, n_clusters=2).labels
-        return labels, across(similarity, labels)
+        tree = agglomerative(apart, self.linkage, n_clusters=2)
+        similarity_across = across(similarity, tree.labels)
+        return tree.labels, similarity_across
 
     def _similarity(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
         """alpha_ij (n, n): the cosines of the reporters' updates."""
@@ -420,7 +448,8 @@ class Cfl(ManyModels[CflState]):
             updates = [report.vectors[MODEL][span] for _, report in reports]
             products = gram(updates, state.models[k][span])
         norms = np.sqrt(products.diagonal())
-        similarity: Matrix = products / (np.outer(norms, norms) + 1e-12)
+        lengths = np.outer(norms, norms) + 1e-12
+        similarity: Matrix = products / lengths
         return similarity
 
     def _distances(self, state: CflState, k: int, reports: Reports, products: Matrix) -> Matrix:
@@ -446,11 +475,17 @@ class Cfl(ManyModels[CflState]):
         divided_model = state.models[k]
         new = len(state.models)
         split = len(state.divided)
-        staying = [pair for pair, label in zip(reports, labels, strict=True) if label == 0]
-        going = [pair for pair, label in zip(reports, labels, strict=True) if label == 1]
+        staying: list[tuple[ClientId, Report]] = []
+        going: list[tuple[ClientId, Report]] = []
+        cluster_of: dict[ClientId, int] = {}
+        for (client, report), label in zip(reports, labels, strict=True):
+            if label == 0:
+                staying.append((client, report))
+                cluster_of[client] = k
+            else:
+                going.append((client, report))
+                cluster_of[client] = new
 
-        cluster_of = {client: k for client, _ in staying}
-        cluster_of.update((client, new) for client, _ in going)
         assign: dict[ClientId, int] = {}
         walks = dict(state.walks)
         for client, cluster in state.assign.items():
@@ -465,11 +500,13 @@ class Cfl(ManyModels[CflState]):
         going_model = self._average(going, divided_model, average)
         direction_of_staying = self._direction(state, divided_model, staying)
         direction_of_going = self._direction(state, divided_model, going)
-        tried = {**state.tried, str(k): state.round + 1, str(new): state.round + 1}
+        models = _put(state.models, k, staying_model)
+        present_round = state.round + 1
+        tried = {**state.tried, str(k): present_round, str(new): present_round}
         return replace(
             state,
             assign=dict(sorted(assign.items())),
-            models=(*_put(state.models, k, staying_model), going_model),
+            models=(*models, going_model),
             divided=(*state.divided, k),
             nodes=(*state.nodes, divided_model),
             stays=(*state.stays, direction_of_staying),
@@ -482,8 +519,13 @@ class Cfl(ManyModels[CflState]):
     def _direction(self, state: CflState, node: Vector, reports: Reports) -> Vector:
         """The mean update (span,) of some reports, without weights."""
         span = slice(*state.span)
-        models = [(report.vectors[MODEL][span], 1.0) for _, report in reports]
-        return combine([(mean(models), 1.0), (node[span], -1.0)])
+        models: list[tuple[Vector, float]] = []
+        for _, report in reports:
+            features = report.vectors[MODEL][span]
+            models.append((features, 1.0))
+        end = mean(models)
+        start = node[span]
+        return combine([(end, 1.0), (start, -1.0)])
 
     # -- newcomers ---------------------------------------------------------------------------------
 
@@ -496,20 +538,39 @@ class Cfl(ManyModels[CflState]):
         arrived: dict[ClientId, int] = {}
         for client, report in reports:
             split = walks.pop(client, 0)
-            moved = self._direction(state, state.nodes[split], [(client, report)])
+            node = state.nodes[split]
+            moved = self._direction(state, node, [(client, report)])
             like_staying = cosine(moved, state.stays[split])
             like_going = cosine(moved, state.goes[split])
-            cluster = state.divided[split] if like_staying >= like_going else split + 1
-            later_splits = range(split + 1, len(state.divided))
-            below = [later for later in later_splits if state.divided[later] == cluster]
-            if below:
-                walks[client] = below[0]
-            else:
+            cluster = split + 1
+            if like_staying >= like_going:
+                cluster = state.divided[split]
+            below = _next_split(state, split, cluster)
+            if below is None:
                 arrived[client] = cluster
-        state = replace(state, walks=dict(sorted(walks.items())))
+            else:
+                walks[client] = below
+        in_order = sorted(walks.items())
+        state = replace(state, walks=dict(in_order))
         return joined(state, arrived)
 
 
-def _put(models: tuple[Vector, ...], k: int, model: Vector) -> tuple[Vector, ...]:
+def _next_split(state: CflState, split: int, cluster: int) -> int | None:
+    """The first split of this cluster after `split`; None if it was not divided again."""
+    for later in range(split + 1, len(state.divided)):
+        if state.divided[later] == cluster:
+            return later
+    return None
+
+
+def _gap(similarity: float) -> float:
+    """sqrt((1 - alpha) / 2) of the largest similarity across the halves, as gamma bounds it."""
+    square = (1 - similarity) / 2
+    return math.sqrt(max(square, 0.0))
+
+
+def _put(models: Models, k: int, model: Vector) -> Models:
     """The models with another one in place k."""
-    return (*models[:k], model, *models[k + 1 :])
+    changed = list(models)
+    changed[k] = model
+    return tuple(changed)

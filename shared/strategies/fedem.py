@@ -31,17 +31,19 @@ from covey.shared.strategies.base import (
     Job,
     Local,
     Mixture,
+    Models,
     Order,
     Phase,
     Report,
     Reports,
     Setup,
+    Shares,
     Strategy,
     TrainingResult,
     View,
 )
 from covey.shared.strategies.bases.losses import comparable
-from covey.shared.strategies.bases.single import averaged
+from covey.shared.strategies.bases.single import averaged, samples_of
 from covey.shared.strategies.bases.soft import merged
 
 # Client state: the mixture weights pi_i (K,). LAST_MODEL is the component with the largest weight.
@@ -51,15 +53,16 @@ COMPONENT = "component-"  # name of a reported vector; the number of the compone
 SMALLEST = 1e-12  # smaller weights count as this, because their logarithm is needed
 
 MixtureWeights = npt.NDArray[np.float64]
+Losses = npt.NDArray[np.float32]  # of each sample (n_i,)
 
 
 @dataclass(frozen=True)
 class FedEmState:
     """The components and what clients have reported."""
 
-    components: tuple[Vector, ...]  # K models (d,)
+    components: Models  # K models (d,)
     samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
-    weights: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)  # pi_i, if shared
+    weights: dict[ClientId, Shares] = field(default_factory=dict)  # pi_i, if shared
     counted: bool = False  # is the count phase complete?
 
 
@@ -98,55 +101,64 @@ class FedEm(Strategy[FedEmState]):
         if self.damped and not state.counted:
             # the mean needs the samples of those who do not report
             return Phase(COUNT, "all", ends_round=False, may_be_empty=True)
-        sizes = {f"{COMPONENT}{k}": model.size for k, model in enumerate(state.components)}
+        sizes: dict[str, int] = {}
+        for k, model in enumerate(state.components):
+            name = _name(k)
+            sizes[name] = model.size
         if not self.share_memberships:
             return Phase(sizes=sizes)
         weights = Expected(self.n_clusters, most=1.0)
         return Phase(sizes=sizes, numbers={PI: weights})
 
     def order(self, state: FedEmState, phase: Phase, client: ClientId) -> Order:
-        return Order() if phase.name == COUNT else self.serve(state, client)
+        if phase.name == COUNT:
+            return Order()
+        return self.serve(state, client)
 
     def model(self, state: FedEmState, key: str) -> Vector:
-        return state.components[int(key)]
+        k = int(key)
+        return state.components[k]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == COUNT:
             return Report({}, local.examples), client_state
         losses = [local.losses(model) for model in job.models]
         # E-step: q (n_i, K), then pi_i as its mean over the samples
-        q = _e_step(self._weights(client_state, len(job.models)), losses)
+        before = self._weights(client_state, len(job.models))
+        q = _e_step(before, losses)
         pi = q.mean(axis=0)
         # M-step: train each component on the samples as far as they belong to it
         results: list[TrainingResult] = []
         for k, model in enumerate(job.models):
-            shares = q[:, k].astype(np.float32)
-            results.append(self._trained(model, local, losses[k], shares))
+            of_component = q[:, k]
+            shares = of_component.astype(np.float32)
+            result = self._trained(model, local, losses[k], shares)
+            results.append(result)
+        numbers: dict[str, list[float]] = {}
+        if self.share_memberships:
+            numbers[PI] = pi.tolist()
         heaviest = int(np.argmax(pi))
-        report = Report(
-            vectors={f"{COMPONENT}{k}": result.end for k, result in enumerate(results)},
-            examples=local.examples,
-            numbers={PI: pi.tolist()} if self.share_memberships else {},
-            steps=sum(result.steps for result in results),
-            # the losses of a sample are weighted by its shares, which sum to 1
-            loss=math.fsum(result.loss for result in results),
-            bases={f"{COMPONENT}{k}": k for k in range(len(results))},
-        )
-        return report, {**client_state, PI: pi, LAST_MODEL: results[heaviest].end}
+        last_model = results[heaviest].end
+        report = _report(results, local.examples, numbers)
+        return report, {**client_state, PI: pi, LAST_MODEL: last_model}
 
     def fold(
         self, state: FedEmState, phase: Phase, reports: Reports, average: Average = MEAN
     ) -> FedEmState:
-        samples = {client: report.examples for client, report in reports}
+        samples = samples_of(reports)
         state = replace(state, samples=merged(state.samples, samples))
         if phase.name == COUNT:
             return replace(state, counted=True)
-        weights: dict[ClientId, tuple[float, ...]] = {}
+        weights: dict[ClientId, Shares] = {}
         for client, report in reports:
             if PI in report.numbers:
-                weights[client] = tuple(report.numbers[PI])
+                own = report.numbers[PI]
+                weights[client] = tuple(own)
         state = replace(state, weights=merged(state.weights, weights))
-        components = [self._average(state, k, reports, average) for k in range(self.n_clusters)]
+        components: list[Vector] = []
+        for k in range(self.n_clusters):
+            component = self._average(state, k, reports, average)
+            components.append(component)
         return replace(state, components=tuple(components))
 
     def base(
@@ -155,35 +167,39 @@ class FedEm(Strategy[FedEmState]):
         return name.removeprefix(COMPONENT)
 
     def serve(self, state: FedEmState, client: ClientId) -> Order:
-        return Order(models=tuple(str(k) for k in range(self.n_clusters)))
+        keys = tuple(str(k) for k in range(self.n_clusters))
+        return Order(models=keys)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         pi = self._weights(client_state, len(job.models))
         if PI not in client_state:
             losses = [local.losses(model) for model in job.models]
             for _ in range(self.entry_steps):
-                pi = _e_step(pi, losses).mean(axis=0)
-        return tuple(zip(pi.tolist(), job.models, strict=True))
+                q = _e_step(pi, losses)
+                pi = q.mean(axis=0)
+        weights = pi.tolist()
+        return tuple(zip(weights, job.models, strict=True))
 
-    def clusters(self, state: FedEmState) -> tuple[Vector, ...]:
+    def clusters(self, state: FedEmState) -> Models:
         return state.components
 
-    def memberships(self, state: FedEmState) -> Mapping[ClientId, tuple[float, ...]]:
+    def memberships(self, state: FedEmState) -> Mapping[ClientId, Shares]:
         return state.weights
 
     def notes(self, state: FedEmState) -> dict[str, Any]:
         total: list[float] = []
         if state.weights:
             rows = list(state.weights.values())
-            total = np.sum(rows, axis=0).tolist()
+            sums = np.sum(rows, axis=0)
+            total = sums.tolist()
         return {"components": self.n_clusters, "weights": total}
 
     def _trained(
         self,
         model: Vector,
         local: Local,
-        losses: npt.NDArray[np.float32],
-        shares: npt.NDArray[np.float32],
+        losses: Losses,
+        shares: Vector,
     ) -> TrainingResult:
         """A component after a client's training.
 
@@ -203,26 +219,57 @@ class FedEm(Strategy[FedEmState]):
         """pi_i (K,): the client's own, or equal ones for a client that never trained."""
         if PI in client_state:
             return np.asarray(client_state[PI], np.float64)
-        return np.full(components, 1 / components)
+        equal = 1 / components
+        return np.full(components, equal)
 
     def _average(self, state: FedEmState, k: int, reports: Reports, average: Average) -> Vector:
         """Component k after a round: the mean by samples.
 
         Weights pi_ik are not needed: a component that a client does not use has hardly moved.
         """
-        name = f"{COMPONENT}{k}"
+        name = _name(k)
         before = state.components[k]
         if not self.damped:
             return averaged(reports, otherwise=before, of=name, average=average)
         everybody = sum(state.samples.values())
         if everybody == 0:
             return before
-        moved = [(report.vectors[name], report.examples / everybody) for _, report in reports]
+        moved: list[tuple[Vector, float]] = []
+        for _, report in reports:
+            share = report.examples / everybody
+            moved.append((report.vectors[name], share))
         left = 1 - math.fsum(share for _, share in moved)
         return average.combine([(before, left)], moved)
 
 
-def _e_step(pi: MixtureWeights, losses: Sequence[npt.NDArray[np.float32]]) -> MixtureWeights:
+def _name(k: int) -> str:
+    """The name of the vector that holds component k in a report."""
+    return f"{COMPONENT}{k}"
+
+
+def _report(
+    results: Sequence[TrainingResult], examples: int, numbers: Mapping[str, list[float]]
+) -> Report:
+    """A client's report after an M-step.
+
+    Args:
+        results: of each component.
+        examples: n_i.
+        numbers: what the report has besides.
+    """
+    vectors: dict[str, Vector] = {}
+    bases: dict[str, int] = {}
+    for k, result in enumerate(results):
+        name = _name(k)
+        vectors[name] = result.end
+        bases[name] = k
+    steps = sum(result.steps for result in results)
+    # the losses of a sample are weighted by its shares, which sum to 1
+    loss = math.fsum(result.loss for result in results)
+    return Report(vectors, examples, numbers, steps, loss, bases)
+
+
+def _e_step(pi: MixtureWeights, losses: Sequence[Losses]) -> MixtureWeights:
     """E-step: q_ks, the share (n, K) of each component in each sample.
 
     q_ks is proportional to pi_k * exp(-loss_k(s)).
@@ -231,10 +278,14 @@ def _e_step(pi: MixtureWeights, losses: Sequence[npt.NDArray[np.float32]]) -> Mi
         pi: the weights of the components (K,).
         losses: for each component the loss of each sample (n,).
     """
-    costs = comparable(np.stack(losses, axis=1))
-    log_pi = np.log(np.maximum(pi, SMALLEST))
+    table = np.stack(losses, axis=1)
+    costs = comparable(table)
+    positive = np.maximum(pi, SMALLEST)
+    log_pi = np.log(positive)
     scores = log_pi - costs
     largest = scores.max(axis=1, keepdims=True)
-    powers = np.exp(scores - largest)
+    differences = scores - largest
+    powers = np.exp(differences)
     totals = powers.sum(axis=1, keepdims=True)
-    return np.asarray(powers / totals)
+    shares = powers / totals
+    return np.asarray(shares)

@@ -32,23 +32,27 @@ from covey.shared.strategies.base import (
     LAST_MODEL,
     MODEL,
     ClientId,
+    Clients,
     ClientState,
     Expected,
     GradientCorrection,
     Job,
     Local,
     Mixture,
+    Models,
     Order,
     Phase,
     Report,
     Reports,
     Setup,
+    Shares,
     Strategy,
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import START, invited
+from covey.shared.strategies.bases.hard import START, unanswered
 from covey.shared.strategies.bases.losses import comparable
+from covey.shared.strategies.bases.single import samples_of
 from covey.shared.strategies.bases.soft import SOFT, dominant, merged, unknown
 
 VELOCITY = "velocity"  # client state: that of the optimiser (P,)
@@ -60,14 +64,14 @@ class FedSoftState:
     """The centres and what is known of the clients."""
 
     start: Vector  # the common initial model (d,)
-    models: tuple[Vector, ...]  # the K centres (d,)
+    models: Models  # the K centres (d,)
     seed: int
     participation: float  # C
-    importance: dict[ClientId, tuple[float, ...]] = field(default_factory=dict)  # u_i (K,)
+    importance: dict[ClientId, Shares] = field(default_factory=dict)  # u_i (K,)
     samples: dict[ClientId, int] = field(default_factory=dict)  # n_i
-    trained: tuple[ClientId, ...] = ()  # clients that have a personal model
-    late: tuple[ClientId, ...] = ()  # newcomers, who start from the centres
-    asked: tuple[ClientId, ...] = ()  # clients that did not answer since the last complete round
+    trained: Clients = ()  # clients that have a personal model
+    late: Clients = ()  # newcomers, who start from the centres
+    asked: Clients = ()  # clients that did not answer since the last complete round
     round: int = 0  # rounds that are complete
     estimated: int = -1  # the round of the last estimation
 
@@ -120,47 +124,74 @@ class FedSoft(Strategy[FedSoftState]):
         return SOFT if rule in PICKING else ""
 
     def init(self, setup: Setup) -> FedSoftState:
-        return FedSoftState(setup.starts[0], setup.starts, setup.seed, setup.participation)
+        starts = setup.starts
+        return FedSoftState(starts[0], starts, setup.seed, setup.participation)
 
     def plan(self, state: FedSoftState, view: View) -> Phase:
-        importance = {"importance": Expected(self.n_clusters, most=1.0)}
-        estimation = Phase(ESTIMATE, "all", ends_round=False, may_be_empty=True, numbers=importance)
-        is_due = view.round < view.rounds and state.round % self.estimate_every == 0
-        if is_due and state.estimated < state.round:
-            return estimation
+        if self._is_estimation_due(state, view):
+            return self._estimation("all")
         newcomers = unknown(state.importance, state.asked, view)
         if newcomers:
-            return replace(estimation, cohort=newcomers)
+            return self._estimation(newcomers)
         cohort = self._cohort(state, view)
-        return Phase(cohort=cohort, sizes={MODEL: state.start.size})
+        sizes = {MODEL: state.start.size}
+        return Phase(cohort=cohort, sizes=sizes)
+
+    def _is_estimation_due(self, state: FedSoftState, view: View) -> bool:
+        """Do all clients estimate their importance before the next round?"""
+        if view.round >= view.rounds or state.estimated >= state.round:
+            return False
+        return state.round % self.estimate_every == 0
+
+    def _estimation(self, cohort: Literal["all"] | Clients) -> Phase:
+        """The phase in which these clients estimate their importance."""
+        importance = Expected(self.n_clusters, most=1.0)
+        return Phase(
+            ESTIMATE,
+            cohort,
+            ends_round=False,
+            may_be_empty=True,
+            numbers={"importance": importance},
+        )
 
     def order(self, state: FedSoftState, phase: Phase, client: ClientId) -> Order:
         if phase.name == ESTIMATE:
-            return Order(models=tuple(str(k) for k in range(self.n_clusters)))
-        keys: tuple[str, ...] = (f"{OWN}{client}",)
+            every_key = tuple(str(k) for k in range(self.n_clusters))
+            return Order(models=every_key)
+        keys = [f"{OWN}{client}"]
         if client not in state.trained and client not in state.late:
-            keys = (*keys, START)
-        total = math.fsum(self._importance(state, client))  # U_i
+            keys.append(START)
+        importance = self._importance(state, client)
+        total = math.fsum(importance)  # U_i
         numbers = {"pull": self.pull * total}
-        return Order(keys, numbers, dominant(state.importance, client))
+        cluster = dominant(state.importance, client)
+        return Order(tuple(keys), numbers, cluster)
 
     def model(self, state: FedSoftState, key: str) -> Vector:
         """A centre, the common start, or a client's anchor: the centres' mean weighted by u_i."""
         if key == START:
             return state.start
         if key.startswith(OWN):
-            importance = self._importance(state, key.removeprefix(OWN))
-            return mean(list(zip(state.models, importance, strict=True)))
-        return state.models[int(key)]
+            client = key.removeprefix(OWN)
+            importance = self._importance(state, client)
+            pairs = zip(state.models, importance, strict=True)
+            return mean(list(pairs))
+        k = int(key)
+        return state.models[k]
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == ESTIMATE:
             importance = self._estimate(job.models, local)
-            return Report({}, local.examples, {"importance": importance}), client_state
+            report = Report({}, local.examples, {"importance": importance})
+            return report, client_state
         anchor = job.models[0]
-        start = client_state[LAST_MODEL] if LAST_MODEL in client_state else job.models[-1]
-        correction = GradientCorrection(anchor, float(job.numbers["pull"]))
-        result = local.train(start, correction, velocity=client_state.get(VELOCITY))
+        start = job.models[-1]
+        if LAST_MODEL in client_state:
+            start = client_state[LAST_MODEL]
+        pull = float(job.numbers["pull"])
+        correction = GradientCorrection(anchor, pull)
+        velocity = client_state.get(VELOCITY)
+        result = local.train(start, correction, velocity=velocity)
         kept = {**client_state, LAST_MODEL: result.end}
         if self.persistent_optimizer and result.velocity is not None:
             kept[VELOCITY] = result.velocity
@@ -171,14 +202,15 @@ class FedSoft(Strategy[FedSoftState]):
     ) -> FedSoftState:
         if phase.name == ESTIMATE:
             return self._with_estimates(state, phase, reports)
-        samples = {client: report.examples for client, report in reports}
+        samples = samples_of(reports)
         trained = set(state.trained)
         trained.update(samples)
+        in_order = sorted(trained)
         return replace(
             state,
             models=self._centres(state, phase, reports, average),
             samples=merged(state.samples, samples),
-            trained=tuple(sorted(trained)),
+            trained=tuple(in_order),
             asked=(),
             round=state.round + 1,
         )
@@ -187,28 +219,36 @@ class FedSoft(Strategy[FedSoftState]):
         cluster = dominant(state.importance, client)
         if client in state.trained:
             return Order(cluster=cluster)
-        key = f"{OWN}{client}" if client in state.importance else START
+        key = START
+        if client in state.importance:
+            key = f"{OWN}{client}"
         return Order(models=(key,), cluster=cluster)
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         if LAST_MODEL in client_state:
-            return ((1.0, client_state[LAST_MODEL]),)
+            own = client_state[LAST_MODEL]
+            return ((1.0, own),)
         if not job.models:
             raise DataError(
                 f"agent {job.client} has trained in this run but its model is missing: "
                 "was its folder deleted?"
             )
-        return ((1.0, job.models[0]),)
+        served = job.models[0]
+        return ((1.0, served),)
 
-    def clusters(self, state: FedSoftState) -> tuple[Vector, ...]:
+    def clusters(self, state: FedSoftState) -> Models:
         return state.models
 
     def assignment(self, state: FedSoftState) -> Mapping[ClientId, int]:
         """Each client's most important cluster."""
-        return {client: int(np.argmax(shares)) for client, shares in state.importance.items()}
+        assignment: dict[ClientId, int] = {}
+        for client, importance in state.importance.items():
+            largest = np.argmax(importance)
+            assignment[client] = int(largest)
+        return assignment
 
-    def memberships(self, state: FedSoftState) -> Mapping[ClientId, tuple[float, ...]]:
-        memberships: dict[ClientId, tuple[float, ...]] = {}
+    def memberships(self, state: FedSoftState) -> Mapping[ClientId, Shares]:
+        memberships: dict[ClientId, Shares] = {}
         for client, importance in state.importance.items():
             total = math.fsum(importance)
             memberships[client] = tuple(share / total for share in importance)
@@ -217,45 +257,55 @@ class FedSoft(Strategy[FedSoftState]):
     def notes(self, state: FedSoftState) -> dict[str, Any]:
         total: list[float] = []
         if state.importance:
-            rows = list(self.memberships(state).values())
-            total = np.sum(rows, axis=0).tolist()
+            memberships = self.memberships(state)
+            rows = list(memberships.values())
+            sums = np.sum(rows, axis=0)
+            total = sums.tolist()
         return {"clusters": self.n_clusters, "importance": total, "estimated": state.estimated}
 
     # -- importance --------------------------------------------------------------------------------
 
     def _estimate(self, models: Sequence[Vector], local: Local) -> list[float]:
         """u_i (K,): the share of samples that each cluster explains best, ties to the lowest."""
-        losses = comparable([local.losses(model) for model in models])
+        measured = [local.losses(model) for model in models]
+        losses = comparable(measured)
         best = np.argmin(losses, axis=0)
-        shares = np.bincount(best, minlength=len(models)) / local.examples
+        samples = np.bincount(best, minlength=len(models))
+        shares = samples / local.examples
+        return self._not_too_small(shares.tolist())
+
+    def _not_too_small(self, shares: Sequence[float]) -> list[float]:
+        """The shares, none below sigma."""
         return [max(float(share), self.smallest) for share in shares]
 
     def _with_estimates(self, state: FedSoftState, phase: Phase, reports: Reports) -> FedSoftState:
         """The state after an estimation."""
-        samples = {client: report.examples for client, report in reports}
-        estimates: dict[ClientId, tuple[float, ...]] = {}
+        samples = samples_of(reports)
+        estimates: dict[ClientId, Shares] = {}
         for client, report in reports:
             shares = report.numbers["importance"]
-            estimates[client] = tuple(max(float(share), self.smallest) for share in shares)
+            importance = self._not_too_small(shares)
+            estimates[client] = tuple(importance)
         late = set(state.late)
         if state.round > 0:
-            late.update(client for client in estimates if client not in state.importance)
-        importance = merged(state.importance, estimates)
-        failed = set(state.asked)
-        failed.update(invited(phase))
-        failed -= set(importance)
+            newcomers = set(estimates)
+            newcomers.difference_update(state.importance)
+            late.update(newcomers)
+        late_in_order = sorted(late)
+        known = merged(state.importance, estimates)
         return replace(
             state,
-            importance=importance,
+            importance=known,
             samples=merged(state.samples, samples),
-            late=tuple(sorted(late)),
-            asked=tuple(sorted(failed)),
+            late=tuple(late_in_order),
+            asked=unanswered(state.asked, phase, known),
             estimated=state.round,
         )
 
-    def _importance(self, state: FedSoftState, client: ClientId) -> tuple[float, ...]:
+    def _importance(self, state: FedSoftState, client: ClientId) -> Shares:
         """u_i (K,); equal shares for a client that never estimated them."""
-        equal = (1 / self.n_clusters,) * self.n_clusters
+        share = 1 / self.n_clusters
+        equal = (share,) * self.n_clusters
         return state.importance.get(client, equal)
 
     def _weights(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> list[float]:
@@ -265,11 +315,13 @@ class FedSoft(Strategy[FedSoftState]):
         """
         usual = 1.0
         if state.samples:
-            usual = sum(state.samples.values()) / len(state.samples)
+            total = sum(state.samples.values())
+            usual = total / len(state.samples)
         weights: list[float] = []
         for client in clients:
             samples = state.samples.get(client, usual)
-            weights.append(self._importance(state, client)[k] * samples)
+            importance = self._importance(state, client)
+            weights.append(importance[k] * samples)
         return weights
 
     # -- selection ---------------------------------------------------------------------------------
@@ -278,26 +330,28 @@ class FedSoft(Strategy[FedSoftState]):
     def _takes_everybody(self, state: FedSoftState) -> bool:
         return self.selected is None and state.participation >= 1
 
-    def _cohort(self, state: FedSoftState, view: View) -> Literal["all"] | tuple[ClientId, ...]:
+    def _cohort(self, state: FedSoftState, view: View) -> Literal["all"] | Clients:
         if self._takes_everybody(state):
             return "all"
         candidates = view.present
         for _ in range(view.attempt):
             # a draw failed: the next in line, and all again once all were asked
-            not_asked = set(candidates) - self._drawn(state, candidates)
-            candidates = tuple(sorted(not_asked)) or view.present
-        return tuple(sorted(self._drawn(state, candidates)))
+            not_asked = set(candidates)
+            not_asked -= self._drawn(state, candidates)
+            in_order = sorted(not_asked)
+            candidates = tuple(in_order) or view.present
+        drawn = self._drawn(state, candidates)
+        return tuple(sorted(drawn))
 
     def _drawn(self, state: FedSoftState, clients: Sequence[ClientId]) -> set[ClientId]:
         """The union of the selections of all clusters."""
         drawn: set[ClientId] = set()
         for k in range(self.n_clusters):
-            drawn.update(self._selection(state, k, clients))
+            selection = self._selection(state, k, clients)
+            drawn.update(selection)
         return drawn
 
-    def _selection(
-        self, state: FedSoftState, k: int, clients: Sequence[ClientId]
-    ) -> tuple[ClientId, ...]:
+    def _selection(self, state: FedSoftState, k: int, clients: Sequence[ClientId]) -> Clients:
         """Sel_k: clients drawn without replacement with probabilities v_ik.
 
         Each has an exponential waiting time of rate v_ik, and the first ones are taken (Efraimidis
@@ -308,21 +362,25 @@ class FedSoft(Strategy[FedSoftState]):
         arrivals: list[tuple[float, ClientId]] = []
         for client, rate in zip(clients, rates, strict=True):
             draw = generator(state.seed, "fedsoft", state.round, k, client)
-            wait = draw.exponential() / rate if rate > 0 else math.inf
+            wait = math.inf
+            if rate > 0:
+                wait = draw.exponential() / rate
             arrivals.append((wait, client))
-        first = sorted(arrivals)[: self._per_cluster(state)]
-        return tuple(client for _, client in first)
+        arrivals.sort()
+        count = self._per_cluster(state)
+        return tuple(client for _, client in arrivals[:count])
 
     def _per_cluster(self, state: FedSoftState) -> int:
         """The number of clients drawn for each cluster."""
         if self.selected:
             return self.selected
         known = len(state.importance) or 1
-        return max(round(state.participation * known / self.n_clusters), 1)
+        share = state.participation * known / self.n_clusters
+        return max(round(share), 1)
 
     def _centres(
         self, state: FedSoftState, phase: Phase, reports: Reports, average: Average
-    ) -> tuple[Vector, ...]:
+    ) -> Models:
         """The centres after a round: plain means over the reporters in Sel_k.
 
         The draw has weighted them; without a draw the means are weighted.
@@ -331,21 +389,24 @@ class FedSoft(Strategy[FedSoftState]):
         for client, report in reports:
             if report.examples > 0:
                 models[client] = report.vectors[MODEL]
-        cohort = phase.cohort if isinstance(phase.cohort, tuple) else tuple(models)
+        cohort = phase.cohort
+        if not isinstance(cohort, tuple):
+            cohort = tuple(models)
         centres: list[Vector] = []
         for k, centre in enumerate(state.models):
             if self._takes_everybody(state):
                 members = list(models)
                 weights = self._weights(state, k, members)
-                shares = [self._importance(state, client)[k] for client in members]
+                importance = [self._importance(state, client) for client in members]
+                shares = [of_client[k] for of_client in importance]
             else:
                 drawn = self._selection(state, k, cohort)
-                members = sorted(client for client in drawn if client in models)
+                members = sorted(set(drawn).intersection(models))
                 weights = [1.0] * len(members)
                 shares = weights
             if sum(weights) > 0:
                 vectors = [models[client] for client in members]
-                pairs = list(zip(vectors, weights, strict=True))
-                centre = average.mean(pairs, shares)
+                pairs = zip(vectors, weights, strict=True)
+                centre = average.mean(list(pairs), shares)
             centres.append(centre)
         return tuple(centres)

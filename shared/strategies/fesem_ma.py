@@ -63,7 +63,8 @@ from covey.shared.strategies.base import (
     View,
     trained_report,
 )
-from covey.shared.strategies.bases.hard import START, Clustered, HardClustered
+from covey.shared.strategies.bases.hard import START, Clustered, HardClustered, joined
+from covey.shared.strategies.bases.single import vectors_of
 from covey.shared.strategies.bases.soft import merged
 
 LAYER = "layer"  # phase in which the layers behind the frozen ones are trained; a number follows
@@ -177,8 +178,9 @@ class FesemMa(HardClustered[FesemMaState]):
             UserError: the model is not a plain chain of layers.
         """
         layers_of(setup.layout)
+        start = setup.starts[0]
         tensors = tuple((tensor.name, tensor.shape) for tensor in setup.layout.tensors)
-        return FesemMaState(setup.starts[0], tensors=tensors, seed=setup.seed)
+        return FesemMaState(start, tensors=tensors, seed=setup.seed)
 
     # -- phases and orders -------------------------------------------------------------------------
 
@@ -186,9 +188,10 @@ class FesemMa(HardClustered[FesemMaState]):
         is_last = self.matching == "fixed" or state.frozen == _hidden_layers(state)
         numbers = self._expected_numbers(state)
         if not state.frozen:
-            phase = replace(super().plan(state, view), numbers=numbers)
+            usual = super().plan(state, view)
+            phase = replace(usual, numbers=numbers)
             if phase.name == TRAIN:
-                phase = replace(phase, ends_round=is_last)
+                return replace(phase, ends_round=is_last)
             return phase
         cohort = tuple(client for client in state.cohort if client in view.present)
         # the stored models do if nobody is left or an attempt failed
@@ -214,11 +217,14 @@ class FesemMa(HardClustered[FesemMaState]):
         """Samples per class, from agents whose task has classes."""
         if self.matching == "fixed" or not self.class_counts:
             return {}
-        outputs = layers_of(state.layout)[-1].units
-        return {"classes": Expected(outputs, whole=True, required=False)}
+        outputs = _outputs(state.layout)
+        counts = Expected(outputs, whole=True, required=False)
+        return {"classes": counts}
 
     def entry_order(self, state: FesemMaState) -> Order:
-        numbers = {"epochs": self.warmup_epochs} if self.warmup_epochs else {}
+        numbers: dict[str, int] = {}
+        if self.warmup_epochs:
+            numbers["epochs"] = self.warmup_epochs
         if state.models:
             return Order(models=(MEAN_OF_CENTRES,), numbers=numbers)
         if self.warmup_start == "own":
@@ -229,12 +235,14 @@ class FesemMa(HardClustered[FesemMaState]):
         numbers: dict[str, Any] = {"mu": self.mu}
         if state.frozen:
             numbers["frozen"] = _frozen_values(state)
-        return replace(self.serve(state, client), numbers=numbers)
+        order = self.serve(state, client)
+        return replace(order, numbers=numbers)
 
     def serve(self, state: FesemMaState, client: ClientId) -> Order:
         order = super().serve(state, client)
         if self.matching == "fedma" and client in state.assign:
-            return replace(order, models=(f"{OWN}{client}",))
+            key = f"{OWN}{client}"
+            return replace(order, models=(key,))
         return order
 
     def model(self, state: FesemMaState, key: str) -> Vector:
@@ -242,7 +250,7 @@ class FesemMa(HardClustered[FesemMaState]):
             client = key.removeprefix(OWN)
             return state.stored[client]
         if key == MEAN_OF_CENTRES:
-            return mean([(centre, 1.0) for centre in state.models])
+            return _plain_mean(state.models)
         return super().model(state, key)
 
     def base(
@@ -252,7 +260,8 @@ class FesemMa(HardClustered[FesemMaState]):
 
         Its length is then compared with that of the others.
         """
-        if not self.order(state, phase, client).models:
+        order = self.order(state, phase, client)
+        if not order.models:
             return ""
         return super().base(state, phase, client, report, name)
 
@@ -268,18 +277,21 @@ class FesemMa(HardClustered[FesemMaState]):
             start = random_start(job.layout, draw)
             base = None
         mu = job.numbers.get("mu")
-        correction = GradientCorrection(start, mu) if mu else GradientCorrection()
+        correction = GradientCorrection()
+        if mu:
+            correction = GradientCorrection(start, mu)
         epochs = job.numbers.get("epochs")
         frozen = job.numbers.get("frozen", 0)
         result = local.train(start, correction, epochs=epochs, frozen=frozen)
         numbers = self._class_counts(job, local)
-        return trained_report(result, local, numbers, base=base), client_state
+        report = trained_report(result, local, numbers, base=base)
+        return report, client_state
 
     def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
         targets = local.targets("train")
         if self.matching == "fixed" or not self.class_counts or targets.dtype.kind == "f":
             return {}
-        outputs = layers_of(job.layout)[-1].units
+        outputs = _outputs(job.layout)
         counts = np.bincount(targets, minlength=outputs)
         return {"classes": counts.tolist()}
 
@@ -289,15 +301,20 @@ class FesemMa(HardClustered[FesemMaState]):
         self, state: FesemMaState, reports: Reports, average: Average = MEAN
     ) -> FesemMaState:
         state = _with_reports(state, reports)
-        anchor = state.start if self.warmup_start == "common" else _largest(reports)
-        rows = [align(model, anchor, state.layout) for model in state.stored.values()]
+        anchor = state.start
+        if self.warmup_start == "own":
+            anchor = _largest(reports)
+        layout = state.layout
+        rows = [align(model, anchor, layout) for model in state.stored.values()]
         clusters = min(self.n_clusters, len(rows))
         best = kmeans(rows, clusters, n_init=self.restarts, seed=state.seed)
         # a centre that has no members is the mean of everybody
-        everybody = mean([(row, 1.0) for row in rows])
+        everybody = _plain_mean(rows)
         missing = self.n_clusters - len(best.centres)
-        centres = (*best.centres, *[everybody] * missing)
-        assign = dict(zip(state.stored, best.labels.tolist(), strict=True))
+        without_members = (everybody,) * missing
+        centres = best.centres + without_members
+        labels = best.labels.tolist()
+        assign = dict(zip(state.stored, labels, strict=True))
         spread = best.inertia / len(rows)
         state = replace(state, models=centres, assign=assign, spread=spread)
         return self._m_step(state, average)
@@ -310,7 +327,7 @@ class FesemMa(HardClustered[FesemMaState]):
         clients = [client for client, _ in reports]
         labels, _ = _nearest(state, clients)
         clusters = dict(zip(clients, labels.tolist(), strict=True))
-        return replace(state, assign=merged(state.assign, clusters))
+        return joined(state, clusters)
 
     def aggregate(
         self, state: FesemMaState, reports: Reports, average: Average = MEAN
@@ -321,29 +338,38 @@ class FesemMa(HardClustered[FesemMaState]):
             return self._m_step(state, average)
         if not state.frozen:
             state = self._e_step(state)
-            state = replace(state, cohort=tuple(client for client, _ in reports))
+            reporters = tuple(client for client, _ in reports)
+            state = replace(state, cohort=reporters)
         return self._next_layer(state, average)
 
     def _e_step(self, state: FesemMaState) -> FesemMaState:
         """E-step: r_i is the nearest centre once the units of W_i are matched to the centre's."""
-        labels, apart = _nearest(state, list(state.stored))
+        clients = list(state.stored)
+        labels, apart = _nearest(state, clients)
         filled = refill(labels, apart, self.n_clusters)
+        assign = dict(zip(clients, filled.tolist(), strict=True))
+        spread = np.mean(apart)
+        reseeded = np.count_nonzero(filled != labels)
         return replace(
             state,
-            assign=dict(zip(state.stored, filled.tolist(), strict=True)),
-            spread=float(np.mean(apart)),
-            reseeded=int(np.count_nonzero(filled != labels)),
+            assign=assign,
+            spread=float(spread),
+            reseeded=int(reseeded),
         )
 
     def _m_step(self, state: FesemMaState, average: Average = MEAN) -> FesemMaState:
         """M-step: W~_k is the plain average of its members in the centre's order of units."""
         models = list(state.models)
         for k in range(self.n_clusters):
-            members = [model for client, model in state.stored.items() if state.assign[client] == k]
+            members: list[Vector] = []
+            for client, model in state.stored.items():
+                if state.assign[client] == k:
+                    members.append(model)
             if not members:
                 continue
             for _ in range(1 + self.sweeps):
-                models[k] = _matched_mean(members, models[k], state.layout, average)
+                anchor = models[k]
+                models[k] = _matched_mean(members, anchor, state.layout, average)
         return replace(state, models=tuple(models))
 
     def notes(self, state: FesemMaState) -> dict[str, Any]:
@@ -353,7 +379,8 @@ class FesemMa(HardClustered[FesemMaState]):
         facts["J"] = state.spread
         facts["reseeded"] = state.reseeded
         if state.widths:
-            facts["widths"] = {k: list(state.widths[k]) for k in sorted(state.widths)}
+            widths = sorted(state.widths.items())
+            facts["widths"] = {k: list(of_cluster) for k, of_cluster in widths}
         return facts
 
     # -- mode `fedma` ------------------------------------------------------------------------------
@@ -373,8 +400,10 @@ class FesemMa(HardClustered[FesemMaState]):
             matched, units = match_layer(models, state.layout, state.frozen, inputs, prior, draw)
             stored.update(zip(members, matched, strict=True))
             places.update(zip(members, units.places, strict=True))
-            before = widths.get(str(k), ())[: state.frozen]
-            widths[str(k)] = (*before, units.width)
+            key = str(k)
+            before = widths.get(key, ())
+            matched_before = before[: state.frozen]
+            widths[key] = (*matched_before, units.width)
         return replace(
             state,
             stored=stored,
@@ -389,22 +418,41 @@ class FesemMa(HardClustered[FesemMaState]):
         for k, members in _members_in_pass(state).items():
             models = [state.stored[client] for client in members]
             inputs = _inputs(state, k, members)
-            weights = np.array([state.counts[client] for client in members], np.float64)
+            counts = [state.counts[client] for client in members]
+            weights = np.array(counts, np.float64)
             averaged = average_last(models, state.layout, inputs, weights)
             stored.update(zip(members, averaged, strict=True))
         state = replace(
-            state, stored=stored, frozen=0, cohort=(), places={}, passes=state.passes + 1
+            state,
+            stored=stored,
+            frozen=0,
+            cohort=(),
+            places={},
+            passes=state.passes + 1,
         )
         return self._m_step(state, average)
 
 
 def _hidden_layers(state: FesemMaState) -> int:
-    return len(layers_of(state.layout)) - 1
+    layers = layers_of(state.layout)
+    return len(layers) - 1
+
+
+def _outputs(layout: Layout) -> int:
+    """The number of units in the last layer."""
+    layers = layers_of(layout)
+    last = layers[-1]
+    return last.units
+
+
+def _plain_mean(models: Sequence[Vector]) -> Vector:
+    """The mean (d,) of models that count alike."""
+    return mean([(model, 1.0) for model in models])
 
 
 def _largest(reports: Reports) -> Vector:
     """The model of the client with the most samples, ties to the lowest id."""
-    best = reports[0][1]
+    _, best = reports[0]
     for _, report in reports:
         if report.examples > best.examples:
             best = report
@@ -417,11 +465,17 @@ def _members_in_pass(state: FesemMaState) -> dict[int, list[ClientId]]:
     A cluster with a report takes part with all its members, later in the pass with those that were
     matched: a newcomer waits for the next pass.
     """
-    known = state.places if state.frozen else state.assign
+    known = list(state.assign)
+    if state.frozen:
+        known = list(state.places)
     clusters = {state.assign[client] for client in state.cohort}
     members: dict[int, list[ClientId]] = {}
     for k in sorted(clusters):
-        members[k] = [client for client in known if state.assign[client] == k]
+        members[k] = []
+    for client in known:
+        cluster = state.assign[client]
+        if cluster in members:
+            members[cluster].append(client)
     return members
 
 
@@ -429,22 +483,27 @@ def _inputs(state: FesemMaState, k: int, members: Sequence[ClientId]) -> Inputs:
     """What the next layer of cluster k reads."""
     if not state.frozen:
         return raw_inputs(state.layout, len(members))
-    width = state.widths[str(k)][state.frozen - 1]
+    widths = state.widths[str(k)]
+    width = widths[state.frozen - 1]
     places = tuple(state.places[client] for client in members)
     return Inputs(width, places)
 
 
 def _frozen_values(state: FesemMaState) -> int:
     """The number of a model's values that belong to frozen layers."""
-    layer = layers_of(state.layout)[state.frozen - 1]
-    spans = state.layout.span_of(layer.name)
-    return int(spans[-1].stop)
+    layout = state.layout
+    layers = layers_of(layout)
+    layer = layers[state.frozen - 1]
+    spans = layout.span_of(layer.name)
+    last = spans[-1]
+    return int(last.stop)
 
 
 def _counts(report: Report, outputs: int) -> tuple[int, ...]:
     """Samples per class (outputs,); all samples for each class where a report has none."""
     counts = report.numbers.get("classes")
-    fallback = (max(report.examples, 1),) * outputs
+    samples = max(report.examples, 1)
+    fallback = (samples,) * outputs
     if not isinstance(counts, list) or len(counts) != outputs:
         return fallback
     are_counts = all(isinstance(count, int) and count >= 0 for count in counts)
@@ -461,13 +520,17 @@ def _matched_mean(
     The mean needs memory for one ordered copy and a sum in float64; a rule needs all copies.
     """
     if average.rule != "mean":
-        ordered = [(align(model, anchor, layout), 1.0) for model in members]
-        return average.mean(ordered)
+        pairs: list[tuple[Vector, float]] = []
+        for model in members:
+            ordered = align(model, anchor, layout)
+            pairs.append((ordered, 1.0))
+        return average.mean(pairs)
     total = np.zeros(anchor.size, np.float64)
     for model in members:
         total += align(model, anchor, layout)
         release(model)
-    return (total / len(members)).astype(np.float32)
+    of_members = total / len(members)
+    return of_members.astype(np.float32)
 
 
 def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Labels, Matrix]:
@@ -484,14 +547,17 @@ def _nearest(state: FesemMaState, clients: Sequence[ClientId]) -> tuple[Labels, 
         release(model)
     labels = table.argmin(axis=1)
     every_row = np.arange(len(labels))
-    return labels, table[every_row, labels]
+    apart = table[every_row, labels]
+    return labels, apart
 
 
 def _with_reports(state: FesemMaState, reports: Reports) -> FesemMaState:
     """The state with the reported models. They may be memory-mapped and are not copied."""
-    outputs = layers_of(state.layout)[-1].units
-    models = {client: report.vectors[MODEL] for client, report in reports}
-    counts = {client: _counts(report, outputs) for client, report in reports}
+    outputs = _outputs(state.layout)
+    models = vectors_of(reports)
+    counts: dict[ClientId, tuple[int, ...]] = {}
+    for client, report in reports:
+        counts[client] = _counts(report, outputs)
     return replace(
         state,
         stored=merged(state.stored, models),

@@ -45,6 +45,7 @@ from covey.shared.strategies.base import (
     SIGNATURE,
     TRAIN,
     ClientId,
+    Clients,
     ClientState,
     Expected,
     Job,
@@ -69,6 +70,9 @@ from covey.shared.strategies.bases.hard import (
 )
 from covey.shared.strategies.bases.soft import merged
 
+VectorLabels = tuple[int, ...]  # the class of each vector of a signature
+Place = tuple[int, int]  # of a vector in a signature: its class, and its order within the class
+
 # linkage -> distance of a newcomer to a cluster, from its distances to the members
 TO_CLUSTER: dict[str, Any] = {"single": np.min, "complete": np.max, "average": np.mean}
 
@@ -78,7 +82,7 @@ class PacflState(Clustered):
     """Besides the clusters, what they were made from."""
 
     signatures: dict[ClientId, Vector] = field(default_factory=dict)  # (vectors * sample values,)
-    labels: dict[ClientId, tuple[int, ...]] = field(default_factory=dict)  # class of each vector
+    labels: dict[ClientId, VectorLabels] = field(default_factory=dict)  # class of each vector
     heights: tuple[float, ...] = ()  # of the merges, in degrees
     cut: tuple[float | None, float | None] = (None, None)  # `low` and `high` of the Agglomeration
     # shares of the clustered clients in the distances of their cluster (linkage: weighted)
@@ -192,9 +196,12 @@ class Pacfl(HardClustered[PacflState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == TRAIN:
-            return trained_report(local.train(job.models[0]), local), client_state
-        vectors, labels = signature(local.inputs(), local.targets("train"), self.p)
-        report = Report({SIGNATURE: vectors.ravel()}, local.examples, {"labels": labels})
+            result = local.train(job.models[0])
+            return trained_report(result, local), client_state
+        targets = local.targets("train")
+        vectors, labels = signature(local.inputs(), targets, self.p)
+        flat = vectors.ravel()
+        report = Report({SIGNATURE: flat}, local.examples, {"labels": labels})
         return report, client_state
 
     def form_clusters(
@@ -203,12 +210,11 @@ class Pacfl(HardClustered[PacflState]):
         state, clients = self._with_signatures(state, reports)
         if not clients:
             return state
-        tree, evidence = self._tree(self._angles(state, clients))
-        state = replace(
-            state,
-            models=(state.start,) * tree.clusters,
-            assign=dict(zip(clients, tree.labels.tolist(), strict=True)),
-        )
+        angles = self._angles(state, clients)
+        tree, evidence = self._tree(angles)
+        models = (state.start,) * tree.clusters
+        assign = dict(zip(clients, tree.labels.tolist(), strict=True))
+        state = replace(state, models=models, assign=assign)
         return _with_tree(state, clients, tree, evidence)
 
     def assign_newcomers(self, state: PacflState, reports: Reports) -> PacflState:
@@ -220,7 +226,8 @@ class Pacfl(HardClustered[PacflState]):
         return self._placed(state, clients)
 
     def aggregate(self, state: PacflState, reports: Reports, average: Average = MEAN) -> PacflState:
-        return replace(state, models=folded(state, reports, average))
+        models = folded(state, reports, average)
+        return replace(state, models=models)
 
     def private_routes(self) -> Routes:
         return "assigned"
@@ -239,13 +246,17 @@ class Pacfl(HardClustered[PacflState]):
         classes = job.layout.outputs
         own_labels: list[int] = report.numbers["labels"]
         vectors = report.vectors[SIGNATURE].reshape(len(own_labels), -1)
-        frame = np.zeros((classes * self.p, vectors.shape[1]), np.float32)
-        for vector, (label, order) in zip(vectors, _places(own_labels), strict=True):
-            frame[label * self.p + order] = vector
+        _, values = vectors.shape
+        frame = np.zeros((classes * self.p, values), np.float32)
+        places = _places(own_labels)
+        for vector, (label, order) in zip(vectors, places, strict=True):
+            row = label * self.p + order
+            frame[row] = vector
         labels: list[int] = []
         for label in range(classes):
             labels += [label] * self.p
-        return replace(report, vectors={SIGNATURE: frame.ravel()}, numbers={"labels": labels})
+        flat = frame.ravel()
+        return replace(report, vectors={SIGNATURE: flat}, numbers={"labels": labels})
 
     def signature_base(self, job: Job, signature: Vector) -> Vector:
         return np.zeros_like(signature)
@@ -275,32 +286,35 @@ class Pacfl(HardClustered[PacflState]):
 
     # -- signatures and angles ---------------------------------------------------------------------
 
-    def _with_signatures(
-        self, state: PacflState, reports: Reports
-    ) -> tuple[PacflState, tuple[ClientId, ...]]:
+    def _with_signatures(self, state: PacflState, reports: Reports) -> tuple[PacflState, Clients]:
         """The state with those reported signatures that can be compared, and their clients.
 
         A sample must have as many values as those of the known signatures, or else of most.
         """
-        labels: dict[ClientId, tuple[int, ...]] = {}
+        labels: dict[ClientId, VectorLabels] = {}
         vectors: dict[ClientId, Vector] = {}
         for client, report in reports:
             own = _labels(report)
             if own:
                 labels[client] = tuple(own)
                 vectors[client] = report.vectors[SIGNATURE]
-        all_labels = {**labels, **state.labels}
-        sample_sizes: Counter[int] = Counter()
-        for client, vector in (state.signatures or vectors).items():
-            sample_sizes[vector.size // len(all_labels[client])] += 1
-        usual = sample_sizes.most_common(1)[0][0] if sample_sizes else 0
-        fit = tuple(c for c in vectors if vectors[c].size == usual * len(labels[c]))
+        if state.signatures:
+            usual = _usual_sample_size(state.signatures, state.labels)
+        else:
+            usual = _usual_sample_size(vectors, labels)
+        fitting_vectors: dict[ClientId, Vector] = {}
+        fitting_labels: dict[ClientId, VectorLabels] = {}
+        for client, vector in vectors.items():
+            own_labels = labels[client]
+            if vector.size == usual * len(own_labels):
+                fitting_vectors[client] = vector
+                fitting_labels[client] = own_labels
         state = replace(
             state,
-            signatures=merged(state.signatures, {client: vectors[client] for client in fit}),
-            labels=merged(state.labels, {client: labels[client] for client in fit}),
+            signatures=merged(state.signatures, fitting_vectors),
+            labels=merged(state.labels, fitting_labels),
         )
-        return state, fit
+        return state, tuple(fitting_vectors)
 
     def _angles(self, state: PacflState, rows: Sequence[ClientId]) -> Matrix:
         """The proximity matrix A (n, n): the angles between clients, in degrees."""
@@ -318,10 +332,15 @@ class Pacfl(HardClustered[PacflState]):
         table = np.zeros((len(rows), len(columns)))
         is_symmetric = rows is columns
         for i, one in enumerate(rows):
-            others = columns[:i] if is_symmetric else columns
+            own_labels = state.labels[one]
+            transposed = bases[one].T
+            others = columns
+            if is_symmetric:
+                others = columns[:i]
             for j, other in enumerate(others):
-                cosines = bases[one].T @ bases[other]
-                table[i, j] = self._degrees(cosines, state.labels[one], state.labels[other])
+                their_labels = state.labels[other]
+                cosines = transposed @ bases[other]
+                table[i, j] = self._degrees(cosines, own_labels, their_labels)
         if is_symmetric:
             return table + table.T
         return table
@@ -334,11 +353,12 @@ class Pacfl(HardClustered[PacflState]):
         if self.measure == "principal":
             return orthonormal(columns)
         # in float32 rounding alone would make hundredths of a degree
-        norms = np.maximum(np.linalg.norm(columns, axis=0), 1e-12)
-        unit: Matrix = columns / norms
+        norms = np.linalg.norm(columns, axis=0)
+        lengths = np.maximum(norms, 1e-12)
+        unit: Matrix = columns / lengths
         return unit
 
-    def _degrees(self, cosines: Matrix, own: tuple[int, ...], theirs: tuple[int, ...]) -> float:
+    def _degrees(self, cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:
         """The angle between two clients.
 
         Args:
@@ -348,16 +368,24 @@ class Pacfl(HardClustered[PacflState]):
         """
         if self.measure == "principal":
             singular_values = np.linalg.svd(cosines, compute_uv=False)
-            return _angle(singular_values.max(initial=0.0))
+            largest = singular_values.max(initial=0.0)
+            return _angle(largest)
         if self.measure == "min_entry":
-            entries = cosines if self.signed else np.abs(cosines)
-            return _angle(np.max(entries))
+            entries = cosines
+            if not self.signed:
+                entries = np.abs(cosines)
+            largest = np.max(entries)
+            return _angle(largest)
         rows = _places(own)
         columns = _places(theirs)
-        common = [(rows[place], columns[place]) for place in rows if place in columns]
         either = rows.keys() | columns.keys()
-        alone = len(either) - len(common)
-        angles = [_angle(abs(cosines[i, j])) for i, j in common]
+        angles: list[float] = []
+        for place, row in rows.items():
+            if place in columns:
+                column = columns[place]
+                cosine = abs(cosines[row, column])
+                angles.append(_angle(cosine))
+        alone = len(either) - len(angles)
         return math.fsum(angles) + 90.0 * alone
 
     @property
@@ -384,13 +412,16 @@ class Pacfl(HardClustered[PacflState]):
         """
         for client in clients:
             members = tuple(state.assign)
-            apart = self._between(state, (client,), members)[0]
+            [apart] = self._between(state, (client,), members)
             degrees = dict(zip(members, apart.tolist(), strict=True))
-            distances = [self._to_cluster(state, degrees, k) for k in range(len(state.models))]
-            nearest = distances.index(min(distances))
-            if self._is_beyond_cut(state, distances[nearest]):
+            clusters = range(len(state.models))
+            distances = [self._to_cluster(state, degrees, k) for k in clusters]
+            least = min(distances)
+            nearest = distances.index(least)
+            if self._is_beyond_cut(state, least):
                 new = len(state.models)
-                state = replace(state, models=(*state.models, state.models[nearest]))
+                copied = state.models[nearest]
+                state = replace(state, models=(*state.models, copied))
                 nearest = new
             state = joined(state, {client: nearest})
         return state
@@ -408,11 +439,13 @@ class Pacfl(HardClustered[PacflState]):
             return math.inf
         apart = [degrees[client] for client in members]
         if self.linkage != "weighted":
-            return float(TO_CLUSTER[self.linkage](apart))
+            rule = TO_CLUSTER[self.linkage]
+            return float(rule(apart))
         weights = [state.weights.get(client, 0.0) for client in members]
         if sum(weights) == 0:  # newcomers founded the cluster
             weights = [1.0] * len(members)
-        return float(np.average(apart, weights=weights))
+        weighted = np.average(apart, weights=weights)
+        return float(weighted)
 
     def _is_beyond_cut(self, state: PacflState, degrees: float) -> bool:
         """Would a merge at this distance be above the cut?"""
@@ -432,17 +465,9 @@ class Pacfl(HardClustered[PacflState]):
         matrix = self._angles(state, clients)
         tree, evidence = self._tree(matrix)
         groups = tree.labels.tolist()
-        shared: Counter[tuple[int, int]] = Counter()  # members by (old cluster, group)
-        for client, group in zip(clients, groups, strict=True):
-            if client in state.assign:
-                shared[state.assign[client], group] += 1
-
-        def largest_first(pair: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-            return -shared[pair], pair
-
         origins: dict[int, int] = {}  # of each group: the cluster that most of it comes from
         numbers: dict[int, int] = {}  # of each group: the cluster that it becomes
-        for old, group in sorted(shared, key=largest_first):
+        for old, group in _overlaps(state, clients, groups):
             origins.setdefault(group, old)
             if group not in numbers and old not in numbers.values():
                 numbers[group] = old
@@ -456,9 +481,41 @@ class Pacfl(HardClustered[PacflState]):
                 origin = _neighbour(matrix, groups, group, state, clients)
             numbers[group] = len(models)
             models.append(state.models[origin])
-        placed = {client: numbers[group] for client, group in zip(clients, groups, strict=True)}
-        state = replace(joined(state, placed), models=tuple(models))
+        placed: dict[ClientId, int] = {}
+        for client, group in zip(clients, groups, strict=True):
+            placed[client] = numbers[group]
+        state = joined(state, placed)
+        state = replace(state, models=tuple(models))
         return _with_tree(state, clients, tree, evidence)
+
+
+def _overlaps(
+    state: PacflState, clients: Sequence[ClientId], groups: Sequence[int]
+) -> list[tuple[int, int]]:
+    """The pairs (old cluster, group) that have clients in common, those with most clients first."""
+    shared: Counter[tuple[int, int]] = Counter()
+    for client, group in zip(clients, groups, strict=True):
+        if client in state.assign:
+            old = state.assign[client]
+            shared[old, group] += 1
+
+    def largest_first(pair: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+        return -shared[pair], pair
+
+    return sorted(shared, key=largest_first)
+
+
+def _usual_sample_size(
+    signatures: Mapping[ClientId, Vector], labels: Mapping[ClientId, VectorLabels]
+) -> int:
+    """The number of values of a sample in most signatures, ties to the first; 0 without any."""
+    sample_sizes: Counter[int] = Counter()
+    for client, vector in signatures.items():
+        vectors = len(labels[client])
+        sample_sizes[vector.size // vectors] += 1
+    for usual, _ in sample_sizes.most_common(1):
+        return usual
+    return 0
 
 
 def _with_tree(
@@ -468,11 +525,12 @@ def _with_tree(
     evidence: tuple[float, ...],
 ) -> PacflState:
     """The state with the facts of the cut that made its clusters."""
+    weights = dict(zip(clients, tree.weights.tolist(), strict=True))
     return replace(
         state,
         heights=tree.heights,
         cut=(tree.low, tree.high),
-        weights=dict(zip(clients, tree.weights.tolist(), strict=True)),
+        weights=weights,
         evidence=evidence,
     )
 
@@ -495,20 +553,26 @@ def signature(
     """
     if targets.dtype.kind == "f":
         targets = np.zeros(len(targets), np.int64)
+    rounding_error = np.finfo(np.float32).eps
     vectors: list[Vector] = []
     labels: list[int] = []
     for label in np.unique(targets).tolist():
-        own = np.asarray(inputs[targets == label], np.float64)
+        samples = inputs[targets == label]
+        own = np.asarray(samples, np.float64)
         _, values, rows = np.linalg.svd(own, full_matrices=False)
         largest = values.max(initial=0.0)
-        least = largest * max(own.shape) * np.finfo(np.float32).eps
+        least = largest * max(own.shape) * rounding_error
         significant = values[:p] > least
-        for vector in rows[:p][significant]:
-            sign = np.sign(vector[np.abs(vector).argmax()])
-            vectors.append((vector * sign).astype(np.float32))
+        first = rows[:p]
+        for vector in first[significant]:
+            place = np.abs(vector).argmax()
+            sign = np.sign(vector[place])
+            turned = vector * sign
+            vectors.append(turned.astype(np.float32))
             labels.append(label)
     if not vectors:
-        return np.empty((0, inputs.shape[1]), np.float32), labels
+        _, values_of_sample = inputs.shape
+        return np.empty((0, values_of_sample), np.float32), labels
     return np.stack(vectors), labels
 
 
@@ -516,19 +580,23 @@ def _labels(report: Report) -> list[int]:
     """The class of each vector of a signature; empty where the report has no valid signature."""
     labels = report.numbers.get("labels")
     vector = report.vectors.get(SIGNATURE)
-    if vector is None or not vector.size or not isinstance(labels, list) or not labels:
+    if not isinstance(labels, list) or not labels:
         return []
-    if not all(isinstance(label, int) for label in labels) or vector.size % len(labels):
+    if vector is None or not vector.size:
+        return []
+    are_integers = all(isinstance(label, int) for label in labels)
+    if not are_integers or vector.size % len(labels):
         return []
     return labels
 
 
-def _places(labels: Sequence[int]) -> dict[tuple[int, int], int]:
+def _places(labels: Sequence[int]) -> dict[Place, int]:
     """The index of each vector by (class, order within the class)."""
     seen: Counter[int] = Counter()
-    places: dict[tuple[int, int], int] = {}
+    places: dict[Place, int] = {}
     for i, label in enumerate(labels):
-        places[label, seen[label]] = i
+        order = seen[label]
+        places[label, order] = i
         seen[label] += 1
     return places
 
@@ -536,7 +604,8 @@ def _places(labels: Sequence[int]) -> dict[tuple[int, int], int]:
 def _angle(cosine: Any) -> float:
     """The angle in degrees; rounding can make a cosine exceed 1."""
     clipped = min(max(float(cosine), -1.0), 1.0)
-    return math.degrees(math.acos(clipped))
+    radians = math.acos(clipped)
+    return math.degrees(radians)
 
 
 def _neighbour(
@@ -549,6 +618,8 @@ def _neighbour(
     """The cluster of the member that is nearest to a group of newcomers."""
     newcomers = [i for i, other in enumerate(groups) if other == group]
     members = [j for j, client in enumerate(clients) if client in state.assign]
-    apart = matrix[np.ix_(newcomers, members)].min(axis=0)
-    nearest = members[int(apart.argmin())]
-    return state.assign[clients[nearest]]
+    between = matrix[np.ix_(newcomers, members)]
+    apart = between.min(axis=0)
+    place = int(apart.argmin())
+    nearest = clients[members[place]]
+    return state.assign[nearest]
