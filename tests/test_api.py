@@ -140,11 +140,22 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
         covey.run(DIGITS, covey.run(DIGITS, tmp_path / "run").folder)
 
 
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of scenarios/smoke.yaml, which the examples read."""
+    return covey.run(
+        ROOT / "scenarios" / "smoke.yaml", tmp_path_factory.mktemp("api") / "smoke"
+    ).folder
+
+
 @pytest.mark.parametrize("name", covey.__all__)
 def test_the_examples_in_the_docstrings_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    if name == "Result":
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "smoke").symlink_to(smoke)
     monkeypatch.chdir(tmp_path)
     found = doctest.DocTestFinder(recurse=True).find(getattr(covey, name), name, module=False)
     examples = [one for one in found if one.examples]

@@ -56,8 +56,7 @@ class Result:
             UserError: The folder holds no finished run, or its files are damaged.
 
         Example:
-            >>> folder = covey.run("scenarios/smoke.yaml").folder
-            >>> covey.Result.read(folder).method
+            >>> covey.Result.read("runs/smoke").method
             'fedclust'
         """
         from covey.coordinator.run.records import finished
@@ -103,7 +102,7 @@ class Result:
             The share, or None if the run was not evaluated in this mode, or if the task is a regression.
 
         Example:
-            >>> result = covey.run("scenarios/smoke.yaml")
+            >>> result = covey.Result.read("runs/smoke")
             >>> 0 < result.accuracy("tuned", "micro") <= 1
             True
         """
@@ -118,7 +117,7 @@ class Result:
         Nested values are left out, so that `pandas.DataFrame(result.history())` has plain columns.
 
         Example:
-            >>> result = covey.run("scenarios/smoke.yaml")
+            >>> result = covey.Result.read("runs/smoke")
             >>> [row["round"] for row in result.history() if row["phase"] == "train"]
             [0, 1, 2]
         """
