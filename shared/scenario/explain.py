@@ -54,11 +54,13 @@ def explain(error: ValidationError, source: Source, root: SectionType) -> list[s
     of_other_members: set[Path] = set()
     for item in error.errors(include_url=False):
         path, inside_union = _key_path(item, source.data)
-        if inside_union and item["type"].endswith(OTHER_TYPE):
+        kind = item["type"]
+        if inside_union and kind.endswith(OTHER_TYPE):
             of_other_members.add(path)
         around = sections_around(path, source.data, root)
         complaint = _complaint(item, path, around, source.data)
-        complaints.setdefault(path, []).append(complaint)
+        found = complaints.setdefault(path, [])
+        found.append(complaint)
     lines = []
     for path, found in complaints.items():
         # a union of a text and a section: if something inside the section is wrong, a section was meant
@@ -77,8 +79,10 @@ def unknown(word: str, known: Iterable[str]) -> str:
     if word and not similar:
         similar = [name for name in names if word in name]
     if similar:
-        return f"did you mean {similar[0]}?"
-    return f"known: {', '.join(names)}"
+        closest = similar[0]
+        return f"did you mean {closest}?"
+    listed = ", ".join(names)
+    return f"known: {listed}"
 
 
 # -- locations ---------------------------------------------------------------------------------------------------------
@@ -98,7 +102,8 @@ def _key_path(item: ErrorDetails, data: Any) -> tuple[Path, bool]:
     A location also names members of unions. These words are no keys of the data, so they are left out.
     """
     location = item["loc"]
-    is_missing = item["type"] == "missing"
+    kind = item["type"]
+    is_missing = kind == "missing"
     path: list[str | int] = []
     for key in location:
         if _has(data, key):
@@ -106,8 +111,9 @@ def _key_path(item: ErrorDetails, data: Any) -> tuple[Path, bool]:
             data = data[key]
     inside_union = len(path) < len(location) and not is_missing
     if is_missing:
-        path.append(location[-1])
-    if item["type"].startswith("union_tag"):
+        missing_key = location[-1]
+        path.append(missing_key)
+    if kind.startswith("union_tag"):
         path.append("name")
     return tuple(path), inside_union
 
@@ -130,30 +136,60 @@ def _complaint(item: ErrorDetails, path: Path, around: Sections, data: Any) -> _
     match item["type"]:
         case "extra_forbidden":
             key = str(path[-1])
-            known = _known_keys(item["loc"], path, around, data)
-            return _Complaint("unknown key", unknown(key, known))
+            location = item["loc"]
+            known = _known_keys(location, path, around, data)
+            hint = unknown(key, known)
+            return _Complaint("unknown key", hint)
         case "missing":
             key = str(path[-1])
-            return _Complaint("missing", _required(key, around))
+            purpose = _required(key, around)
+            return _Complaint("missing", purpose)
         case "union_tag_invalid":
             tag = context["tag"]
-            quoted = context["expected_tags"].split(",")
-            known = {name.strip(" '\"") for name in quoted}
+            seen = _shortened(tag)
+            known = _names_in(context["expected_tags"])
             hint = unknown(str(tag), known)
-            return _Complaint(_shortened(tag), hint)
+            return _Complaint(seen, hint)
         case "union_tag_not_found":
-            named = [one for one in around if "name" in one.model_fields]
-            names = sorted(map(name_of, named))
-            known_names = ", ".join(names)
-            return _Complaint("missing", f"known: {known_names}")
+            names = _names_of_members(around)
+            listed = ", ".join(names)
+            return _Complaint("missing", f"known: {listed}")
         case "value_error":
-            return _Complaint("", str(context["error"]))
-    expected = item["msg"].removeprefix("Input ")
+            expected = str(context["error"])
+            return _Complaint("", expected)
+        case _:
+            return _refused_value(item)
+
+
+def _refused_value(item: ErrorDetails) -> _Complaint:
+    """The complaint about a value that has the wrong type or lies out of range."""
     value = item["input"]
+    seen = _shortened(value)
+    message = item["msg"]
+    expected = message.removeprefix("Input ")
     is_bare_word = item["type"] == "string_type" and isinstance(value, bool)
     if is_bare_word:
         expected += "; YAML reads unquoted yes, no, on, off as true or false: put it in quotes"
-    return _Complaint(_shortened(value), expected)
+    return _Complaint(seen, expected)
+
+
+def _names_in(quoted: str) -> set[str]:
+    """The names in pydantic's list of the members of a union, such as "'fedavg', 'ifca'"."""
+    names: set[str] = set()
+    for word in quoted.split(","):
+        name = word.strip(" '\"")
+        names.add(name)
+    return names
+
+
+def _names_of_members(sections: Sections) -> list[str]:
+    """The names by which these members of a union are chosen, sorted."""
+    names: list[str] = []
+    for section in sections:
+        if "name" in section.model_fields:
+            name = name_of(section)
+            names.append(name)
+    return sorted(names)
 
 
 def _required(key: str, around: Sections) -> str:
@@ -179,10 +215,11 @@ def _known_keys(location: Path, path: Path, around: Sections, data: Any) -> set[
             is_written_flat = name in location and name not in path
             if is_written_flat:
                 inner += sections_in(info.annotation)
+    chosen_inner = chosen(inner, data or {})
     known: set[str] = set()
-    sections = [*around, *chosen(inner, data or {})]
-    for section in sections:
-        known |= fields(section).keys()
+    for section in [*around, *chosen_inner]:
+        keys = fields(section)
+        known.update(keys)
     return known
 
 
@@ -197,7 +234,8 @@ def _line(path: Path, complaints: Sequence[_Complaint], source: Source) -> str:
     """The line `key: seen, line 3; expectation`. Expectations of several members of a union are joined by "or"."""
     words = map(str, path)
     key = ".".join(words) or "the file"
-    seen = complaints[0].seen
+    first = complaints[0]
+    seen = first.seen
     place = source.place(path)
     expectations: list[str] = []
     for complaint in complaints:

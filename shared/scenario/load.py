@@ -106,11 +106,13 @@ def _content(file: File) -> bytes:
 
 
 def _user_error(file: File, errors: Sequence[str]) -> UserError:
-    if len(errors) == 1:
-        return UserError(f"{file}: {errors[0]}")
     count = len(errors)
-    lines = [f"{file}: {count} errors", *errors]
-    return UserError("\n  ".join(lines))
+    if count == 1:
+        only = errors[0]
+        return UserError(f"{file}: {only}")
+    headline = f"{file}: {count} errors"
+    text = "\n  ".join([headline, *errors])
+    return UserError(text)
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -134,8 +136,10 @@ def _resolve_files(source: Source, scenario: File) -> list[str]:
 
 def _rule_hint(text: str) -> str:
     """A partition rule is a section, and people write its name alone."""
-    kinds = members(Partition)
-    rules = map(name_of, kinds)
+    rules = []
+    for kind in members(Partition):
+        rule = name_of(kind)
+        rules.append(rule)
     if text in rules:
         return f"; to use the rule, write {{name: {text}}}"
     return ""

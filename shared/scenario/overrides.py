@@ -41,16 +41,22 @@ def with_overrides(source: Source, overrides: Sequence[str]) -> Source:
     Raises:
         UserError: quotes an override that cannot be read or applied.
     """
-    parsed = [_parsed(text) for text in overrides]
-    names = [override for override in parsed if override.sets_name]
-    others = [override for override in parsed if not override.sets_name]
+    names: list[_Override] = []
+    others: list[_Override] = []
+    for text in overrides:
+        override = _parsed(text)
+        if override.sets_name:
+            names.append(override)
+        else:
+            others.append(override)
     places = dict(source.places)
     for override in names + others:
         path = override.path
         depth = len(path)
         _put(source.data, path, override.value)
         for place in list(places):
-            if place[:depth] == path:  # what the file had there is replaced
+            beginning = place[:depth]
+            if beginning == path:  # the override replaces what the file had there
                 del places[place]
         places[path] = f"override {override.text}"
     return replace(source, places=places)

@@ -53,5 +53,8 @@ def starting_agents(scenario: Scenario) -> tuple[int, ...]:
     for line in fleet.timeline:
         if line.joins:  # an agent that joins in round 0 is there from the start
             later.update(line.agents)
-    everyone = range(fleet.agents)
-    return tuple(index for index in everyone if index not in later)
+    present = []
+    for index in range(fleet.agents):
+        if index not in later:
+            present.append(index)
+    return tuple(present)
