@@ -42,7 +42,7 @@ STAIRS = {
         "cli",
     ],
     "coordinator": [
-        "engine",
+        "engine theme",
         "plan run",
         "processes compare serve",
         "simulate report",
