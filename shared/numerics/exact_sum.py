@@ -9,8 +9,6 @@ A term is weight * value. Its error is at most half a unit of the finest grid th
 small altogether 2^-41 of their largest value. Both are far below what the float32 result can show.
 """
 
-# density: array operations and formulas, one per line
-
 from __future__ import annotations
 
 import math
@@ -56,8 +54,7 @@ class ExactSum:
         self._terms = 0
 
     def __repr__(self) -> str:
-        exponents = sorted(self._grids)
-        return f"ExactSum(size={self._size}, grids={exponents})"
+        return f"ExactSum(size={self._size})"
 
     def add(self, vector: Vector, weight: float) -> None:
         """Add weight * vector.
@@ -70,9 +67,11 @@ class ExactSum:
         Raises:
             ValueError: the vector has another length, or a product is not finite or absurdly large.
         """
-        if vector.shape != (self._size,):
-            raise ValueError(f"vector has shape {vector.shape}, expected ({self._size},)")
-        largest = _largest(vector) * abs(weight)
+        expected = (self._size,)
+        if vector.shape != expected:
+            raise ValueError(f"vector has shape {vector.shape}, expected {expected}")
+        largest = _largest(vector)
+        largest *= abs(weight)
         if not largest < LARGEST:
             raise ValueError(f"cannot add a term as large as {largest}")
         if largest == 0:
@@ -84,10 +83,10 @@ class ExactSum:
         for span in blocks(self._size, BLOCK):
             rest = vector[span] * factor
             for exponent in exponents:
-                grid = self._grid(exponent)
                 part = _split(rest, exponent)
-                grid[span] += part
                 rest -= part
+                grid = self._grid(exponent)
+                grid[span] += part
         release(vector)
         self._terms += 1
 
@@ -97,11 +96,12 @@ class ExactSum:
         Raises:
             ValueError: the lengths differ.
         """
-        if other._size != self._size:
-            raise ValueError(f"a sum of length {other._size}, expected {self._size}")
+        length = other._size
+        if length != self._size:
+            raise ValueError(f"a sum of length {length}, expected {self._size}")
         self._carry()
         other._carry()
-        for exponent, theirs in list(other._grids.items()):
+        for exponent, theirs in other._grids.items():
             grid = self._grid(exponent)
             grid += theirs
         self._terms = 2  # a carried grid holds at most one unit of the next: less than one term
@@ -110,8 +110,10 @@ class ExactSum:
         """The sum (d,) in float64, within one unit in the last place of the exact sum."""
         self._carry()
         total = np.zeros(self._size, np.float64)
-        for exponent in sorted(self._grids):
-            total += self._grids[exponent]
+        finest_first = sorted(self._grids)
+        for exponent in finest_first:
+            grid = self._grids[exponent]
+            total += grid
         return total
 
     def parts(self) -> dict[int, Sum]:
@@ -137,8 +139,7 @@ class ExactSum:
         total = cls(size)
         for exponent, part in parts.items():
             _check_part(size, exponent, part)
-            grid = total._grid(exponent)
-            grid += part
+            total._grids[exponent] = part.copy()
         total._terms = 1
         return total
 
@@ -185,7 +186,7 @@ class ExactMean:
         self._weight = Fraction(0)
 
     def __repr__(self) -> str:
-        return f"ExactMean({self._sum!r}, weight={float(self._weight):g})"
+        return f"ExactMean(weight={self._weight})"
 
     def add(self, vector: Vector, weight: float) -> None:
         """Count a vector (d,) with this weight >= 0.
@@ -213,10 +214,11 @@ class ExactMean:
         Raises:
             ValueError: no vector has a positive weight.
         """
-        if self._weight == 0:
-            raise ValueError("a mean needs a positive weight, no vector has one")
         total = float(self._weight)
-        mean = self._sum.value() / total
+        if total == 0:
+            raise ValueError("a mean needs a positive weight, no vector has one")
+        mean = self._sum.value()
+        mean /= total
         return mean.astype(np.float32)
 
 
@@ -224,9 +226,9 @@ def _largest(vector: Vector) -> float:
     """The largest absolute value; NaN where there is one."""
     if vector.size == 0:
         return 0.0
-    highest = float(vector.max())
-    lowest = float(vector.min())
-    return max(abs(highest), abs(lowest))
+    highest = vector.max()
+    lowest = vector.min()
+    return float(max(highest, -lowest))
 
 
 def _exponents(largest: float) -> list[int]:
@@ -236,8 +238,9 @@ def _exponents(largest: float) -> list[int]:
     finer one where the whole term is small.
     """
     _, digits = math.frexp(largest)  # largest < 2^digits
-    least = digits - GRID_DIGITS
-    grids_above_anchor = math.ceil((least - ANCHOR) / GRID_DIGITS)
+    least = digits - GRID_DIGITS  # with this unit or a coarser one the term has at most 2^40
+    digits_above_anchor = least - ANCHOR
+    grids_above_anchor = math.ceil(digits_above_anchor / GRID_DIGITS)
     coarsest = ANCHOR + grids_above_anchor * GRID_DIGITS
     finest = min(ANCHOR, coarsest - GRID_DIGITS)
     exponents = range(coarsest, finest - 1, -GRID_DIGITS)
@@ -265,8 +268,10 @@ def _nearest(values: Sum, exponent: int) -> Sum:
 
 def _check_part(size: int, exponent: int, part: Sum) -> None:
     """Raises ValueError unless these are multiples (size,) of a grid's unit, half a unit of the next at most."""
-    on_a_grid = (exponent - ANCHOR) % GRID_DIGITS == 0
-    if not on_a_grid or part.shape != (size,) or part.dtype != np.float64:
+    digits = exponent - ANCHOR
+    is_on_a_grid = digits % GRID_DIGITS == 0
+    is_a_sum = part.shape == (size,) and part.dtype == np.float64
+    if not is_on_a_grid or not is_a_sum:
         raise ValueError(
             f"a part of shape {part.shape} for 2^{exponent}; expected float64 ({size},)"
         )
