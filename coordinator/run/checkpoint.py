@@ -26,6 +26,8 @@ from covey.shared.errors import UserError
 from covey.shared.files import make_folder, write_atomically
 
 S = TypeVar("S")
+Arrays = Mapping[str, Array]  # by name
+Names = Mapping[int, str]  # of arrays that have files, by the array's id()
 _ARRAY = "$array"
 _FLOAT = "$float"  # infinity and NaN, which JSON does not have
 
@@ -39,9 +41,8 @@ class Checkpoint:
         self._arrays = folder / "arrays"
         self._manifest = folder / "manifest.json"
         self._mapped: dict[str, Array] = {}  # arrays handed out, by name: these need no writing
-        self._sound: set[str] = (
-            set()
-        )  # names of files that this process has written, or compared with their names
+        # names of files that this process has written, or compared with their names
+        self._sound: set[str] = set()
 
     def exists(self) -> bool:
         return self._manifest.exists()
@@ -49,89 +50,129 @@ class Checkpoint:
     def save(self, facts: Mapping[str, Any], state: S) -> S:
         """Write `facts` (JSON-able) and the state; return the state with mapped arrays."""
         self._room.write(lambda: make_folder(self._arrays))
-        names = {id(array): name for name, array in self._mapped.items()}
-        tree = {
-            field.name: self._pack(getattr(state, field.name), names)
-            for field in fields(_dataclass(state))
-        }
-        body = json_text.dumps(_without_infinity({"facts": facts, "state": tree}))
-        digest = hashlib.blake2b(body.encode(), digest_size=16).hexdigest()
-        self._room.write(lambda: write_atomically(self._manifest, f"{digest}\n{body}\n".encode()))
-        before, self._mapped = self._mapped, {}
-        mapped = self._unpacked(type(state), tree, before)
+        tree = self._packed(state)
+        content = _manifest_of(facts, tree)
+        self._room.write(lambda: write_atomically(self._manifest, content))
+        before = self._mapped
+        self._mapped = {}
+        kind = type(state)
+        mapped = self._unpacked(kind, tree, before)
         self._sweep()
         return mapped
 
     def facts(self) -> dict[str, Any]:
         """The facts of the newest checkpoint. Raises UserError where it is cut short or missing."""
-        facts: dict[str, Any] = self._read()["facts"]
+        manifest = self._read()
+        facts: dict[str, Any] = manifest["facts"]
         return facts
 
     def state(self, kind: type[S]) -> S:
         """The state of the newest checkpoint, as a `kind`."""
-        return self._unpacked(kind, self._read()["state"], {})
+        manifest = self._read()
+        tree = manifest["state"]
+        return self._unpacked(kind, tree, {})
 
     def _read(self) -> dict[str, Any]:
         try:
-            digest, body = self._manifest.read_text().split("\n", 1)
+            text = self._manifest.read_text()
+            digest, body = text.split("\n", 1)
         except FileNotFoundError:
             raise UserError(
                 f"{self.folder}: no checkpoint is here; start the run without --resume"
             ) from None
         except ValueError:
-            digest, body = "", ""
-        if hashlib.blake2b(body.removesuffix("\n").encode(), digest_size=16).hexdigest() != digest:
+            digest = ""
+            body = ""
+        body = body.removesuffix("\n")
+        if _digest_of(body) != digest:
             raise UserError(
                 f"{self._manifest}: the checkpoint is cut short or was changed; nothing was overwritten. "
                 "Restore the file from a copy, or start again in another folder with --out"
             )
-        tree: dict[str, Any] = _with_infinity(json_text.loads(body))
+        document = json_text.loads(body)
+        manifest: dict[str, Any] = _with_infinity(document)
+        return manifest
+
+    def _packed(self, state: Any) -> dict[str, Any]:
+        """The state as JSON can hold it: a name in place of each array, whose file is written."""
+        known = {id(array): name for name, array in self._mapped.items()}
+        tree: dict[str, Any] = {}
+        for field in fields(_dataclass(state)):
+            value = getattr(state, field.name)
+            tree[field.name] = self._pack(value, known)
         return tree
 
-    def _pack(self, value: Any, names: Mapping[int, str]) -> Any:
+    def _pack(self, value: Any, names: Names) -> Any:
         match value:
             case np.ndarray():
-                return {_ARRAY: names[id(value)] if id(value) in names else self._write(value)}
+                name = names.get(id(value))
+                if name is None:
+                    name = self._write(value)
+                return {_ARRAY: name}
             case dict():
-                return {key: self._pack(item, names) for key, item in value.items()}
+                packed: dict[Any, Any] = {}
+                for key, item in value.items():
+                    packed[key] = self._pack(item, names)
+                return packed
             case tuple() | list():
                 return [self._pack(item, names) for item in value]
             case np.generic():
                 return value.item()
             case None | bool() | int() | float() | str():
                 return value
-        raise TypeError(f"a strategy's state may not hold a {type(value).__name__}")
+        kind = type(value).__name__
+        raise TypeError(f"a strategy's state may not hold a {kind}")
 
     def _write(self, array: Array) -> str:
         name = array_digest(array)
-        path = self._arrays / f"{name}.safetensors"
+        path = self._file_of(name)
         if name not in self._sound:  # a file that another process has left may be damaged
-            self._room.write(lambda: save_arrays(path, {"array": array}))
+            arrays = {"array": array}
+            self._room.write(lambda: save_arrays(path, arrays))
             self._sound.add(name)
         return name
 
-    def _unpacked(self, kind: type[S], tree: Mapping[str, Any], before: Mapping[str, Array]) -> S:
-        return kind(**{name: self._unpack(item, before) for name, item in tree.items()})
+    def _file_of(self, name: str) -> Path:
+        file = f"{name}.safetensors"
+        return self._arrays / file
 
-    def _unpack(self, item: Any, before: Mapping[str, Array]) -> Any:
+    def _unpacked(self, kind: type[S], tree: Mapping[str, Any], before: Arrays) -> S:
+        unpacked: dict[str, Any] = {}
+        for name, item in tree.items():
+            unpacked[name] = self._unpack(item, before)
+        return kind(**unpacked)
+
+    def _unpack(self, item: Any, before: Arrays) -> Any:
         match item:
             case {"$array": str(name)}:
-                if name not in self._mapped:
-                    self._mapped[name] = before[name] if name in before else self._open(name)
-                return self._mapped[name]
+                return self._array(name, before)
             case dict():
-                return {key: self._unpack(value, before) for key, value in item.items()}
+                unpacked: dict[Any, Any] = {}
+                for key, value in item.items():
+                    unpacked[key] = self._unpack(value, before)
+                return unpacked
             case list():
                 return tuple(self._unpack(value, before) for value in item)
         return item
 
+    def _array(self, name: str, before: Arrays) -> Array:
+        """The mapped array of this name: handed out already, or before the newest `save`, or opened now."""
+        array = self._mapped.get(name)
+        if array is None:
+            array = before.get(name)
+        if array is None:
+            array = self._open(name)
+        self._mapped[name] = array
+        return array
+
     def _open(self, name: str) -> Array:
         """The array of this name. Its content is compared with the name once in the life of a process."""
-        path = self._arrays / f"{name}.safetensors"
+        path = self._file_of(name)
         try:
             arrays, _ = open_arrays(path)
             array = arrays["array"]
-            if name not in self._sound and array_digest(array) != name:
+            is_known = name in self._sound
+            if not is_known and array_digest(array) != name:
                 raise ValueError("its content does not match its name")
         except (OSError, ValueError, KeyError) as error:
             raise UserError(
@@ -143,14 +184,29 @@ class Checkpoint:
 
     def _sweep(self) -> None:
         for path in self._arrays.glob("*.safetensors"):
-            if path.stem not in self._mapped:
+            name = path.stem
+            if name not in self._mapped:
                 path.unlink()
-                self._sound.discard(path.stem)
+                self._sound.discard(name)
+
+
+def _manifest_of(facts: Mapping[str, Any], tree: Mapping[str, Any]) -> bytes:
+    manifest = {"facts": facts, "state": tree}
+    body = json_text.dumps(_without_infinity(manifest))
+    digest = _digest_of(body)
+    text = f"{digest}\n{body}\n"
+    return text.encode()
+
+
+def _digest_of(body: str) -> str:
+    content = body.encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _dataclass(state: Any) -> Any:
     if not is_dataclass(state):
-        raise TypeError(f"a strategy's state must be a dataclass, not a {type(state).__name__}")
+        kind = type(state).__name__
+        raise TypeError(f"a strategy's state must be a dataclass, not a {kind}")
     return state
 
 
@@ -160,7 +216,10 @@ def _without_infinity(tree: Any) -> Any:
         case float() if not math.isfinite(tree):
             return {_FLOAT: repr(tree)}
         case Mapping():
-            return {key: _without_infinity(item) for key, item in tree.items()}
+            finite: dict[Any, Any] = {}
+            for key, item in tree.items():
+                finite[key] = _without_infinity(item)
+            return finite
         case list() | tuple():
             return [_without_infinity(item) for item in tree]
     return tree
@@ -172,7 +231,10 @@ def _with_infinity(tree: Any) -> Any:
         case {"$float": str(text)}:
             return float(text)
         case dict():
-            return {key: _with_infinity(item) for key, item in tree.items()}
+            restored: dict[Any, Any] = {}
+            for key, item in tree.items():
+                restored[key] = _with_infinity(item)
+            return restored
         case list():
             return [_with_infinity(item) for item in tree]
     return tree

@@ -30,15 +30,20 @@ from covey.shared.numerics import metrics
 from covey.shared.strategies.base import ClientId
 
 Figures = dict[str, Any]  # of one agent, by mode
+Truth = Mapping[ClientId, int]  # the true cluster of each agent
+UNKNOWN_SAMPLES = (0, 0)  # of an agent whose status never came
+NO_AGENTS: Mapping[str, Any] = {"agents": 0}  # the averages over nobody
 
 
 def per_agent(run: Run) -> dict[ClientId, Figures]:
     """Every agent's figures by mode, E-best where it was tracked."""
     figures: dict[ClientId, Figures] = {}
-    for client, numbers in sorted(run.facts.evaluation.items()):
+    tracked = run.facts.tracked
+    evaluations = run.facts.evaluation.items()
+    for client, numbers in sorted(evaluations):
         modes = by_mode(numbers)
-        if client in run.facts.tracked:
-            modes["best"] = run.facts.tracked[client]
+        if client in tracked:
+            modes["best"] = tracked[client]
         figures[client] = modes
     return figures
 
@@ -58,9 +63,8 @@ class RunResult:
     assignment: Mapping[ClientId, int]
     accuracy: Mapping[str, Any]  # averages by mode
     fine_tuning: Mapping[str, Any] | None  # of E-tuned; None: it is not evaluated
-    newcomers: (
-        Mapping[str, Any] | None
-    )  # those that came after the last round; None: the run has none
+    # those that came after the last round; None: the run has none
+    newcomers: Mapping[str, Any] | None
     took_part: list[ClientId]  # drawn by a training round
     never_trained: list[ClientId]  # the others of the federation
     ari: float | None  # these three compare clusters with the truth; None: it is not known
@@ -83,42 +87,62 @@ class RunResult:
         return document
 
 
-def result_of(run: Run, truth: Mapping[ClientId, int] | None) -> RunResult:
+def result_of(run: Run, truth: Truth | None) -> RunResult:
     """The summary of a run; `truth` are the agents' true clusters, where they are known."""
     scenario = run.scenario
     strategy = run.strategy
-    late = run.engine.rules.newcomers
-    federated = run.engine.known - late
-    trained = run.facts.trained
-    assignment = dict(sorted(strategy.assignment(run.state).items()))
-    ari, nmi, purity = _agreement(assignment, truth or {})
+    engine = run.engine
+    facts = run.facts
+    late = engine.rules.newcomers
+    federated = engine.known - late
+    trained = facts.trained
+    never_trained = federated - trained.keys()
+    assignment = _assignment(run)
+    agreement = _agreement(assignment, truth or {})
+    federation_size = len(federated)
     return RunResult(
         name=scenario.name,
         method=strategy.name,
         seed=scenario.seed,
-        rounds=run.engine.round,
-        stopped=run.facts.stopped or None,
-        agents=len(federated),
-        clusters=len(set(assignment.values())) or len(strategy.clusters(run.state)),
+        rounds=engine.round,
+        stopped=facts.stopped or None,
+        agents=federation_size,
+        clusters=_number_of_clusters(run, assignment),
         cluster_sizes=sizes(assignment),
         assignment=assignment,
         accuracy=_accuracy(run),
         fine_tuning=scenario.fine_tuning,
         newcomers=_newcomers(run) if late else None,
         took_part=sorted(trained),
-        never_trained=sorted(federated - trained.keys()),
-        ari=ari,
-        nmi=nmi,
-        purity=purity,
+        never_trained=sorted(never_trained),
+        ari=agreement.ari,
+        nmi=agreement.nmi,
+        purity=agreement.purity,
         bytes=_bytes(run.traffic),
-        mbit_per_agent=mbit_per_agent(run.traffic, len(federated)),
+        mbit_per_agent=mbit_per_agent(run.traffic, federation_size),
         seconds=round(run.seconds, 3),
-        device=one_device(run.facts.devices.values()),
-        devices=counted(run.facts.devices),
+        device=one_device(facts.devices.values()),
+        devices=counted(facts.devices),
         versions=versions(),
         notes=dict(strategy.notes(run.state)),
-        privacy=None if run.privacy is None else run.privacy.spent(),
+        privacy=run.privacy.spent() if run.privacy is not None else None,
     )
+
+
+def _assignment(run: Run) -> dict[ClientId, int]:
+    """The cluster of each agent, sorted by agent; empty for a method that assigns nobody."""
+    assignment = run.strategy.assignment(run.state)
+    by_agent = sorted(assignment.items())
+    return dict(by_agent)
+
+
+def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
+    """The clusters that have agents; of a method that assigns nobody, all its models."""
+    occupied = set(assignment.values())
+    if occupied:
+        return len(occupied)
+    models = run.strategy.clusters(run.state)
+    return len(models)
 
 
 def _accuracy(run: Run) -> dict[str, Any]:
@@ -127,45 +151,64 @@ def _accuracy(run: Run) -> dict[str, Any]:
     trained = run.facts.trained
     weight = run.scenario.evaluation.weight
     train = _train_samples(run)
+    everybody = per_agent(run)
     federated: dict[ClientId, Figures] = {}
     participants: dict[ClientId, Figures] = {}
-    for client, figures in per_agent(run).items():
-        if client not in late:
-            federated[client] = figures
-            if client in trained:
-                participants[client] = figures
+    for client, figures in everybody.items():
+        if client in late:
+            continue
+        federated[client] = figures
+        if client in trained:
+            participants[client] = figures
     accuracy = averages(federated, train, weight)
     of_participants = averages(participants, train, weight)
-    accuracy["last_of_participants"] = of_participants.get("last", {"agents": 0})
+    accuracy["last_of_participants"] = of_participants.get("last", dict(NO_AGENTS))
     accuracy["last_of_undrawn"] = last_of_undrawn(federated, trained, train, weight)
     return accuracy
 
 
 def _newcomers(run: Run) -> dict[str, Any]:
+    """Averages over the agents that came after the last round, and who they are."""
     late = run.engine.rules.newcomers
-    everybody = per_agent(run)
-    figures = {client: own for client, own in everybody.items() if client in late}
-    accuracy = averages(figures, _train_samples(run), run.scenario.evaluation.weight)
+    weight = run.scenario.evaluation.weight
+    train = _train_samples(run)
+    figures: dict[ClientId, Figures] = {}
+    for client, own in per_agent(run).items():
+        if client in late:
+            figures[client] = own
+    accuracy = averages(figures, train, weight)
     return {"agents": sorted(figures), "accuracy": accuracy}
 
 
 def _train_samples(run: Run) -> dict[ClientId, int]:
-    return {client: train for client, (train, _) in run.samples.items()}
+    by_agent: dict[ClientId, int] = {}
+    for client, (train, _) in run.samples.items():
+        by_agent[client] = train
+    return by_agent
 
 
-def _agreement(
-    assignment: Mapping[ClientId, int], truth: Mapping[ClientId, int]
-) -> tuple[float | None, float | None, float | None]:
-    """ARI, NMI and purity over the agents whose cluster and truth are known; None where there are none."""
-    known = [client for client in assignment if client in truth]
-    if not known:
-        return None, None, None
-    found = [assignment[client] for client in known]
-    true = [truth[client] for client in known]
-    return (
-        metrics.adjusted_rand(found, true),
-        metrics.mutual_information(found, true),
-        metrics.purity(found, true),
+@dataclass(frozen=True)
+class _Agreement:
+    """How well clusters match the truth, over the agents that have both; None where no agent has both."""
+
+    ari: float | None = None
+    nmi: float | None = None
+    purity: float | None = None
+
+
+def _agreement(assignment: Mapping[ClientId, int], truth: Truth) -> _Agreement:
+    found: list[int] = []
+    true: list[int] = []
+    for client, cluster in assignment.items():
+        if client in truth:
+            found.append(cluster)
+            true.append(truth[client])
+    if not found:
+        return _Agreement()
+    return _Agreement(
+        ari=metrics.adjusted_rand(found, true),
+        nmi=metrics.mutual_information(found, true),
+        purity=metrics.purity(found, true),
     )
 
 
@@ -198,43 +241,55 @@ def write_models(run: Run) -> None:
     """
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
+    layout = run.setup.layout
+    scaling = run.facts.scaling
     task = run.scenario.task.for_agents()
-    if run.facts.scaling is not None:
-        task["standardise"] = run.facts.scaling
-    for k, model in enumerate(run.strategy.clusters(run.state)):
-        save_arrays(model_file(models, k), run.setup.layout.named(model), {"task": task})
+    if scaling is not None:
+        task["standardise"] = scaling
+    facts = {"task": task}
+    clusters = run.strategy.clusters(run.state)
+    for k, model in enumerate(clusters):
+        path = model_file(models, k)
+        arrays = layout.named(model)
+        save_arrays(path, arrays, facts)
 
 
 def write_all(
-    run: Run, truth: Mapping[ClientId, int] | None, mixed: Mapping[str, Any] = NOTHING_MIXED
+    run: Run,
+    truth: Truth | None,
+    mixed: Mapping[str, Any] = NOTHING_MIXED,
 ) -> dict[str, Any]:
     """Leave the table of agents and the result in the run's folder; returns the result as its file has it. Models: `write_models`.
 
     `mixed` are the entries of the result that `coordinator.mixtures` makes.
     """
-    document = {**result_of(run, truth).to_json(), **mixed}
-    _write_table(run.folder / "agents.parquet", run, truth)
+    folder = run.folder
+    result = result_of(run, truth)
+    document = {**result.to_json(), **mixed}
+    _write_table(folder / "agents.parquet", run, truth)
     text = json.dumps(document, indent=1, allow_nan=False)
-    write_atomically(run.folder / "result.json", text.encode())
+    content = text.encode()
+    write_atomically(folder / "result.json", content)
     return document
 
 
-def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> None:
+def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
     from pyarrow import Table, parquet
 
     clusters = run.strategy.assignment(run.state)
     everybody = per_agent(run)
+    facts = run.facts
     rows: list[dict[str, Any]] = []
     for client in sorted(run.engine.known):
-        train, test = run.samples.get(client, (0, 0))
+        train, test = run.samples.get(client, UNKNOWN_SAMPLES)
         row: dict[str, Any] = {
             "agent": client,
             "samples": train,
             "test_samples": test,
             "cluster": clusters.get(client),
             "truth": truth.get(client) if truth else None,
-            "last_round": run.facts.trained.get(client),
-            "device": run.facts.devices.get(client),
+            "last_round": facts.trained.get(client),
+            "device": facts.devices.get(client),
         }
         modes = everybody.get(client, {})
         for mode in KEPT_MODES:
@@ -242,5 +297,6 @@ def _write_table(path: Path, run: Run, truth: Mapping[ClientId, int] | None) -> 
             for figure in FIGURES:
                 row[f"{mode}_{figure}"] = figures.get(figure)
         rows.append(row)
-    with atomic_replace(path) as beside:
-        parquet.write_table(Table.from_pylist(rows), beside)
+    table = Table.from_pylist(rows)
+    with atomic_replace(path) as written:
+        parquet.write_table(table, written)

@@ -120,11 +120,12 @@ class Run:
         self.strategy = scenario.strategy
         self.engine = engine
         self.facts = facts
-        self.room = Room(folder)
-        self.spool = Spool(folder / "spool", self.room)
-        self.checkpoint = Checkpoint(folder / "checkpoint", self.room)
-        self.orders = OrderBook(folder, scenario, setup, engine, facts, self.room)
-        self.recorder = Recorder(folder, scenario, engine, facts, self.room, audit_key)
+        room = Room(folder)
+        self.room = room
+        self.spool = Spool(folder / "spool", room)
+        self.checkpoint = Checkpoint(folder / "checkpoint", room)
+        self.orders = OrderBook(folder, scenario, setup, engine, facts, room)
+        self.recorder = Recorder(folder, scenario, engine, facts, room, audit_key)
         self.audit = self.recorder.audit
         self.state: Any = None  # the strategy's; its arrays are mapped from the checkpoint
         self.traffic: Counter[str] = Counter(facts.traffic)  # totals of values and bytes
@@ -189,15 +190,18 @@ class Run:
         engine, actions = RoundEngine.restore(rules, saved_engine, reported, now)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
         this.recorder.note_resume(reported)
-        fresh = this.strategy.init(setup)
-        this.state = this.checkpoint.state(type(fresh))
+        fresh = scenario.strategy.init(setup)
+        kind = type(fresh)
+        this.state = this.checkpoint.state(kind)
         for client in reported:
             this._accept(client, number)
         this._keep_privacy(resumed=True)
         if this.privacy is not None and reported:  # the checkpoint may be older than these reports
-            phase = open_step["phase"]["name"]
-            for client, report in this.spool.reports(number, reported):
-                this.privacy.enter(phase, number, client, report)
+            phase = open_step["phase"]
+            name = phase["name"]
+            reports = this.spool.reports(number, reported)
+            for client, report in reports:
+                this.privacy.enter(name, number, client, report)
         this._save()
         effects: Effects = []
         for why in spool.damaged:
@@ -216,8 +220,9 @@ class Run:
         if privacy is None:
             return
         key = noise_key(self.folder, self.scenario, resumed=resumed)
-        ledger = Ledger(**self.facts.ledger)
-        self.facts.ledger = vars(ledger)
+        facts = self.facts
+        ledger = Ledger(**facts.ledger)
+        facts.ledger = vars(ledger)
         self.privacy = PrivateFold(self.scenario, privacy, key, ledger)
 
     # -- events ------------------------------------------------------------------------------------
@@ -246,22 +251,28 @@ class Run:
             self.audit.blame("ignored", client, why)
             # the engine ignores it for the same reason, and remembers it for the agent's story
             effects = self.handle(reported, now)
-            return [*effects, self.order_of(client)]
+            order = self.order_of(client)
+            return [*effects, order]
         step = self.engine.step
         assert step is not None  # noqa: S101 - refusal() has just looked at it
         train_samples, _ = self.samples.get(client, UNKNOWN_SAMPLES)
+        phase = step.phase
         checked = read_report(
-            report, step.phase, self.scenario, train_samples=train_samples, base=self.orders.base
+            report,
+            phase,
+            self.scenario,
+            train_samples=train_samples,
+            base=self.orders.base,
         )
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
         self._accept(client, number)
         self.audit.note("accept", agent=client, step=number, report=content_digest)
         if self.privacy is not None:
-            phase = step.phase.name
-            self.privacy.enter(phase, number, client, checked)
+            self.privacy.enter(phase.name, number, client, checked)
         effects = self.handle(reported, now)
         # the order is made now, when the engine knows of the report
-        return [*effects, self.order_of(client)]
+        order = self.order_of(client)
+        return [*effects, order]
 
     def _failed(self, client: ClientId, step: int, why: str, now: float) -> Effects:
         """An agent reports that it could not do its work."""
@@ -269,8 +280,10 @@ class Run:
         self.audit.blame("failed", client, what)
         failed = Failed(client, step, why)
         effects = self.handle(failed, now)
-        shown = Announce(WorkFailed(client, step, why))
-        return [*effects, shown, self.order_of(client)]
+        notice = WorkFailed(client, step, why)
+        shown = Announce(notice)
+        order = self.order_of(client)
+        return [*effects, shown, order]
 
     def _accept(self, client: ClientId, step: int) -> None:
         """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
@@ -289,12 +302,14 @@ class Run:
     def refused(self, client: ClientId, error: DecodeError, now: float) -> Effects:
         """What follows from a report that `accept` refused: it is shown, and counts against its sender."""
         why = str(error)
-        shown = Announce(ReportRefused(client, why))
+        notice = ReportRefused(client, why)
+        shown = Announce(notice)
         if error.reason in HONEST_REFUSALS:
             return [shown]
         refused = Refused(client, why)
         effects = self.handle(refused, now)
-        return [shown, *effects, self.order_of(client)]
+        order = self.order_of(client)
+        return [shown, *effects, order]
 
     @property
     def largest_report(self) -> int:
@@ -304,7 +319,8 @@ class Run:
             return MAX_OTHER_BYTES
         sizes = step.phase.sizes.values()
         values = sum(abs(size) for size in sizes)
-        return MAX_OTHER_BYTES + MAX_BYTES_PER_VALUE * values
+        vector_bytes = MAX_BYTES_PER_VALUE * values
+        return MAX_OTHER_BYTES + vector_bytes
 
     def order_of(self, client: ClientId) -> SendOrder:
         """What this agent should do now."""
@@ -330,7 +346,8 @@ class Run:
         effects: Effects = []
         pending = deque(actions)
         while pending:
-            performed, answer = self._perform(pending.popleft())
+            action = pending.popleft()
+            performed, answer = self._perform(action)
             effects += performed
             if answer is not None:
                 actions = self.engine.handle(answer.event, now)
@@ -396,7 +413,8 @@ class Run:
         return [line, order]
 
     def _finish(self, why: str) -> Effects:
-        self.audit.note("finish", round=self.engine.round, why=why)
+        round_ = self.engine.round
+        self.audit.note("finish", round=round_, why=why)
         self._save()
         orders = self._orders_of_all()
         return [*orders, Done(why)]
@@ -437,15 +455,16 @@ class Run:
     def _void(self, void: Void) -> Effects:
         """Forget the reports of a step that came to nothing."""
         step = void.step
+        why = void.why
         round_ = self.engine.round
         reporters = self.spool.who(step)
         reports = self.spool.reports(step, reporters)
         self._count_up(reports)
-        self.audit.note("void", round=round_, step=step, why=void.why)
+        self.audit.note("void", round=round_, step=step, why=why)
         self._accepted_before.clear()
         self._save()
         self.spool.drop(step)
-        notice = RoundVoid(round_, step, void.why)
+        notice = RoundVoid(round_, step, why)
         line = self.recorder.write(notice)
         orders = self.orders.orders_of(void.cohort, self.state)
         return [line, *orders]
@@ -456,17 +475,19 @@ class Run:
         """Fold a closed step, or set the reports aside that make its fold fail."""
         step = self.engine.step
         assert step is not None  # noqa: S101 - the engine has just closed it
-        unreadable = self.spool.unreadable(close.step, close.reporters)
+        number = close.step
+        reporters = close.reporters
+        unreadable = self.spool.unreadable(number, reporters)
         if unreadable:
-            return self._ask_again(close.step, unreadable)
+            return self._ask_again(number, unreadable)
         began = time.monotonic()
-        reports = self.spool.reports(close.step, close.reporters)
+        reports = self.spool.reports(number, reporters)
         trial = self._trial(step)
         steps = trial.steps(reports)
         settings = self.scenario.aggregation
         refused = folding.too_far(steps, settings, self.facts.usual)
         if refused:
-            return self._set_aside(close.step, refused)
+            return self._set_aside(number, refused)
         try:
             outcome = trial.outcome(reports)
         except (OSError, MemoryError):
@@ -474,10 +495,11 @@ class Run:
         except Exception as error:
             guilty = folding.guilty(trial.outcome, reports)
             if guilty:
-                return self._set_aside(close.step, guilty)
-            failed = FoldFailed(failure_of(error))
+                return self._set_aside(number, guilty)
+            why = failure_of(error)
+            failed = FoldFailed(why)
             return [], Answer(failed)
-        devices = self.spool.devices(close.step, close.reporters)
+        devices = self.spool.devices(number, reporters)
         assignment = self.strategy.assignment(self.state)
         clusters_before = dict(assignment)
         self._take(trial.phase, reports, outcome, devices)
@@ -503,17 +525,18 @@ class Run:
     ) -> None:
         """Make a fold the run's own."""
         facts = self.facts
+        round_ = self.engine.round
         self._count_up(reports)
         self.state = outcome.state
         if self.privacy is not None:
             self.privacy.count_sums(phase, reports)
         facts.scaling = outcome.scaling or facts.scaling
         if phase.name == EVALUATE:
-            facts.evaluated = self.engine.round
+            facts.evaluated = round_
             facts.evaluation |= outcome.evaluation
         if phase.name == "train":
             trained = [client for client, _ in reports]
-            facts.trained |= dict.fromkeys(trained, self.engine.round)
+            facts.trained |= dict.fromkeys(trained, round_)
         for client, report in reports:
             numbers = report.numbers
             if "track" in numbers:  # of any phase that trains
@@ -570,13 +593,14 @@ class Run:
     def _set_aside(self, step: int, guilty: Reasons) -> Performed:
         """Take these reports out of the step and name their senders; the step continues with the others."""
         effects: Effects = []
+        round_ = self.engine.round
         for client, why in guilty.items():
             reports = self.spool.reports(step, [client])
             self._count_up(reports)
             self.spool.discard(step, client)
             what = f"step {step}: {why}"
             self.audit.blame("set_aside", client, what)
-            notice = ReportSetAside(client, self.engine.round, step, why)
+            notice = ReportSetAside(client, round_, step, why)
             line = self.recorder.write(notice)
             effects.append(line)
         effects += self.orders.orders_of(guilty, self.state)
