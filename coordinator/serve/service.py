@@ -108,13 +108,15 @@ class Wake:
 
 
 Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
+WaitingStatus = tuple[AgentStatus, bool]  # and its retain flag
+LateStatus = tuple[bytes, bool]  # payload, not read yet, and its retain flag
 
 
 def last_will(topics: Topics) -> Will:
     """The status that the broker publishes when a coordinator vanishes."""
-    return Will(
-        topics.coordinator_status, CoordinatorStatus(online=False, state="stopped").to_bytes()
-    )
+    status = CoordinatorStatus(online=False, state="stopped")
+    payload = status.to_bytes()
+    return Will(topics.coordinator_status, payload)
 
 
 class Service:
@@ -136,19 +138,20 @@ class Service:
         self.roster = Roster(self.scenario.task.digest)
         self.epoch = ""
         self._connections = 0
-        self.duplicate_ids = DuplicateIds(session or session_id(time.time(), uuid.uuid4().hex[:8]))
+        self.duplicate_ids = DuplicateIds(session or _new_session())
         self.last_phase: PhaseFolded | None = None  # None before the first
         self.last_evaluation: Mapping[str, Any] = {}  # averages by mode, of the newest evaluation
         # name of the run that was here before this one: it continues, and this one gives way
         self._other = ""
         self._items: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
-        # statuses that wait, by agent and by online or not; each with its retain flag
-        self._statuses: dict[str, dict[bool, tuple[AgentStatus, bool]]] = {}
-        # the newest status of each agent that sends too many: payload, not read yet, and retain flag
-        self._late: dict[str, tuple[bytes, bool]] = {}
+        # statuses that wait, by agent and by online or not
+        self._statuses: dict[str, dict[bool, WaitingStatus]] = {}
+        # the newest status of each agent that sends too many
+        self._late: dict[str, LateStatus] = {}
         self._shown = Flood(singly=300)  # limits the notices about peers
         self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
-        self._rates = Rates(self.scenario.wire.part_bytes)
+        part_bytes = self.scenario.wire.part_bytes
+        self._rates = Rates(part_bytes)
         # when to call the roll again, because statuses were dropped
         self._roll_at: float | None = None
         self._roll_wait_s = ROLL_AGAIN_S[0]
@@ -156,15 +159,15 @@ class Service:
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
-        limit = self.scenario.wire.part_bytes
+        deadline_s = self.scenario.rounds.deadline_s
         self._parts = Assembler(
             lambda sender, part: run.spool.new_sink(part.size),
             largest_bytes=run.largest_report,
             per_sender=2,
             total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
-            max_age_s=max(self.scenario.rounds.deadline_s, 60.0),
+            max_age_s=max(deadline_s, 60.0),
         )
-        self._largest_payload = limit + 4096
+        self._largest_payload = part_bytes + 4096
         self._roster_due = 0.0
         self._roster_shown = b""
         self._waiting_due: float | None = None  # when to say why no phase opens
@@ -175,16 +178,21 @@ class Service:
         self._again_due: float | None = None  # when to publish these orders again
 
     def __repr__(self) -> str:
-        return f"<Service of {self.topics.federation}: {self.state}, {self.run!r}>"
+        federation = self.topics.federation
+        return f"<Service of {federation}: {self.state}, {self.run!r}>"
 
     def now(self) -> float:
         """The time of the engine and of everything here (s): it stands still while this process is frozen."""
-        return self._clock.time(time_of_loop())
+        loop_s = time_of_loop()
+        return self._clock.time(loop_s)
 
     @property
     def state(self) -> Literal["gathering", "open", "paused", "folding", "finished"]:
         """The run's state, in a word."""
-        return "paused" if self.run.engine.paused else _STATES[self.run.engine.stage]
+        engine = self.run.engine
+        if engine.paused:
+            return "paused"
+        return _STATES[engine.stage]
 
     def stop(self) -> None:
         """End `serve` soon; what has happened until then is in the checkpoint."""
@@ -199,10 +207,13 @@ class Service:
         `first` are the effects of a resume; what they would publish is published at the first `Up`.
         Raises UserError if another coordinator is at work in the federation and was there before.
         """
-        over = next((effect.why for effect in first if isinstance(effect, Done)), None)
+        over: str | None = None
         for effect in first:
-            if isinstance(effect, Announce):
-                self.observer(effect.notice)
+            match effect:
+                case Announce(notice):
+                    self.observer(notice)
+                case Done(why):
+                    over = why
         if over is None and self.run.engine.paused:
             # it was paused when it was stopped; without this nobody would see why nothing happens
             self._tell_control("pause")
@@ -215,7 +226,8 @@ class Service:
                 if self._stopping:
                     break
                 try:
-                    over = await self._carry_out(await self._decide(item))
+                    effects = await self._decide(item)
+                    over = await self._carry_out(effects)
                 except DiskFullError as error:
                     # the operator has stopped us while we waited for room
                     self._full = error
@@ -227,7 +239,10 @@ class Service:
             reader.cancel()
             heart.cancel()
             self._subscriptions.close()
-        self.run.audit.close("stop" if over is None else "end", why=over or "")
+        if over is None:
+            self.run.audit.close("stop", why="")
+        else:
+            self.run.audit.close("end", why=over)
         if self._full is not None:
             raise self._full
         if self._other:
@@ -251,11 +266,12 @@ class Service:
             frozen_s = self._clock.take_freeze()
             if frozen_s:
                 why = f"this process was frozen for {frozen_s:.0f} s; deadlines are postponed by that time"
-                self.observer(ProcessFrozen(round(frozen_s, 1), why))
+                shown_s = round(frozen_s, 1)
+                self.observer(ProcessFrozen(shown_s, why))
 
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
-        late = min(map(self._rates.status_at, self._late), default=None)
+        late_at = [self._rates.status_at(agent) for agent in self._late]
         timers = (
             self.run.engine.wake_at,
             self._roster_due or None,
@@ -263,11 +279,14 @@ class Service:
             self._waiting_due,
             self._tell_due,
             self._again_due,
-            late,
             self._roll_at,
+            *late_at,
         )
         times = [time for time in timers if time is not None]
-        timeout = self._clock.wait(min(times), time_of_loop()) if times else None
+        timeout: float | None = None
+        if times:
+            first = min(times)
+            timeout = self._clock.wait(first, time_of_loop())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 return await self._items.get()
@@ -275,11 +294,13 @@ class Service:
 
     def _tell_of_waiting(self) -> None:
         """Show why the run waits once it has waited for a while, and again when the reason changes."""
-        why, now = self.run.engine.waits_for or "", self.now()
+        why = self.run.engine.waits_for or ""
+        now = self.now()
         if why == self._waiting_told:
             self._waiting_due = None
-        elif not why or (self._waiting_due is not None and now >= self._waiting_due):
-            self._waiting_told, self._waiting_due = why, None
+        elif not why or _is_due(self._waiting_due, now):
+            self._waiting_told = why
+            self._waiting_due = None
             if why:
                 self.observer(RunWaits(why))
         elif self._waiting_due is None:
@@ -308,42 +329,41 @@ class Service:
     def _drop_for_want_of_room(self, error: OSError) -> None:
         """Drop a part of a report, because the disk is full: its agent sends the report again until it is accepted."""
         self.roster.refuse("disk full")
-        if self.now() >= self._full_told + FULL_TOLD_S:
-            self._full_told = self.now()
+        now = self.now()
+        if now >= self._full_told + FULL_TOLD_S:
+            self._full_told = now
             why = f"{error}: a report is dropped; its agent sends it again later"
             self.observer(DiskRemark(why))
 
     def _understand(self, incoming: Incoming) -> Item | None:
         if not isinstance(incoming, Message):
             return incoming
+        payload = incoming.payload
         topic = self.topics.parse(incoming.topic)
         if topic == PlainTopic("coordinator/status"):
-            return self._own_status(
-                CoordinatorStatus.from_bytes(incoming.payload), incoming.retained
-            )
-        self.run.traffic["wire_up"] += publish_bytes(
-            len(incoming.topic.encode()), len(incoming.payload)
-        )
+            status = CoordinatorStatus.from_bytes(payload)
+            return self._own_status(status, incoming.retained)
+        self.run.traffic["wire_up"] += _packet_bytes(incoming.topic, payload)
         match topic:
             case AgentTopic(agent, "status"):
-                return self._status(agent, incoming.payload, incoming.retained)
-            case AgentTopic(_, "report") if not incoming.payload:  # the topic was cleared
+                return self._status(agent, payload, incoming.retained)
+            case AgentTopic(_, "report") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "report"):
-                return self._part(agent, incoming.payload)
+                return self._part(agent, payload)
             case PlainTopic("control"):
-                return Control.from_bytes(incoming.payload)
+                return Control.from_bytes(payload)
         return None
 
     def _status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
         """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
-        if len(payload) > AgentStatus.max_bytes:
-            raise DecodeError(
-                "too long", f"{len(payload)} bytes of JSON, at most {AgentStatus.max_bytes}"
-            )
+        size = len(payload)
+        largest = AgentStatus.max_bytes
+        if size > largest:
+            raise DecodeError("too long", f"{size} bytes of JSON, at most {largest}")
         now = self.now()
         if agent not in self.roster.entries:
-            if not self._rates.stranger(len(payload), now):
+            if not self._rates.stranger(size, now):
                 self._roll_at = self._roll_at or now + self._roll_wait_s
                 self._drop(agent, "too many statuses of agents that nobody knows")
                 return None
@@ -368,7 +388,9 @@ class Service:
             return None
         if status.agent != agent:
             raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
-        if agent not in self.roster.entries and len(self.roster.entries) >= MAX_AGENTS:
+        entries = self.roster.entries
+        is_full_roster = len(entries) >= MAX_AGENTS
+        if is_full_roster and agent not in entries:
             raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
         waiting = self._statuses.setdefault(agent, {})
         is_new = not waiting
@@ -383,7 +405,8 @@ class Service:
             return None
         if not status.online:
             return Repeat()
-        match self.duplicate_ids.observe(status.session, self.now()):
+        reaction = self.duplicate_ids.observe(status.session, self.now())
+        match reaction:
             case Reaction.ANNOUNCE:
                 return Repeat()
             case Reaction.YIELD_ID:
@@ -392,15 +415,15 @@ class Service:
         return None
 
     def _part(self, agent: str, payload: bytes) -> Item | None:
-        if len(payload) > self._largest_payload:
-            raise DecodeError("too long", f"a part of {len(payload)} bytes")
+        size = len(payload)
+        if size > self._largest_payload:
+            raise DecodeError("too long", f"a part of {size} bytes")
         if agent not in self.run.engine.known:
             raise DecodeError("unknown sender", f"{agent} takes no part in this run")
-        largest = self._parts.largest_bytes = max(
-            self._parts.largest_bytes, self.run.largest_report
-        )
+        largest = max(self._parts.largest_bytes, self.run.largest_report)
+        self._parts.largest_bytes = largest
         now = self.now()
-        if not self._rates.part(agent, len(payload), largest, now):
+        if not self._rates.part(agent, size, largest, now):
             self._drop(agent, "too many parts of reports")
             return None
         part = Part.from_bytes(payload)
@@ -420,9 +443,11 @@ class Service:
         if isinstance(incoming, Message):
             with contextlib.suppress(DecodeError):
                 topic = self.topics.parse(incoming.topic)
-                agent = topic.agent if isinstance(topic, AgentTopic) else None
+                if isinstance(topic, AgentTopic):
+                    agent = topic.agent
+        why = str(error)
         self.roster.refuse(error.reason, agent)
-        self.run.audit.blame("refuse", agent, str(error))
+        self.run.audit.blame("refuse", agent, why)
         log.debug("refused a message: %s", error)
 
     # -- what it means -----------------------------------------------------------------------------
@@ -449,10 +474,14 @@ class Service:
                 pass  # the reader has answered
             case Control(command="release", agent=agent):
                 self._roster_due = time_of_loop()
-                return await self._handle(Release(agent)) if agent is not None else []
+                if agent is not None:
+                    return await self._handle(Release(agent))
+            case Control(command="pause"):
+                self._tell_control("pause")
+                return await self._handle(Paused())
             case Control(command=command):
                 self._tell_control(command)
-                return await self._handle(Paused() if command == "pause" else Resumed())
+                return await self._handle(Resumed())
         return []
 
     async def _woken(self) -> list[Effect]:
@@ -461,24 +490,29 @@ class Service:
         self._parts.expire(now)
         self._tidy()
         late = await self._read_late(now)
-        if self._roll_at is not None and now >= self._roll_at:
+        if _is_due(self._roll_at, now):
             await self._call_roll_again()
-        if self.duplicate_ids.announce_at is not None and now >= self.duplicate_ids.announce_at:
-            self.duplicate_ids.announce_at, self._tell_due = None, now
-        if self._tell_due is not None and now >= self._tell_due:
+        if _is_due(self.duplicate_ids.announce_at, now):
+            self.duplicate_ids.announce_at = None
+            self._tell_due = now
+        if _is_due(self._tell_due, now):
             await self._tell(online=True)
-        effects: list[Effect] = []
-        if self._again_due is not None and now >= self._again_due:
+        orders: list[Effect] = []
+        if _is_due(self._again_due, now):
             self._again_due = None
-            effects = [self.run.order_of(client) for client in sorted(self._unpublished)]
-        return [*late, *effects, *await self._handle(Tick())]
+            for client in sorted(self._unpublished):
+                order = self.run.order_of(client)
+                orders.append(order)
+        effects = await self._handle(Tick())
+        return [*late, *orders, *effects]
 
     def _tell_control(self, command: str) -> None:
         self.run.audit.blame("control", "operator", command)
         self.observer(ControlReceived(command, self.topics.control))
 
     async def _handle(self, event: Any) -> list[Effect]:
-        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, self.now())
+        now = self.now()
+        effects: list[Effect] = await asyncio.to_thread(self.run.handle, event, now)
         return effects
 
     async def _up(self) -> list[Effect]:
@@ -486,31 +520,40 @@ class Service:
         self._connections += 1
         self._name_epoch()
         self.observer(LinkUp())
-        wanted = (self.topics.every_status, self.topics.every_report, self.topics.control)
+        topics = self.topics
+        filters = [
+            topics.every_status,
+            topics.every_report,
+            topics.control,
+            topics.coordinator_status,
+        ]
         self._subscriptions.connected()
-        await self._subscriptions.add([*wanted, self.topics.coordinator_status])
+        await self._subscriptions.add(filters)
         effects = await self._handle(LinkBack())
         await self._tell(online=True)
-        return [*await asyncio.to_thread(self.run.desired), *effects]
+        desired = await asyncio.to_thread(self.run.desired)
+        return [*desired, *effects]
 
     def _subscriptions_refused(self, topics: tuple[str, ...]) -> None:
         """Report the subscriptions that fail. Once they work, call the roll again, for answers were missed."""
-        self.observer(SubscriptionsRefused(list(topics)))
-        self.run.audit.blame(
-            "subscriptions_refused", "broker", ", ".join(topics) or "none any more"
-        )
+        refused = list(topics)
+        self.observer(SubscriptionsRefused(refused))
+        named = ", ".join(topics) or "none any more"
+        self.run.audit.blame("subscriptions_refused", "broker", named)
         if not topics:
             self._roll_at = self.now()
             with contextlib.suppress(asyncio.QueueFull):  # then somebody is awake
                 self._items.put_nowait(Wake())
 
     def _name_epoch(self) -> None:
-        self.epoch = f"{self.duplicate_ids.session}.{self._connections}"
+        session = self.duplicate_ids.session
+        self.epoch = f"{session}.{self._connections}"
 
     async def _call_roll_again(self) -> None:
         """Statuses of unknown agents were dropped in a flood: ask all agents to publish theirs again."""
         self._roll_at = None
-        self._roll_wait_s = min(2 * self._roll_wait_s, ROLL_AGAIN_S[1])
+        longest_s = ROLL_AGAIN_S[1]
+        self._roll_wait_s = min(2 * self._roll_wait_s, longest_s)
         self._connections += 1
         self._name_epoch()
         await self._tell(online=True)
@@ -518,7 +561,8 @@ class Service:
     async def _read_late(self, now: float) -> list[Effect]:
         """Read the statuses that had to wait because their agents had sent too many."""
         effects: list[Effect] = []
-        for agent in [agent for agent in self._late if self._rates.status_at(agent) <= now]:
+        ready = [agent for agent in self._late if self._rates.status_at(agent) <= now]
+        for agent in ready:
             payload, retained = self._late.pop(agent)
             self._rates.status(agent, now)
             try:
@@ -532,31 +576,40 @@ class Service:
 
     def _tidy(self) -> None:
         """Forget the limits of agents that left the roster."""
-        if len(self._rates) > 2 * len(self.roster.entries):
-            self._rates.keep(self.roster.entries.keys())
+        entries = self.roster.entries
+        if len(self._rates) > 2 * len(entries):
+            self._rates.keep(entries.keys())
 
     async def _seen_all(self, agent: str) -> list[Effect]:
         effects: list[Effect] = []
-        for status, retained in self._statuses.pop(agent, {}).values():
+        waiting = self._statuses.pop(agent, {})
+        for status, retained in waiting.values():
             effects += await self._seen(status, retained)
         return effects
 
     async def _seen(self, status: AgentStatus, retained: bool) -> list[Effect]:
         effects: list[Effect] = []
-        known = status.agent in self.run.engine.known
-        for event in self.roster.seen(status, retained=retained, epoch=self.epoch, now=time.time()):
+        agent = status.agent
+        was_known = agent in self.run.engine.known
+        wall_s = time.time()
+        events = self.roster.seen(status, retained=retained, epoch=self.epoch, now=wall_s)
+        for event in events:
             if status.online:
-                self.run.samples[status.agent] = (status.samples, status.test_samples)
+                self.run.samples[agent] = (status.samples, status.test_samples)
             effects += await self._handle(event)
-        if self.roster.is_expelled(status.agent):
-            await self._clear(status.agent)
-        if status.agent in self.run.engine.known and not known:
-            effects.append(self.run.order_of(status.agent))
+        if self.roster.is_expelled(agent):
+            await self._clear(agent)
+        is_known = agent in self.run.engine.known
+        if is_known and not was_known:
+            order = self.run.order_of(agent)
+            effects.append(order)
         if status.problem and status.online:
-            self._observe_peer(AgentExcluded(status.agent, status.problem))
+            excluded = AgentExcluded(agent, status.problem)
+            self._observe_peer(excluded)
         if status.online and not retained and status.epoch != self.epoch:
             # it knows another coordinator than this one; the retained status may not convince it
-            self._tell_due = self._tell_due or self.now() + TELL_EVERY_S
+            now = self.now()
+            self._tell_due = self._tell_due or now + TELL_EVERY_S
         self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
         return effects
 
@@ -565,6 +618,7 @@ class Service:
 
         def accept() -> list[Effect]:
             try:
+                # no name for the content: the run drops the last reference to it
                 return self.run.accept(client, sink.path.read_bytes(), now)
             finally:
                 sink.discard()
@@ -574,8 +628,9 @@ class Service:
         try:
             effects: list[Effect] = await asyncio.to_thread(accept)
         except DecodeError as error:
+            why = str(error)
             self.roster.refuse(error.reason, client)
-            self.run.audit.blame("refuse", client, str(error))
+            self.run.audit.blame("refuse", client, why)
             self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
             return await asyncio.to_thread(self.run.refused, client, error, now)
         return effects
@@ -610,7 +665,8 @@ class Service:
                     over = why
         if status_changed or over is not None:
             await self._tell(online=True)
-        await self._publish_orders(list(orders.values()))
+        newest = list(orders.values())
+        await self._publish_orders(newest)
         return over
 
     async def _announce(self, notice: Notice) -> None:
@@ -626,7 +682,8 @@ class Service:
             self.last_phase = notice
             if notice.means.evaluation is not None:
                 self.last_evaluation = notice.means.evaluation
-            payload = json.dumps(notice.to_json(), allow_nan=False).encode()
+            line = json.dumps(notice.to_json(), allow_nan=False)
+            payload = line.encode()
             await self.link.publish(self.topics.metrics, payload, retain=True)
 
     async def _ask(self, agent: str) -> None:
@@ -634,16 +691,20 @@ class Service:
         entry = self.roster.entries.get(agent)
         if entry is None or not entry.status.online:
             return
-        question = AgentStatus(
-            agent=agent, session=entry.status.session, online=False, problem=ASKED
-        )
-        await self.link.publish(self.topics.status(agent), question.to_bytes(), retain=True)
+        session = entry.status.session
+        question = AgentStatus(agent=agent, session=session, online=False, problem=ASKED)
+        topic = self.topics.status(agent)
+        payload = question.to_bytes()
+        await self.link.publish(topic, payload, retain=True)
 
     async def _clear(self, agent: str) -> None:
         """Take back all that is retained for an expelled agent, and what it may have retained itself."""
+        topics = [self.topics.order(agent), self.topics.report(agent)]
         own_model = self.topics.model(f"@{agent}")
-        parts = [f"{own_model}/{part}" for part in range(self.run.orders.parts_of_own_model(agent))]
-        for topic in (self.topics.order(agent), self.topics.report(agent), *parts):
+        parts = self.run.orders.parts_of_own_model(agent)
+        for part in range(parts):
+            topics.append(f"{own_model}/{part}")
+        for topic in topics:
             await self.link.publish(topic, b"", retain=True)
 
     async def _publish_model(self, send: SendModel) -> None:
@@ -651,17 +712,25 @@ class Service:
         base = self.topics.model(ref.key)
         part_bytes = self.scenario.wire.part_bytes
         with send.path.open("rb") as file:
-            for part in split(
-                file, digest=ref.digest, size=ref.size, part_bytes=part_bytes, about=send.about
-            ):
-                await self.link.publish(f"{base}/{part.index}", part.to_bytes(), retain=True)
+            parts = split(
+                file,
+                digest=ref.digest,
+                size=ref.size,
+                part_bytes=part_bytes,
+                about=send.about,
+            )
+            for part in parts:
+                topic = f"{base}/{part.index}"
+                payload = part.to_bytes()
+                await self.link.publish(topic, payload, retain=True)
 
     async def _publish_orders(self, orders: Sequence[SendOrder]) -> None:
         gate = asyncio.Semaphore(PUBLISHERS)
 
         async def publish(send: SendOrder) -> None:
-            topic, payload = self.topics.order(send.client), send.order.to_bytes()
-            self.run.traffic["wire_down"] += publish_bytes(len(topic.encode()), len(payload))
+            topic = self.topics.order(send.client)
+            payload = send.order.to_bytes()
+            self.run.traffic["wire_down"] += _packet_bytes(topic, payload)
             async with gate:
                 taken = await self.link.publish(topic, payload, retain=True)
             if taken:
@@ -671,12 +740,14 @@ class Service:
 
         await asyncio.gather(*map(publish, orders))
         if self._unpublished:
-            self._again_due = self._again_due or self.now() + ORDER_AGAIN_S
+            now = self.now()
+            self._again_due = self._again_due or now + ORDER_AGAIN_S
 
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
         """Publish the coordinator's status: the state of the engine, for agents and for people."""
         self._tell_due = None
         engine = self.run.engine
+        task = self.scenario.task
         status = CoordinatorStatus(
             online=online,
             epoch=self.epoch,
@@ -687,28 +758,33 @@ class Service:
             phase=engine.step.phase.name if engine.step is not None else "",
             step=engine.number,
             state="stopped" if stopped else self.state,
-            task=self.scenario.task.for_agents(),
-            task_digest=self.scenario.task.digest,
+            task=task.for_agents(),
+            task_digest=task.digest,
             delivery=self.scenario.wire.delivery,
         )
-        await self.link.publish(self.topics.coordinator_status, status.to_bytes(), retain=True)
+        payload = status.to_bytes()
+        await self.link.publish(self.topics.coordinator_status, payload, retain=True)
 
     async def _show_roster(self, final: bool = False) -> None:
         """Publish and store who is there, at most once a second."""
-        if not final and (not self._roster_due or self.now() < self._roster_due):
+        # 0.0: nothing has changed
+        is_due = self._roster_due and self.now() >= self._roster_due
+        if not final and not is_due:
             return
         self._roster_due = 0.0
-        clusters = dict(self.run.strategy.assignment(self.run.state))
-        rows = self.roster.rows(clusters, self.run.engine.quarantined)
-        message = RosterMessage(
-            run=self.run.facts.run, agents=rows, refusals=dict(self.roster.refusals)
-        ).to_bytes()
-        if message != self._roster_shown:
-            self._roster_shown = message
-            # for people only; a full disk must not end a run for it
-            with contextlib.suppress(OSError):
-                write_atomically(self.run.folder / "roster.json", message, durable=False)
-            await self.link.publish(self.topics.roster, message, retain=True)
+        run = self.run
+        assignment = run.strategy.assignment(run.state)
+        rows = self.roster.rows(dict(assignment), run.engine.quarantined)
+        refusals = dict(self.roster.refusals)
+        message = RosterMessage(run=run.facts.run, agents=rows, refusals=refusals)
+        payload = message.to_bytes()
+        if payload == self._roster_shown:
+            return
+        self._roster_shown = payload
+        # for people only; a full disk must not end a run for it
+        with contextlib.suppress(OSError):
+            write_atomically(run.folder / "roster.json", payload, durable=False)
+        await self.link.publish(self.topics.roster, payload, retain=True)
 
 
 _STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
@@ -721,4 +797,21 @@ _STATES: dict[Stage, Literal["gathering", "open", "folding", "finished"]] = {
 
 
 def time_of_loop() -> float:
-    return asyncio.get_running_loop().time()
+    loop = asyncio.get_running_loop()
+    return loop.time()
+
+
+def _is_due(at: float | None, now: float) -> bool:
+    """Whether a timer has run out; None: it is not set."""
+    return at is not None and now >= at
+
+
+def _packet_bytes(topic: str, payload: bytes) -> int:
+    """Bytes of the PUBLISH packet that carries this payload."""
+    topic_bytes = len(topic.encode())
+    return publish_bytes(topic_bytes, len(payload))
+
+
+def _new_session() -> str:
+    suffix = uuid.uuid4().hex[:8]
+    return session_id(time.time(), suffix)
