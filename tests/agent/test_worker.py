@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -13,11 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from covey.agent.training.models import initial
 from covey.agent.worker import frames
 from covey.agent.worker.pool import Pool, WorkerLost
-from covey.agent.worker.worker import answer, load_memory, save_memory
+from covey.agent.worker.worker import (
+    COMPILER_FLAG,
+    _configure_torch,
+    answer,
+    load_memory,
+    save_memory,
+)
 from covey.shared.client import encode_model
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import LAST_MODEL
@@ -37,6 +45,38 @@ while (job := w.read(sys.stdin.buffer)) is not None:
     sys.stdout.buffer.write(w.pack({"pid": os.getpid(), **job})); sys.stdout.buffer.flush()
 """,
 )
+
+# A real worker that writes the names of its modules to a file after each job
+WATCHED = (
+    sys.executable,
+    "-c",
+    """
+import sys
+from pathlib import Path
+from covey.agent.worker import worker
+answer = worker.answer
+def watched(job, **options):
+    done = answer(job, **options)
+    Path(sys.argv[1]).write_text(" ".join(sys.modules))
+    return done
+worker.answer = watched
+worker.main()
+""",
+)
+# A worker trains without these; each would cost every worker tenths of a second and tens of megabytes.
+UNWANTED = {
+    "matplotlib",
+    "opacus",
+    "pandas",
+    "pyarrow",
+    "rich",
+    "scipy",
+    "sklearn",
+    "sympy",
+    "torch._dynamo",
+    "torch._inductor",
+    "typer",
+}
 
 
 def data(folder: Path, rows: int = 40) -> Path:
@@ -127,11 +167,16 @@ async def pool(workers: int = 1, **options: Any) -> AsyncIterator[Pool]:
 @pytest.mark.processes
 async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> None:
     wanted = job(tmp_path)
-    async with Pool(1) as it:
+    loaded = tmp_path / "modules"
+    async with Pool(1, command=(*WATCHED, str(loaded))) as it:
         task = TASK.for_agents()
         found = await it.call({"job": "inspect", "source": wanted["source"], "task": task})
         assert found == {"samples": 32, "test_samples": 8, "labels": ["0", "1"], "problem": None}
+        assert "torch" not in loaded.read_text().split()
         done = await it.call(wanted)
+        modules = set(loaded.read_text().split())
+        assert "torch" in modules
+        assert not modules & UNWANTED
         wrong = await it.call({"job": "inspect", "source": {"data": "nowhere.npz"}, "task": task})
         assert "nowhere.npz" in wrong["detail"]
         assert "nowhere.npz" not in wrong["problem"]
@@ -146,6 +191,17 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
     assert (report(tmp_path).examples, report(tmp_path).steps) == (32, 4)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_torch_is_set_to_results_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_deterministic_debug_mode("default")
+    monkeypatch.delenv(COMPILER_FLAG, raising=False)
+    _configure_torch()
+    assert torch.are_deterministic_algorithms_enabled()
+    assert torch.is_deterministic_algorithms_warn_only_enabled()
+    assert torch.get_num_threads() == 1
+    assert os.environ[COMPILER_FLAG] == "1"
+    assert gc.isenabled()
 
 
 def test_the_report_holds_the_trained_model_and_the_memory_too(tmp_path: Path) -> None:
