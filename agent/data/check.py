@@ -88,11 +88,24 @@ def load_local(
     Raises:
         DataError: the data cannot be read, or does not fit the task.
     """
-    typed_by_its_owner = AllowedCode.for_data(str(path))
-    data = load(path, label, typed_by_its_owner)
+    data = read_local(path, label, task)
     if task is not None:
         data = fit(data, task)
     return with_test(data, seed=seed)
+
+
+def read_local(
+    path: str | Path,
+    label: str | None = None,
+    task: Task | None = None,
+) -> Dataset:
+    """The data of `agent start --data` before it is compared with a task, which only names the columns of a table.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    typed_by_its_owner = AllowedCode.for_data(str(path))
+    return load(path, label, typed_by_its_owner, task)
 
 
 def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
@@ -108,8 +121,7 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
     is_regression = data.regression or (task is not None and task.classes is None)
     if not is_regression:
         classes = _classes(data)
-    smallest = float(data.features.min())
-    largest = float(data.features.max())
+    smallest, largest = _extremes(data)
     return Finding(
         source=data.source,
         samples=len(data.targets),
@@ -155,6 +167,16 @@ def _counts(targets: Array) -> Mapping[int, int]:
     return dict(zip(indices.tolist(), counts.tolist(), strict=True))
 
 
+def _extremes(data: Dataset) -> tuple[float, float]:
+    """The smallest and the largest feature; missing cells do not count."""
+    present = data.features
+    if data.columns is not None:
+        present = present[np.isfinite(present)]
+    if not present.size:
+        return 0.0, 0.0
+    return float(present.min()), float(present.max())
+
+
 def _notes(
     data: Dataset,
     classes: tuple[ClassCount, ...],
@@ -175,8 +197,7 @@ def _notes(
             "no test part: 20 % of the samples, drawn on the seed, will be held back for testing"
         )
     if task is not None and task.standardise == "none":
-        extremes = [float(data.features.min()), float(data.features.max())]
-        largest = max(abs(extreme) for extreme in extremes) * task.scale
+        largest = max(abs(extreme) for extreme in _extremes(data)) * task.scale
         if largest > LARGE:
             notes.append(
                 f"features reach {largest:g} after task.scale: set task.standardise, or a smaller "

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.table import Table
 
-from covey.agent.data.check import Finding, inspect, load_local
+from covey.agent.data.check import Finding, inspect, read_local
+from covey.agent.data.dataset import with_test
 from covey.shared import json_text
 from covey.shared.errors import DataError
 from covey.shared.scenario.load import load_without_files
@@ -25,7 +26,7 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     if scenario:
         task = load_without_files(scenario).task
     try:
-        local = load_local(data, label)
+        local = with_test(read_local(data, label, task))
         finding = inspect(local, task)
     except DataError as error:
         if not as_json:

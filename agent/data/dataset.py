@@ -6,8 +6,8 @@ take 47 MB and not 188.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,14 @@ Indices = npt.NDArray[np.int64]
 
 SMALL_TYPES = ("uint8", "int8", "int16", "float32")
 MAX_EXACT = 2**53  # float64 holds all whole numbers below this
+
+
+@dataclass(frozen=True)
+class RawColumns:
+    """How to read the features of a table whose columns a task names, before they become inputs of its model."""
+
+    # by categorical column: its features are indices into these words; NaN stands for a missing cell in any column
+    words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,8 @@ class Dataset:
     ordered: bool = False
     test_groups: Array | None = None  # (tests,)
     populations: Array | None = None  # (n,) the known population of each sample
+    # of a table whose columns the task names: features (n, columns, ...) may be missing or words; None: they are inputs
+    columns: RawColumns | None = None
 
     def __repr__(self) -> str:
         n = len(self.targets)
@@ -71,6 +81,7 @@ def dataset(
     groups: Array | None = None,
     test_groups: Array | None = None,
     populations: Array | None = None,
+    columns: RawColumns | None = None,
 ) -> Dataset:
     """A checked Dataset.
 
@@ -79,17 +90,19 @@ def dataset(
         targets: (n,) or (n, 1); whole numbers become int64, others float32.
         test: features and targets of the test part.
         source: where the data came from, for messages.
-        labels, ordered, groups, test_groups, populations: as the fields of a Dataset.
+        labels, ordered, groups, test_groups, populations, columns: as the fields of a Dataset. With columns, features
+            may be NaN.
 
     Raises:
         DataError: counts or shapes differ, a number is not finite, or there are fewer than two samples.
     """
-    x, y = _checked(features, targets, source)
+    missing = columns is not None
+    x, y = _checked(features, targets, source, missing=missing)
     test_x = x[:0]
     test_y = y[:0]
     if test:
         test_source = f"{source}, test part"
-        test_x, test_y = _checked(*test, test_source)
+        test_x, test_y = _checked(*test, test_source, missing=missing)
     if len(y) + len(test_y) < 2:
         fault = "one sample only; training and testing need at least two"
         raise DataError(f"{source}: {fault}", public=fault)
@@ -121,6 +134,7 @@ def dataset(
         ordered=ordered,
         test_groups=test_groups,
         populations=populations,
+        columns=columns,
     )
 
 
@@ -195,8 +209,14 @@ def _rows(entries: Array | None, rows: Indices) -> Array | None:
     return entries[rows]
 
 
-def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array]:
-    """Features and targets (n,) in the types of a Dataset. DataError names the first fault."""
+def _checked(
+    features: Array,
+    targets: Array,
+    source: str,
+    *,
+    missing: bool,
+) -> tuple[Array, Array]:
+    """Features and targets (n,) in the types of a Dataset. DataError names the first fault; NaN is one unless `missing`."""
     x = np.asarray(features)
     y = np.asarray(targets)
     if x.dtype.kind not in "uifb":
@@ -216,7 +236,8 @@ def _checked(features: Array, targets: Array, source: str) -> tuple[Array, Array
     if 0 in x.shape:
         fault = f"samples of shape {x.shape[1:]} hold no numbers"
         raise DataError(f"{source}: {fault}", public=fault)
-    _check_finite(x, source)
+    if not missing:
+        _check_finite(x, source)
     flat_y = y.reshape(-1)
     checked_y = _targets(flat_y, source)
     checked_x = np.ascontiguousarray(small(x))

@@ -28,6 +28,7 @@ def fit(data: Dataset, task: Task) -> Dataset:
         DataError: samples of another shape, an unknown class, or classes where values are expected and vice versa.
     """
     shape = _fitting_shape(data, task)
+    _check_table(data, task)
     if task.classes is None:
         targets, test_targets = _values(data)
     else:
@@ -44,6 +45,18 @@ def fit(data: Dataset, task: Task) -> Dataset:
         labels=class_names,
         ordered=True,
     )
+
+
+def _check_table(data: Dataset, task: Task) -> None:
+    """DataError if the task names columns of a table and the data is something else."""
+    if not task.columns:
+        return
+    if data.columns is None:
+        fault = (
+            "task.columns names the columns of a table, and the data is none: give a CSV or Parquet "
+            "file"
+        )
+        raise DataError(f"{data.source}: {fault}", public=fault)
 
 
 def _fitting_shape(data: Dataset, task: Task) -> Shape:

@@ -15,6 +15,7 @@ from covey.agent.data.tables import load_table
 from covey.shared import plugins
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DataError
+from covey.shared.scenario.task import Task
 
 TABLES = (".csv", ".tsv", ".parquet")
 ACCEPTED = (
@@ -24,13 +25,19 @@ ACCEPTED = (
 )
 
 
-def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_CODE) -> Dataset:
+def load(
+    path: str | Path,
+    label: str | None = None,
+    allowed: AllowedCode = NO_CODE,
+    task: Task | None = None,
+) -> Dataset:
     """Load the data at a path, or from a data source. A path takes precedence over code of the same name.
 
     Args:
         path: a file, a folder, `module:function[:PATH]`, or the name of a data source that an installed package adds.
-        label: the label column of a table; None: the column called `label`, else the last one.
+        label: the label column of a table; None: the task's target, else the column called `label`, else the last one.
         allowed: the code that may be imported.
+        task: if it names the columns of a table, these are read.
 
     Raises:
         DataError: the data is missing, of an unknown kind or damaged; it names the file and, in a table, the cell.
@@ -38,9 +45,9 @@ def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_C
     """
     place = Path(path)
     if place.is_dir():
-        return _folder(place, label)
+        return _folder(place, label, task)
     if place.is_file():
-        return _file(place, label)
+        return _file(place, label, task)
     name = str(path)
     module, colon, _ = name.partition(":")
     if colon and "/" not in module:
@@ -53,10 +60,10 @@ def load(path: str | Path, label: str | None = None, allowed: AllowedCode = NO_C
     )
 
 
-def _file(path: Path, label: str | None) -> Dataset:
+def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
     """One file, by its name. DataError for a name of no known kind."""
     if path.suffix in TABLES:
-        return load_table(path, label)
+        return load_table(path, label, task=task)
     if path.suffix == ".npz":
         return load_npz(path)
     if path.name.endswith((".tar.gz", ".tgz", ".tar")):
@@ -73,7 +80,7 @@ def _file(path: Path, label: str | None) -> Dataset:
     )
 
 
-def _folder(folder: Path, label: str | None) -> Dataset:
+def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
     """A data set of several files, the only file that can be loaded, or a folder of images."""
     if is_idx(folder):
         return load_idx(folder)
@@ -88,9 +95,9 @@ def _folder(folder: Path, label: str | None) -> Dataset:
     train = by_stem.get("train")
     test = by_stem.get("test")
     if train is not None and test is not None and train.suffix in TABLES:
-        return load_table(train, label, test)
+        return load_table(train, label, test, task)
     if len(files) == 1:
-        return _file(files[0], label)
+        return _file(files[0], label, task)
     if len(files) > 1:
         names = ", ".join(path.name for path in files[:5])
         raise DataError(

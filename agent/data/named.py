@@ -16,6 +16,7 @@ from covey.agent.data.load import load
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import DataError
+from covey.shared.scenario.task import Task
 
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
 DEFAULT_ROOT = Path("../shared/data")
@@ -45,13 +46,18 @@ def find_root(option: str | Path | None = None) -> Path | None:
     return None
 
 
-def load_named(name: str, root: str | Path | None = None) -> Dataset:
+def load_named(
+    name: str,
+    root: str | Path | None = None,
+    task: Task | None = None,
+) -> Dataset:
     """The data set that a scenario names.
 
     Args:
         name: `digits`, a name in FILES, a path below the data root, or the user's own code: `module:function[:PATH]`
             or a data source that an installed package adds. A path takes precedence over code of the same name.
         root: the data root; None: as `find_root` finds it.
+        task: if it names the columns of a table, these are read.
 
     Raises:
         DataError: the data is missing or damaged; it names the path.
@@ -64,7 +70,7 @@ def load_named(name: str, root: str | Path | None = None) -> Dataset:
     if is_code:
         path_of_this_name = (folder or Path()) / name
         if not path_of_this_name.exists():
-            return load(name, allowed=consent())
+            return load(name, allowed=consent(), task=task)
     place = _place(name, folder)
     match name:
         case "fashion-mnist":
@@ -76,7 +82,7 @@ def load_named(name: str, root: str | Path | None = None) -> Dataset:
         case "mnist-writer":
             return _mnist_writer(place)
         case _:
-            return load(place)
+            return load(place, task=task)
 
 
 def _place(name: str, root: Path | None) -> Path:

@@ -210,7 +210,7 @@ def fleet_data(scenario: Scenario, data_root: str | Path | None = None) -> tuple
         raise UserError(
             "the scenario has no fleet, so that nothing can be simulated; add a section 'fleet'"
         )
-    data = load_named(fleet.data, data_root)
+    data = load_named(fleet.data, data_root, scenario.task)
     if isinstance(fleet.partition, str):
         if fleet.limit is not None:
             raise UserError(

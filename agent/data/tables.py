@@ -1,119 +1,149 @@
-"""Tables: CSV and Parquet. One column is the label, all others are features, shape (width,)."""
+"""Tables: CSV and Parquet. One column is the label, the others are features, as the task names them or all of them."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from covey.agent.data.dataset import Dataset, dataset, encode
-from covey.agent.data.limits import check_size, unpacked_limit
+from covey.agent.data.bad_cells import BadCells
+from covey.agent.data.dataset import Dataset, RawColumns, dataset, encode
+from covey.agent.data.table_columns import CellPlace, Words, labels, numbers
+from covey.agent.data.table_rows import (
+    LABEL_NAMES,
+    Block,
+    TableFile,
+    listed,
+    open_table,
+)
 from covey.shared.errors import DataError
-
-MAX_FLOAT32 = float(np.finfo(np.float32).max)
-LABEL_NAMES = ("label", "class", "target", "y")  # in the order in which they are tried
-MISSING_LABELS = frozenset({"", "nan", "na", "null"})
-DELIMITERS = ",;\t"
-MAX_NAMES = 8  # in a message
+from covey.shared.scenario.columns import EVERYTHING_ELSE, TableColumn
+from covey.shared.scenario.task import Task
 
 Float32 = npt.NDArray[np.float32]
+Vocabularies = dict[str, Words]  # by categorical column: the words that occur in it
 
 
 @dataclass(frozen=True)
-class Row:
-    """Where a row of a file is."""
+class Selection:
+    """Which columns of a table are read, and as what."""
 
-    path: Path
-    number: int  # from 1, below the header
-    line: int = 0  # from 1; 0 in a file that is no text
-
-    def __str__(self) -> str:
-        line = f" (line {self.line})" if self.line else ""
-        return f"{self.path}: row {self.number}{line}"
-
-
-@dataclass(frozen=True)
-class Header:
-    """The columns of a table, and which of them is the label."""
-
-    columns: tuple[str, ...]
-    label_position: int
+    features: tuple[TableColumn, ...]
+    label: str | None  # None: the table has none, or it is not needed
+    missing: bool  # whether cells of features may be missing
 
     @property
-    def label(self) -> str:
-        """The name of the label column."""
-        return self.columns[self.label_position]
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of all other columns, in their order."""
-        before = self.columns[: self.label_position]
-        after = self.columns[self.label_position + 1 :]
-        return before + after
-
-    def bad_cell(self, row: Row, position: int, seen: str, kind: str) -> DataError:
-        """A refusal: the column by name for the terminal, by number elsewhere, because names may be private too."""
-        column = self.columns[position]
-        return DataError(
-            f"{row}, column {column!r}: {seen}",
-            public=f"row {row.number}, column {position + 1} {kind}",
-        )
+    def names(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        names = [column.name for column in self.features]
+        if self.label is not None:
+            names.append(self.label)
+        return tuple(names)
 
 
 @dataclass(frozen=True)
 class Table:
-    """What a file holds."""
+    """The contents of a file."""
 
-    columns: tuple[str, ...]  # of the features
-    label: str  # the label column
-    features: Float32  # (n, width)
-    spelled: list[str]  # (n,) labels as the file spells them
+    selection: Selection
+    features: (
+        Float32  # (n, columns): numbers, or indices into the words of a category; NaN: missing
+    )
+    spelled: list[str]  # (n,) labels as the file spells them; empty without a label
+    rows: list[int]  # (n,) numbers of the rows in the file, from 1
+    vocabularies: Vocabularies = field(default_factory=dict)
+
+    @property
+    def raw_columns(self) -> RawColumns:
+        """What the features mean."""
+        words: dict[str, tuple[str, ...]] = {}
+        for name, vocabulary in self.vocabularies.items():
+            words[name] = tuple(vocabulary.words)
+        return RawColumns(words)
 
 
 def load_table(
     path: Path,
     label: str | None = None,
     test: Path | None = None,
+    task: Task | None = None,
 ) -> Dataset:
     """A `.csv`, `.tsv` or `.parquet` file.
 
     Args:
         path: the training samples, or all of them.
-        label: the label column; None: the one called label, class, target or y, else the last.
+        label: the label column; None: the task's, else the one called label, class, target or y, else the last.
         test: a second file with the same columns as test part.
+        task: if it names columns, these are the features, in its order; else all columns but the label are.
 
     Raises:
-        DataError: the file cannot be read, or a cell is not what its column needs; it names row and column.
+        DataError: the file cannot be read, its columns are not the task's, or cells are not what their column needs;
+            it names rows and columns.
     """
-    train_table = _read(path, label)
-    source = f"{path}, label column {train_table.label!r}"
-    if test is None:
-        targets, _, labels = encode(train_table.spelled)
-        return dataset(train_table.features, targets, source=source, labels=labels)
-    test_table = _read(test, train_table.label)
-    if test_table.columns != train_table.columns:
-        raise DataError(
-            f"{test}: columns {_listed(test_table.columns)} differ from {path.name}: "
-            f"{_listed(train_table.columns)}; give both files the same columns in the same order",
-            public="the columns of the test table differ from those of the training table",
-        )
-    targets, test_targets, labels = encode(train_table.spelled, test_table.spelled)
+    train_table = read_table(path, label, task)
+    source = f"{path}, label column {train_table.selection.label!r}"
+    test_table: Table | None = None
+    if test is not None:
+        label = train_table.selection.label
+        test_table = read_table(test, label, task, vocabularies=train_table.vocabularies)
+        _check_same_columns(train_table, test_table, path, test)
+    test_spelled = test_table.spelled if test_table else []
+    targets, test_targets, names = encode(train_table.spelled, test_spelled)
+    test_part = (test_table.features, test_targets) if test_table else None
+    columns = train_table.raw_columns if task is not None and task.columns else None
     return dataset(
         train_table.features,
         targets,
-        (test_table.features, test_targets),
+        test_part,
         source=source,
-        labels=labels,
+        labels=names,
+        columns=columns,
     )
 
 
-def label_column(columns: Sequence[str], wish: str | None, where: str) -> int:
-    """Position of the label column: the one that is asked for, else by its usual names, else the last.
+def read_table(
+    path: Path,
+    label: str | None = None,
+    task: Task | None = None,
+    *,
+    label_needed: bool = True,
+    vocabularies: Vocabularies | None = None,
+) -> Table:
+    """The rows of a file, before missing cells and categories are resolved.
+
+    Args:
+        path: the file.
+        label: the label column; None: as `load_table` finds it.
+        task: names the feature columns, or none.
+        label_needed: whether a table without the label column is refused.
+        vocabularies: words of an earlier part of the same data, which are extended.
+
+    Raises:
+        DataError: as `load_table`.
+    """
+    wish = label
+    expected: list[str] = []
+    if task is not None:
+        wish = label or task.target
+        expected += task.columns
+    if wish is not None:
+        expected.append(wish)
+    least = 2 if label_needed else 1
+    with open_table(path, expected, least) as file:
+        if task is not None and task.columns:
+            selection = _selected_by_task(path, file.columns, wish, task, label_needed=label_needed)
+        else:
+            selection = _all_columns(path, file.columns, wish, task)
+        if vocabularies is None:
+            vocabularies = {}
+        return _read(path, file, selection, vocabularies)
+
+
+def label_column(columns: Sequence[str], wish: str | None, where: str) -> str:
+    """The label column: the one that is asked for, else by its usual names, else the last.
 
     Raises:
         DataError: the table has no column of the name that is asked for.
@@ -121,287 +151,160 @@ def label_column(columns: Sequence[str], wish: str | None, where: str) -> int:
     if wish is not None:
         if wish not in columns:
             raise DataError(
-                f"{where}: no label column {wish!r}; the columns are {_listed(columns)}: choose "
+                f"{where}: no label column {wish!r}; the columns are {listed(columns)}: choose "
                 "one of them with --label",
                 public=f"the label column is not among the {len(columns)} columns of the table",
             )
-        return list(columns).index(wish)
-    lowered = [column.strip().lower() for column in columns]
+        return wish
+    return _usual_label(columns) or columns[-1]
+
+
+def _usual_label(columns: Sequence[str]) -> str | None:
+    """The column with one of the usual names of a label."""
     for name in LABEL_NAMES:
-        if name in lowered:
-            return lowered.index(name)
-    return len(columns) - 1
+        for column in columns:
+            if column.strip().lower() == name:
+                return column
+    return None
 
 
-def _read(path: Path, label: str | None) -> Table:
-    if path.suffix == ".parquet":
-        return _read_parquet(path, label)
-    return _read_csv(path, label)
+# -- which columns are read ----------------------------------------------------------------------------------
 
 
-# -- CSV -----------------------------------------------------------------------------------------------------
+def _all_columns(
+    path: Path,
+    columns: Sequence[str],
+    wish: str | None,
+    task: Task | None,
+) -> Selection:
+    """Every column but the label and those that the task ignores is a number, in the order of the file."""
+    ignored = () if task is None else task.ignore
+    used = [column for column in columns if column not in ignored]
+    label = label_column(used or columns, wish, str(path))
+    features: list[TableColumn] = []
+    for column in used:
+        if column != label:
+            features.append(TableColumn(column))
+    return Selection(tuple(features), label, missing=False)
 
 
-def _read_csv(path: Path, label: str | None) -> Table:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            first_line = file.readline()
-            file.seek(0)
-            delimiter = max(DELIMITERS, key=first_line.count)
-            rows = csv.reader(file, delimiter=delimiter)
-            header = _csv_header(path, next(rows, []), label)
-            return _csv_table(path, header, rows)
-    except UnicodeDecodeError as error:
-        fault = "not UTF-8 text; save the table as UTF-8"
+def _selected_by_task(
+    path: Path,
+    columns: Sequence[str],
+    wish: str | None,
+    task: Task,
+    *,
+    label_needed: bool,
+) -> Selection:
+    """The columns that the task names, wherever they are in the file. DataError for missing and for unknown ones."""
+    missing = [name for name in task.columns if name not in columns]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        fault = f"no {noun} {listed(missing)}, which the task names in task.columns"
         raise DataError(
-            f"{path}: {fault} ({error.reason})",
-            public=f"the table is {fault}",
-        ) from None
-    except csv.Error as error:
-        raise DataError(
-            f"{path}: not a CSV table ({error}); save it as CSV",
-            public="the table is no CSV text",
-        ) from None
-
-
-def _csv_header(path: Path, cells: list[str], label: str | None) -> Header:
-    """The first line of a CSV file. DataError if it is empty, holds numbers or names a column twice."""
-    columns = tuple(cell.strip() for cell in cells)
-    if not any(columns):
-        raise DataError(
-            f"{path}: empty; expected a first line with column names and one line per sample",
-            public="the table is empty",
+            f"{path}: {fault}; the table has {listed(columns)}: rename or add columns",
+            public=f"the table has {fault}",
         )
-    if len(columns) < 2:
-        expected = "expected a label and at least one feature"
+    others = [name for name in columns if name not in task.columns and name not in task.ignore]
+    label = _task_label(path, columns, others, wish, label_needed=label_needed)
+    unknown = [name for name in others if name != label]
+    if unknown and EVERYTHING_ELSE not in task.ignore:
+        noun = "column" if len(unknown) == 1 else "columns"
+        expected = "expected the columns of the task and its label"
         raise DataError(
-            f"{path}: one column only ({columns[0]!r}); {expected}",
-            public=f"the table has one column only; {expected}",
+            f"{path}: {noun} {listed(unknown)} not in task.columns; {expected}: remove {noun} from "
+            "the table, or name them in task.columns or task.ignore",
+            public=f"the table has {len(unknown)} unknown {noun}; {expected}",
         )
-    # A first sample's label may be a word, so that the last column proves nothing. But a label's usual name, or the
-    # one that is asked for, occurs in a header only.
-    names_its_label = label is not None
-    for column in columns:
-        if column.lower() in LABEL_NAMES:
-            names_its_label = True
-    examined = columns if names_its_label else columns[:-1]
-    numeric = [_is_number(column) for column in examined]
-    if all(numeric):
-        fault = "the first line holds numbers; expected column names: add such a line"
-        raise DataError(f"{path}: {fault}", public=fault)
-    repeated: set[str] = set()
-    for column in columns:
-        if columns.count(column) > 1:
-            repeated.add(column)
-    if repeated:
-        raise DataError(
-            f"{path}: columns occur twice: {_listed(sorted(repeated))}; rename or remove one of "
-            "them",
-            public="two columns have one name",
-        )
-    position = label_column(columns, label, str(path))
-    return Header(columns, position)
+    return Selection(task.table_columns, label, missing=False)
 
 
-def _csv_table(path: Path, header: Header, rows: Iterator[list[str]]) -> Table:
-    """All rows below the header; empty lines are skipped. DataError names the first faulty row."""
-    blocks: list[Float32] = []
+def _task_label(
+    path: Path,
+    columns: Sequence[str],
+    others: Sequence[str],
+    wish: str | None,
+    *,
+    label_needed: bool,
+) -> str | None:
+    """The label among the columns that are no features: the one that is asked for, a usual name, or the only one."""
+    if wish is not None:
+        if wish in columns or not label_needed:
+            return wish if wish in columns else None
+        return label_column(columns, wish, str(path))
+    label = _usual_label(others)
+    if label is None and len(others) == 1:
+        label = others[0]
+    if label is None and label_needed:
+        fault = "no label column: set task.target, or give --label"
+        raise DataError(
+            f"{path}: {fault}; the columns without a role are {listed(others) or 'none'}",
+            public=f"the table has {fault}",
+        )
+    return label
+
+
+def _check_same_columns(train: Table, test: Table, path: Path, test_path: Path) -> None:
+    """DataError unless two files have the same columns in the same order."""
+    columns = train.selection.names
+    test_columns = test.selection.names
+    if test_columns != columns:
+        raise DataError(
+            f"{test_path}: columns {listed(test_columns)} differ from {path.name}: "
+            f"{listed(columns)}; give both files the same columns in the same order",
+            public="the columns of the test table differ from those of the training table",
+        )
+
+
+# -- their cells ---------------------------------------------------------------------------------------------
+
+
+def _read(
+    path: Path,
+    file: TableFile,
+    selection: Selection,
+    vocabularies: Vocabularies,
+) -> Table:
+    """All rows below the header. DataError names the first faulty cells and counts all of them."""
+    faults = BadCells(path)
+    features: list[Float32] = []
     spelled: list[str] = []
-    number = 0
-    for cells in rows:
-        if not cells:
-            continue
-        number += 1
-        row = Row(path, number, rows.line_num)  # type: ignore[attr-defined]
-        width = len(header.columns)
-        if len(cells) != width:
-            fault = f"{len(cells)} cells, the header has {width} columns"
-            raise DataError(f"{row}: {fault}; correct the row", public=f"row {number}: {fault}")
-        label = cells[header.label_position]
-        spelled.append(_label(label, row, header.label))
-        blocks.append(_csv_features(cells, header, row))
-    if not blocks:
+    rows: list[int] = []
+    label: CellPlace | None = None
+    if selection.label is not None:
+        label = CellPlace(selection.label, file.columns.index(selection.label))
+    for block in file.blocks(selection.names, faults):
+        features.append(_features(file, selection, block, faults, vocabularies))
+        rows += block.rows
+        if label is not None:
+            spelled += labels(label, block, faults)
+        faults.close_block()
+    faults.check()
+    if not rows:
         raise DataError(
             f"{path}: no samples below the header; add one line per sample",
             public="the table has no samples below its header",
         )
-    features = np.stack(blocks)
-    return Table(header.features, header.label, features, spelled)
+    all_features = np.concatenate(features)
+    return Table(selection, all_features, spelled, rows, vocabularies)
 
 
-def _csv_features(cells: list[str], header: Header, row: Row) -> Float32:
-    """The features (width,) of one row: all its cells but the label."""
-    position = header.label_position
-    before = cells[:position]
-    after = cells[position + 1 :]
-    features = before + after
-    try:
-        numbers = [float(cell) for cell in features]
-    except ValueError:
-        raise _not_a_number(cells, header, row) from None
-    values = np.array(numbers, np.float64)
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(single))
-    if len(bad):
-        first = int(bad[0])
-        if first >= position:
-            first += 1  # the position in the whole row
-        seen = f"{cells[first].strip()}; expected a finite number"
-        raise header.bad_cell(row, first, seen, "is not a finite number")
-    return single
-
-
-def _not_a_number(cells: list[str], header: Header, row: Row) -> DataError:
-    """The refusal of the first feature that is no number."""
-    position = 0
-    while position == header.label_position or _is_number(cells[position]):
-        position += 1
-    text = cells[position].strip()
-    advice = "every feature must be a number: correct the cell, or remove the column"
-    if not text:
-        return header.bad_cell(row, position, f"the cell is empty; {advice}", "is empty")
-    seen = f"{text!r} is not a number; {advice}"
-    return header.bad_cell(row, position, seen, "is not a number")
-
-
-def _label(cell: str, row: Row, column: str) -> str:
-    """The label as it is spelled. DataError if it is missing."""
-    text = cell.strip()
-    if text.lower() in MISSING_LABELS:
-        raise DataError(
-            f"{row}: no label in column {column!r}; fill it in or leave the row out",
-            public=f"row {row.number} has no label",
-        )
-    return text
-
-
-# -- Parquet -------------------------------------------------------------------------------------------------
-
-
-def _read_parquet(path: Path, label: str | None) -> Table:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        fault = "reading Parquet needs pyarrow: pip install 'covey[parquet]'"
-        raise DataError(f"{path}: {fault}", public=fault) from None
-    try:
-        file = pq.ParquetFile(path)
-        header = _parquet_header(path, file, label)
-        # a word that occurs often is stored once: read as a dictionary, it is held once too
-        labels = [header.label]
-        dictionary = pq.ParquetFile(path, read_dictionary=labels).read(labels)
-        spelled = _parquet_labels(path, header.label, dictionary.column(0))
-        table = file.read(list(header.features))
-    except DataError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        fault = "not a Parquet file, or cut short"
-        raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
-    columns: list[Float32] = []
-    for name in header.features:
-        column = _parquet_feature(path, header, name, table.column(name))
-        if len(column) != len(spelled):
-            raise DataError(
-                f"{path}: its columns differ in length",
-                public="the columns of a table differ in length",
-            )
-        columns.append(column)
-    features = np.stack(columns, axis=1)
-    return Table(header.features, header.label, features, spelled)
-
-
-def _parquet_header(path: Path, file: Any, label: str | None) -> Header:
-    """The columns; DataError for a table that is empty, ambiguous, nested or too large."""
-    columns = tuple(file.schema_arrow.names)
-    rows = file.metadata.num_rows
-    if rows == 0 or len(columns) < 2:
-        fault = f"{rows} rows, {len(columns)} columns; expected samples with a label and features"
-        raise DataError(f"{path}: {fault}", public=fault)
-    if len(set(columns)) < len(columns):
-        raise DataError(
-            f"{path}: two columns have one name; rename or remove one of them",
-            public="two columns have one name",
-        )
-    limit = unpacked_limit(path)
-    check_size(path, rows * len(columns) * 4, limit)
-    stored_bytes = 0
-    for group in range(file.metadata.num_row_groups):
-        stored_bytes += file.metadata.row_group(group).total_byte_size
-    check_size(path, stored_bytes, limit)
-    label_position = label_column(columns, label, str(path))
-    for number, field in enumerate(file.schema_arrow, start=1):
-        if field.type.num_fields:
-            expected = "expected plain values: remove the column or spread it over several"
-            raise DataError(
-                f"{path}: column {field.name!r} is {field.type}; {expected}",
-                public=f"column {number} is nested; {expected}",
-            )
-    return Header(columns, label_position)
-
-
-def _parquet_labels(path: Path, column: str, cells: Any) -> list[str]:
-    """Every label as text. Equal labels of a block share one string."""
-    spelled: list[str] = []
-    for block in cells.chunks:
-        for value in _block_values(block):
-            row = Row(path, len(spelled) + 1)
-            text = "" if value is None else str(value)
-            spelled.append(_label(text, row, column))
-    return spelled
-
-
-def _block_values(block: Any) -> Iterator[Any]:
-    """The values of a block of labels, which may be stored as indices into a dictionary."""
-    if not hasattr(block, "dictionary"):
-        yield from block.to_pylist()
-        return
-    words = block.dictionary.to_pylist()
-    for index in block.indices.to_pylist():
-        yield None if index is None else words[index]
-
-
-def _parquet_feature(path: Path, header: Header, name: str, cells: Any) -> Float32:
-    """A column (n,) of numbers. DataError names the first cell that is none."""
-    found: list[float] = []
-    for block in cells.chunks:
-        for cell in block.to_pylist():
-            if not _fits_float32(cell):
-                row = Row(path, len(found) + 1)
-                position = header.columns.index(name)
-                raise _bad_parquet_cell(header, row, position, cell)
-            found.append(cell)
-    return np.array(found, np.float32)
-
-
-def _bad_parquet_cell(header: Header, row: Row, position: int, cell: object) -> DataError:
-    expected = "expected a finite number"
-    if cell is None:
-        return header.bad_cell(row, position, f"the cell is empty; {expected}", "is empty")
-    return header.bad_cell(row, position, f"{cell!r}; {expected}", "is not a finite number")
-
-
-def _fits_float32(cell: object) -> bool:
-    """Whether the cell is a number that float32 can hold; false for NaN."""
-    if not isinstance(cell, int | float):
-        return False
-    return abs(cell) <= MAX_FLOAT32
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first names, for a message."""
-    quoted = [repr(name) for name in names[:MAX_NAMES]]
-    shown = ", ".join(quoted)
-    rest = len(names) - MAX_NAMES
-    if rest <= 0:
-        return shown
-    return f"{shown} and {rest} more"
+def _features(
+    file: TableFile,
+    selection: Selection,
+    block: Block,
+    faults: BadCells,
+    vocabularies: Vocabularies,
+) -> Float32:
+    """The features (n, columns) of a block of rows."""
+    found: list[Float32] = []
+    for column in selection.features:
+        place = CellPlace(column.name, file.columns.index(column.name))
+        if column.kind == "category":
+            words = vocabularies.setdefault(column.name, Words())
+            codes = words.codes(place, block, faults, missing=selection.missing)
+            found.append(codes)
+        else:
+            values = numbers(place, block, faults, missing=selection.missing)
+            found.append(values)
+    return np.stack(found, axis=1)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from covey.shared import json_text
+from covey.shared.scenario.columns import (
+    MAX_COLUMNS,
+    ColumnName,
+    TableColumn,
+    table_columns,
+    width_of,
+    wrong_names,
+)
 from covey.shared.scenario.section import Section, repeated
 
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
+# Keys for data of the user's own. Agents get them only if they are set, so that all other orders stay as they are.
+OWN_DATA = ("columns", "target", "ignore")
 
 
 class Model(Section):
@@ -48,6 +58,23 @@ class Task(Section):
     classes: int | tuple[str, ...] | None = Field(
         None,
         description="Number of classes, or their names as the data spells them. null: a regression task.",
+    )
+    columns: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Names of a table's feature columns, in the order of the model's inputs. Each device finds them by name, "
+        "whatever their order in its file. Empty: all columns except the label, in the order of the file.",
+    )
+    target: ColumnName | None = Field(
+        None,
+        description="Name of a table's label column; `agent start --label` replaces it on a device. null: the column called "
+        "label, class, target or y, else the last one.",
+    )
+    ignore: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description='Columns of a table that are not used. ["*"] with task.columns: all columns that the task does not '
+        "name. The default refuses a table with unknown columns if task.columns is set.",
     )
     model: Model = Field(
         Model(name="mlp", options={}), description="The model that every agent trains."
@@ -103,6 +130,31 @@ class Task(Section):
             )
         return value
 
+    @model_validator(mode="after")
+    def _check_columns(self) -> Self:
+        roles: dict[str, tuple[str, ...]] = {"ignore": self.ignore}
+        if self.target is not None:
+            roles["target"] = (self.target,)
+        for wrong in wrong_names(self.columns, roles):
+            raise ValueError(wrong)
+        if not self.columns:
+            return self
+        if self.scale != 1:
+            raise ValueError(
+                "scale is one factor for all columns; leave it out and set standardise: federated"
+            )
+        width = width_of(self.table_columns)
+        if self.features != (width,):
+            raise ValueError(
+                f"features is {list(self.features)}, but the columns give {width} inputs; set features to [{width}]"
+            )
+        return self
+
+    @property
+    def table_columns(self) -> tuple[TableColumn, ...]:
+        """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
+        return table_columns(self.columns, {})
+
     @property
     def outputs(self) -> int:
         """Width of the model's last layer: one output per class, or one for regression."""
@@ -115,8 +167,12 @@ class Task(Section):
                 return len(names)
 
     def for_agents(self) -> dict[str, Any]:
-        """The task as JSON for agents: everything except `init`, a file of the coordinator."""
-        return self.model_dump(mode="json", exclude={"init"})
+        """The task as JSON for agents: without `init`, a file of the coordinator, and without OWN_DATA that is not set."""
+        task = self.model_dump(mode="json", exclude={"init"})
+        for key in OWN_DATA:
+            if getattr(self, key) == Task.model_fields[key].default:
+                del task[key]
+        return task
 
     @property
     def digest(self) -> str:

@@ -80,6 +80,31 @@ def csv_train_and_test_differ(folder: Path) -> Source:
     return str(Path(path).parent), None
 
 
+# -- tables whose columns the task names: the keys of the task that differ from that of all other cases ---------------
+
+OWN_TASKS: dict[str, dict[str, Any]] = {}
+
+
+def task_case(name: str, keys: dict[str, Any], text: str) -> None:
+    """Add a CSV table that does not fit a task with columns."""
+    OWN_TASKS[name] = keys
+    CASES[name] = lambda folder: table(folder, text)
+
+
+NAMED = {"columns": ("a", "b")}
+task_case("columns_missing", NAMED, f"a,{SECRET},label\n1,2,healthy\n3,4,ill\n")
+task_case("columns_unknown", NAMED, f"a,b,{SECRET},label\n1,2,3,healthy\n4,5,6,ill\n")
+task_case("columns_without_a_label", NAMED, f"a,b,c,{SECRET}\n1,2,3,healthy\n4,5,6,ill\n")
+
+
+@case
+def columns_of_no_table(folder: Path) -> Source:
+    return npz(folder, x=FOUR, y=np.arange(4) % 2)
+
+
+OWN_TASKS["columns_of_no_table"] = NAMED
+
+
 def parquet(folder: Path, columns: dict[str, Any]) -> Source:
     import pyarrow as pa
     import pyarrow.parquet as pq

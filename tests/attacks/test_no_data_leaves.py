@@ -30,7 +30,7 @@ from covey.shared.scenario.task import Task
 from covey.shared.wire.messages import CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests.agent.orders import order
-from tests.attacks.bad_data import CASES, SECRET
+from tests.attacks.bad_data import CASES, OWN_TASKS, SECRET
 from tests.processes import ROOT, free_port, mosquitto, needs_mosquitto, program, until
 
 TASK = Task(features=(2,), classes=("healthy", "ill"))
@@ -51,10 +51,17 @@ def _own_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def refusals(source: tuple[str, str | None]) -> list[DataError]:
-    """What each of three tasks finds wrong with the data: named classes, counted classes, and values."""
+def refusals(name: str, folder: Path) -> list[DataError]:
+    """The faults that each of three tasks finds in the data of a case: named classes, counted classes, and values.
+
+    A case with a task of its own is tried with that one.
+    """
+    source = CASES[name](folder)
     found = []
-    for task in (TASK, COUNTED, VALUES):
+    tasks = [TASK, COUNTED, VALUES]
+    if name in OWN_TASKS:
+        tasks = [Task.model_validate({**TASK.model_dump(), **OWN_TASKS[name]})]
+    for task in tasks:
         job = {
             "job": "inspect",
             "source": {"data": source[0], "label": source[1]},
@@ -70,7 +77,7 @@ def refusals(source: tuple[str, str | None]) -> list[DataError]:
 def test_a_public_error_about_bad_data_quotes_neither_a_value_nor_a_path(
     name: str, tmp_path: Path
 ) -> None:
-    found = refusals(CASES[name](tmp_path))
+    found = refusals(name, tmp_path)
     assert found, "this data is not bad"
     for error in found:
         assert SECRET not in error.public
@@ -97,11 +104,11 @@ def test_every_refusal_of_data_has_a_public_text_and_is_tried(
         as_it_was(self, text, public)
 
     monkeypatch.setattr(DataError, "__init__", remembered)
-    for name, make in CASES.items():
+    for name in CASES:
         folder = tmp_path / name
         folder.mkdir()
         monkeypatch.syspath_prepend(str(folder))
-        refusals(make(folder))
+        refusals(name, folder)
     missed = [
         f"{path.name}:{call.lineno}"
         for path, call, text in data_errors()

@@ -1,0 +1,184 @@
+"""Cells of a column as numbers: every refused cell becomes a fault, so that one message can name them all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.bad_cells import BadCell, BadCells, quoted
+from covey.agent.data.table_rows import Block, Cells
+
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MISSING = frozenset({"", "nan", "na", "n/a", "null"})  # a missing cell, in lower case
+MISSING_LABELS = frozenset({"", "nan", "na", "null"})
+
+Float32 = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class CellPlace:
+    """The column that is being read, for faults."""
+
+    name: str
+    position: int  # in the file, from 0
+
+    def bad_cell(self, block: Block, index: int, fault: str, kind: str, advice: str) -> BadCell:
+        """The fault of one cell of a block."""
+        return BadCell(
+            row=block.rows[index],
+            position=self.position,
+            line=block.lines[index],
+            column=self.name,
+            fault=fault,
+            kind=kind,
+            advice=advice,
+        )
+
+
+def is_missing(cell: object) -> bool:
+    """Whether a cell has no value."""
+    match cell:
+        case None:
+            return True
+        case str():
+            return cell.strip().lower() in MISSING
+        case float():
+            return math.isnan(cell)
+    return False
+
+
+def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
+    """A block of a column of numbers, (n,) float32.
+
+    Args:
+        place: the column.
+        block: its rows.
+        faults: collects the cells that are no finite numbers.
+        missing: whether cells may be missing; these are NaN.
+    """
+    cells = block.cells[place.name]
+    values = _all_numbers(cells)
+    if values is not None:
+        return values
+    found: list[float] = []
+    for index, cell in enumerate(cells):
+        if missing and is_missing(cell):
+            found.append(math.nan)
+            continue
+        number = _number(cell)
+        if not abs(number) <= MAX_FLOAT32:  # also NaN
+            faults.add(_no_number(place, block, index, cell, missing=missing))
+            number = 0.0
+        found.append(number)
+    return np.array(found, np.float32)
+
+
+def _all_numbers(cells: Cells) -> Float32 | None:
+    """The cells as float32, if all of them are finite numbers: the usual case, and the fast one."""
+    try:
+        values = np.array([float(cell) for cell in cells], np.float64)
+    except (TypeError, ValueError):
+        return None
+    if any(not isinstance(cell, str | int | float) for cell in cells):
+        return None
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    if np.isfinite(single).all():
+        return single
+    return None
+
+
+def _number(cell: object) -> float:
+    """The number in a cell; NaN if it is none."""
+    if not isinstance(cell, str | int | float):
+        return math.nan
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+def _no_number(
+    place: CellPlace,
+    block: Block,
+    index: int,
+    cell: object,
+    *,
+    missing: bool,
+) -> BadCell:
+    """The fault of a cell that is no finite number."""
+    correct = "every feature must be a number: correct the cell, or remove the column"
+    finite = "expected a finite number: correct the cell"
+    fill = f"{correct}; or name the features in task.columns and set task.impute"
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        return place.bad_cell(block, index, "the cell is empty", "is empty", fill)
+    if isinstance(cell, str):
+        text = cell.strip()
+        if math.isnan(_number(text)) and text.lower() != "nan":
+            seen = f"{quoted(text)} is not a number"
+            words = f"{correct}; or list a column of words in task.categories"
+            return place.bad_cell(block, index, seen, "is not a number", words)
+        return place.bad_cell(
+            block, index, f"{text:.40}; {finite}", "is not a finite number", finite
+        )
+    seen = f"{quoted(cell)}; expected a finite number"
+    return place.bad_cell(block, index, seen, "is not a finite number", finite)
+
+
+class Words:
+    """The cells of a categorical column as indices into the words that occur in it, in the order of their first row."""
+
+    words: dict[str, int]  # word -> index
+
+    def __init__(self) -> None:
+        self.words = {}
+
+    def __repr__(self) -> str:
+        return f"<Words: {len(self.words)}>"
+
+    def codes(self, place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
+        """A block of the column, (n,): indices as float32, NaN for missing cells."""
+        found: list[float] = []
+        for index, cell in enumerate(block.cells[place.name]):
+            if is_missing(cell):
+                found.append(math.nan)
+                if not missing:
+                    advice = "fill it in, or set task.impute"
+                    fault = place.bad_cell(block, index, "the cell is empty", "is empty", advice)
+                    faults.add(fault)
+                continue
+            word = spelled(cell)
+            code = self.words.setdefault(word, len(self.words))
+            found.append(code)
+        return np.array(found, np.float32)
+
+
+def spelled(cell: object) -> str:
+    """A cell as a word. Whole numbers have no decimals: a column with a missing cell holds them as floats."""
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip()
+
+
+def labels(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
+    """A block of labels as the file spells them; missing ones become faults."""
+    found: list[str] = []
+    for index, cell in enumerate(block.cells[place.name]):
+        text = "" if cell is None else str(cell).strip()
+        if text.lower() in MISSING_LABELS:
+            fault = f"no label in column {place.name!r}"
+            cell_fault = BadCell(
+                row=block.rows[index],
+                position=-1,
+                line=block.lines[index],
+                column="",
+                fault=fault,
+                kind="has no label",
+                advice="fill it in or leave the row out",
+            )
+            faults.add(cell_fault)
+        found.append(text)
+    return found

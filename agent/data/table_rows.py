@@ -1,0 +1,268 @@
+"""The rows of a CSV or Parquet file as blocks of columns, so that both kinds of file are read by the same code."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from covey.agent.data.bad_cells import BadCell, BadCells
+from covey.agent.data.limits import check_size, unpacked_limit
+from covey.shared.errors import DataError
+
+DELIMITERS = ",;\t"
+BLOCK_ROWS = 4096
+MAX_NAMES = 8  # in a message
+LABEL_NAMES = ("label", "class", "target", "y")  # in the order in which they are tried
+
+Cells = Sequence[Any]  # of one column: texts of a CSV file, Python's own values of a Parquet file
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of a table, by column."""
+
+    rows: Sequence[int]  # (n,) their numbers, from 1 below the header
+    lines: Sequence[int]  # (n,) their lines in the file, from 1; 0 in a file that is no text
+    cells: Mapping[str, Cells]  # by name of the column, (n,) each
+
+
+class TableFile:
+    """An open table. `columns` are the names in its header; `blocks` gives its rows, once."""
+
+    columns: tuple[str, ...]
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        """The rows, with the cells of the named columns. Rows of another length become faults."""
+        raise NotImplementedError
+
+
+@contextmanager
+def open_table(
+    path: Path,
+    names: Sequence[str] = (),
+    least: int = 2,
+) -> Iterator[TableFile]:
+    """A `.csv`, `.tsv` or `.parquet` file, open while its rows are read.
+
+    Args:
+        path: the file.
+        names: of columns that the table should have; they help to recognise a CSV file without a header.
+        least: columns that the table needs: a label and a feature, or 1 for a table without a label.
+
+    Raises:
+        DataError: the file cannot be read, has no header, no rows or too few columns, or names a column twice.
+    """
+    if path.suffix == ".parquet":
+        with _open_parquet(path, least) as table:
+            yield table
+    else:
+        with _open_csv(path, names, least) as table:
+            yield table
+
+
+def check_names(path: Path, columns: Sequence[str]) -> None:
+    """DataError if two columns have one name."""
+    repeated: set[str] = set()
+    for column in columns:
+        if list(columns).count(column) > 1:
+            repeated.add(column)
+    if repeated:
+        raise DataError(
+            f"{path}: columns occur twice: {listed(sorted(repeated))}; rename or remove one of "
+            "them",
+            public="two columns have one name",
+        )
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first names, for a message."""
+    quoted = [repr(name) for name in names[:MAX_NAMES]]
+    shown = ", ".join(quoted)
+    rest = len(names) - MAX_NAMES
+    if rest <= 0:
+        return shown
+    return f"{shown} and {rest} more"
+
+
+# -- CSV -----------------------------------------------------------------------------------------------------
+
+
+class _CsvFile(TableFile):
+    def __init__(self, columns: tuple[str, ...], rows: Any) -> None:
+        self.columns = columns
+        self._rows = rows  # a csv reader below the header
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        positions = {name: self.columns.index(name) for name in names}
+        numbered = self._numbered(faults)
+        while block := list(islice(numbered, BLOCK_ROWS)):
+            rows, lines, cells = zip(*block, strict=True)
+            by_position = list(zip(*cells, strict=True))
+            columns = {name: by_position[position] for name, position in positions.items()}
+            yield Block(rows, lines, columns)
+
+    def _numbered(self, faults: BadCells) -> Iterator[tuple[int, int, list[str]]]:
+        """Number, line and cells of each row that has as many cells as the header; empty lines are skipped."""
+        width = len(self.columns)
+        number = 0
+        for cells in self._rows:
+            if not cells:
+                continue
+            number += 1
+            line = self._rows.line_num
+            if len(cells) == width:
+                yield number, line, cells
+                continue
+            fault = f"{len(cells)} cells, the header has {width} columns"
+            kind = f"has {fault}"
+            faults.add(BadCell(number, -1, line, "", fault, kind, "correct the row"))
+
+
+@contextmanager
+def _open_csv(path: Path, names: Sequence[str], least: int) -> Iterator[TableFile]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            first_line = file.readline()
+            file.seek(0)
+            delimiter = max(DELIMITERS, key=first_line.count)
+            rows = csv.reader(file, delimiter=delimiter)
+            columns = _csv_header(path, next(rows, []), names, least)
+            yield _CsvFile(columns, rows)
+    except UnicodeDecodeError as error:
+        fault = "not UTF-8 text; save the table as UTF-8"
+        raise DataError(
+            f"{path}: {fault} ({error.reason})",
+            public=f"the table is {fault}",
+        ) from None
+    except csv.Error as error:
+        raise DataError(
+            f"{path}: not a CSV table ({error}); save it as CSV",
+            public="the table is no CSV text",
+        ) from None
+
+
+def _csv_header(
+    path: Path,
+    cells: list[str],
+    names: Sequence[str],
+    least: int,
+) -> tuple[str, ...]:
+    """The first line of a CSV file. DataError if it is empty, holds numbers or names a column twice."""
+    columns = tuple(cell.strip() for cell in cells)
+    if not any(columns):
+        raise DataError(
+            f"{path}: empty; expected a first line with column names and one line per sample",
+            public="the table is empty",
+        )
+    if len(columns) < least:
+        expected = "expected a label and at least one feature"
+        raise DataError(
+            f"{path}: one column only ({columns[0]!r}); {expected}",
+            public=f"the table has one column only; {expected}",
+        )
+    # A first sample's label may be a word, so that the last column proves nothing. But a label's usual name, or a name
+    # that is asked for, occurs in a header only.
+    has_a_known_name = bool(names)
+    for column in columns:
+        if column.lower() in LABEL_NAMES:
+            has_a_known_name = True
+    examined = columns if has_a_known_name else columns[:-1]
+    numeric = [is_number(column) for column in examined]
+    if all(numeric):
+        fault = "the first line holds numbers; expected column names: add such a line"
+        raise DataError(f"{path}: {fault}", public=fault)
+    check_names(path, columns)
+    return columns
+
+
+def is_number(text: str) -> bool:
+    """Whether Python reads the text as a number, NaN and infinity included."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+# -- Parquet -------------------------------------------------------------------------------------------------
+
+
+class _ParquetFile(TableFile):
+    def __init__(self, path: Path, file: Any, columns: tuple[str, ...]) -> None:
+        self.columns = columns
+        self._path = path
+        self._file = file
+
+    def blocks(self, names: Sequence[str], faults: BadCells) -> Iterator[Block]:
+        number = 0
+        for batch in self._file.iter_batches(BLOCK_ROWS, columns=list(names)):
+            count = batch.num_rows
+            rows = range(number + 1, number + count + 1)
+            number += count
+            cells = {name: _plain(batch.column(name)) for name in names}
+            yield Block(rows, [0] * count, cells)
+
+
+@contextmanager
+def _open_parquet(path: Path, least: int) -> Iterator[TableFile]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        fault = "reading Parquet needs pyarrow: pip install 'covey[parquet]'"
+        raise DataError(f"{path}: {fault}", public=fault) from None
+    try:
+        file = pq.ParquetFile(path)
+        columns = _parquet_header(path, file, least)
+        # a word that occurs often is stored once: read as a dictionary, it is held once too
+        texts: list[str] = []
+        for field in file.schema_arrow:
+            if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+                texts.append(field.name)
+        yield _ParquetFile(path, pq.ParquetFile(path, read_dictionary=texts), columns)
+    except DataError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
+        fault = "not a Parquet file, or cut short"
+        raise DataError(f"{path}: {fault} ({error}); copy it again", public=fault) from None
+
+
+def _parquet_header(path: Path, file: Any, least: int) -> tuple[str, ...]:
+    """The columns; DataError for a table that is empty, ambiguous, nested or too large."""
+    columns = tuple(file.schema_arrow.names)
+    rows = file.metadata.num_rows
+    if rows == 0 or len(columns) < least:
+        fault = f"{rows} rows, {len(columns)} columns; expected samples with a label and features"
+        raise DataError(f"{path}: {fault}", public=fault)
+    check_names(path, columns)
+    limit = unpacked_limit(path)
+    check_size(path, rows * len(columns) * 4, limit)
+    stored_bytes = 0
+    for group in range(file.metadata.num_row_groups):
+        stored_bytes += file.metadata.row_group(group).total_byte_size
+    check_size(path, stored_bytes, limit)
+    for number, field in enumerate(file.schema_arrow, start=1):
+        if field.type.num_fields:
+            expected = "expected plain values: remove the column or spread it over several"
+            raise DataError(
+                f"{path}: column {field.name!r} is {field.type}; {expected}",
+                public=f"column {number} is nested; {expected}",
+            )
+    return columns
+
+
+def _plain(column: Any) -> list[Any]:
+    """The values of a column, which may be stored as indices into a dictionary. Equal words share one string."""
+    if not hasattr(column, "dictionary"):
+        values: list[Any] = column.to_pylist()
+        return values
+    words = column.dictionary.to_pylist()
+    found: list[Any] = []
+    for index in column.indices.to_pylist():
+        found.append(None if index is None else words[index])
+    return found

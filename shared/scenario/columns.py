@@ -1,0 +1,143 @@
+"""The columns of a table in a task: what each of them holds, and how many inputs of the model it gives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from covey.shared.printable import printable
+from covey.shared.scenario.section import Section, repeated
+
+MAX_COLUMNS = 10_000
+MAX_NAME = 128  # characters of a column's name
+MAX_WORD = 64  # characters of a value of a categorical column
+MAX_ROOM = 1000  # values of one categorical column
+EVERYTHING_ELSE = "*"  # in task.ignore
+
+
+def _visible(text: str) -> str:
+    """Refuse text that a terminal would obey: names and words of a task are shown on other machines."""
+    if printable(text) != text or text != text.strip():
+        raise ValueError("expected text without control characters and without spaces at its ends")
+    return text
+
+
+ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_visible)]
+Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD), AfterValidator(_visible)]
+Words = Annotated[tuple[Word, ...], Field(max_length=MAX_ROOM)]
+Room = Annotated[int, Field(ge=1, le=MAX_ROOM)]
+
+
+class Vocabulary(Section):
+    """The values that a fleet has found in a categorical column, and the number of inputs that are reserved for them."""
+
+    values: Words = Field(description="Values with an input of their own, in this order.")
+    room: Room = Field(
+        description="Inputs of the column, without the one for all other values. Those beyond the values stay 0."
+    )
+
+
+class TargetScale(Section):
+    """Mean and standard deviation of a regression target."""
+
+    mean: float = Field(description="Mean of the target, in the units of the data.")
+    std: float = Field(
+        gt=0, description="Standard deviation of the target, in the units of the data."
+    )
+
+
+Category = Room | Words | Vocabulary
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """One feature column of a task."""
+
+    name: str
+    kind: Literal["number", "category"] = "number"
+    words: tuple[str, ...] = ()  # of a category: the values that have an input
+    room: int = 0  # of a category: inputs without the one for all other values
+
+    @property
+    def width(self) -> int:
+        """Inputs of the model: one for a number; for a category one per value and one for all others."""
+        if self.kind == "category":
+            return self.room + 1
+        return 1
+
+
+def table_columns(
+    names: Sequence[str],
+    categories: Mapping[str, Category],
+) -> tuple[TableColumn, ...]:
+    """The feature columns of a task, in its order."""
+    found: list[TableColumn] = []
+    for name in names:
+        category = categories.get(name)
+        found.append(_column(name, category))
+    return tuple(found)
+
+
+def _column(name: str, category: Category | None) -> TableColumn:
+    match category:
+        case None:
+            return TableColumn(name)
+        case int(room):
+            return TableColumn(name, "category", (), room)
+        case Vocabulary(values=words, room=room):
+            return TableColumn(name, "category", words, room)
+        case words:
+            return TableColumn(name, "category", words, len(words))
+
+
+def width_of(columns: Sequence[TableColumn]) -> int:
+    """Inputs of the model for one row."""
+    widths = [column.width for column in columns]
+    return sum(widths)
+
+
+def wrong_names(
+    columns: Sequence[str],
+    roles: Mapping[str, Sequence[str]],
+) -> Iterator[str]:
+    """Why the names of a task's keys do not go together, one sentence per fault.
+
+    Args:
+        columns: `task.columns`.
+        roles: names of columns by key. Those of `categories` and `impute` must be among the columns, those of all other
+            keys must not.
+    """
+    if twice := repeated(columns):
+        yield f"columns: {twice} occur more than once; list each column once"
+    for key, names in roles.items():
+        inside = set(names) & set(columns)
+        outside = set(names) - set(columns)
+        if key in ("categories", "impute"):
+            if outside:
+                yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
+        elif inside:
+            yield f"{key}: {sorted(inside)} are in columns too; a column has one role: remove one"
+
+
+def wrong_vocabulary(name: str, category: Category) -> str:
+    """Why a category cannot be used; empty if it can."""
+    words: tuple[str, ...] = ()
+    room = MAX_ROOM
+    match category:
+        case int():
+            return ""
+        case Vocabulary():
+            words = category.values
+            room = category.room
+        case _:
+            words = category
+            if not words:
+                return f"categories.{name}: no values; list them, or give a number: the most values that the fleet may find"
+    if twice := repeated(words):
+        return f"categories.{name}: {twice} occur more than once; list each value once"
+    if len(words) > room:
+        return f"categories.{name}: {len(words)} values, but room for {room}; raise room"
+    return ""
