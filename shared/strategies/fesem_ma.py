@@ -179,13 +179,16 @@ class FesemMa(HardClustered[FesemMaState]):
         """
         layers_of(setup.layout)
         start = setup.starts[0]
-        tensors = tuple((tensor.name, tensor.shape) for tensor in setup.layout.tensors)
-        return FesemMaState(start, tensors=tensors, seed=setup.seed)
+        tensors: list[tuple[str, tuple[int, ...]]] = []
+        for tensor in setup.layout.tensors:
+            tensors.append((tensor.name, tensor.shape))
+        return FesemMaState(start, tensors=tuple(tensors), seed=setup.seed)
 
     # -- phases and orders -------------------------------------------------------------------------
 
     def plan(self, state: FesemMaState, view: View) -> Phase:
-        is_last = self.matching == "fixed" or state.frozen == _hidden_layers(state)
+        hidden = _hidden_layers(state)
+        is_last = self.matching == "fixed" or state.frozen == hidden
         numbers = self._expected_numbers(state)
         if not state.frozen:
             usual = super().plan(state, view)
@@ -193,12 +196,16 @@ class FesemMa(HardClustered[FesemMaState]):
             if phase.name == TRAIN:
                 return replace(phase, ends_round=is_last)
             return phase
-        cohort = tuple(client for client in state.cohort if client in view.present)
+        cohort: list[ClientId] = []
+        for client in state.cohort:
+            if client in view.present:
+                cohort.append(client)
         # the stored models do if nobody is left or an attempt failed
         may_be_empty = not cohort or view.attempt > 0
+        name = f"{LAYER}{state.frozen}"
         return Phase(
-            f"{LAYER}{state.frozen}",
-            cohort,
+            name,
+            tuple(cohort),
             self.entry_sizes(state),
             ends_round=is_last,
             may_be_empty=may_be_empty,
@@ -289,7 +296,8 @@ class FesemMa(HardClustered[FesemMaState]):
 
     def _class_counts(self, job: Job, local: Local) -> Mapping[str, Any]:
         targets = local.targets("train")
-        if self.matching == "fixed" or not self.class_counts or targets.dtype.kind == "f":
+        is_regression = targets.dtype.kind == "f"
+        if self.matching == "fixed" or not self.class_counts or is_regression:
             return {}
         outputs = _outputs(job.layout)
         counts = np.bincount(targets, minlength=outputs)
@@ -379,8 +387,10 @@ class FesemMa(HardClustered[FesemMaState]):
         facts["J"] = state.spread
         facts["reseeded"] = state.reseeded
         if state.widths:
-            widths = sorted(state.widths.items())
-            facts["widths"] = {k: list(of_cluster) for k, of_cluster in widths}
+            widths: dict[str, list[int]] = {}
+            for k, of_cluster in sorted(state.widths.items()):
+                widths[k] = list(of_cluster)
+            facts["widths"] = widths
         return facts
 
     # -- mode `fedma` ------------------------------------------------------------------------------
@@ -392,7 +402,8 @@ class FesemMa(HardClustered[FesemMaState]):
         stored = dict(state.stored)
         widths = dict(state.widths)
         places: dict[ClientId, Permutation] = {}
-        for k, members in _members_in_pass(state).items():
+        passing = _members_in_pass(state)
+        for k, members in passing.items():
             models = [state.stored[client] for client in members]
             inputs = _inputs(state, k, members)
             draw = generator(state.seed, "fedma", state.passes, k, state.frozen)
@@ -415,7 +426,8 @@ class FesemMa(HardClustered[FesemMaState]):
     def _end_of_pass(self, state: FesemMaState, average: Average) -> FesemMaState:
         """Average the last layer class by class; then the M-step makes the centres."""
         stored = dict(state.stored)
-        for k, members in _members_in_pass(state).items():
+        passing = _members_in_pass(state)
+        for k, members in passing.items():
             models = [state.stored[client] for client in members]
             inputs = _inputs(state, k, members)
             counts = [state.counts[client] for client in members]
@@ -468,7 +480,10 @@ def _members_in_pass(state: FesemMaState) -> dict[int, list[ClientId]]:
     known = list(state.assign)
     if state.frozen:
         known = list(state.places)
-    clusters = {state.assign[client] for client in state.cohort}
+    clusters: set[int] = set()
+    for client in state.cohort:
+        cluster = state.assign[client]
+        clusters.add(cluster)
     members: dict[int, list[ClientId]] = {}
     for k in sorted(clusters):
         members[k] = []
@@ -506,8 +521,10 @@ def _counts(report: Report, outputs: int) -> tuple[int, ...]:
     fallback = (samples,) * outputs
     if not isinstance(counts, list) or len(counts) != outputs:
         return fallback
-    are_counts = all(isinstance(count, int) and count >= 0 for count in counts)
-    if not are_counts or not any(counts):
+    for count in counts:
+        if not isinstance(count, int) or count < 0:
+            return fallback
+    if not any(counts):
         return fallback
     return tuple(counts)
 

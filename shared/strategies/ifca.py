@@ -55,6 +55,8 @@ from covey.shared.strategies.bases.single import averaged
 from covey.shared.strategies.fedsgd import decayed
 
 COLLAPSED = 5  # rounds in which all reporters choose the same hypothesis
+DEFAULT_WARMUP_ROUNDS = 3
+AUTHORS_WARMUP_ROUNDS = 20  # of the authors' code, on FEMNIST
 
 # names of phases
 SEED = "seed"  # kmeans++: clients train a model that can become a hypothesis
@@ -65,6 +67,9 @@ RESTART = "restart"  # restarts: a round of a short run; the number of the round
 # keys of a model's parts, where the trunk is shared
 HEAD = "head"
 TRUNK = "trunk"
+
+Models = tuple[Vector, ...]  # (d,) each
+Candidate = tuple[ClientId, Vector]  # a model (d,) that can become a hypothesis, and who trained it
 
 
 @dataclass(frozen=True)
@@ -77,15 +82,15 @@ class IfcaState(Clustered):
     head: tuple[int, int] = (0, 0)  # start and stop of the final layer in a model
     round: int = 0  # rounds that are complete
     idle: tuple[int, ...] = ()  # rounds since each hypothesis was last chosen
-    spare: tuple[Vector, ...] = ()  # initial models that are not used yet
+    spare: Models = ()  # initial models that are not used yet
 
     # initial: kmeans++
-    candidates: tuple[tuple[ClientId, Vector], ...] = ()  # models that can become hypotheses
+    candidates: tuple[Candidate, ...] = ()  # those that are no hypothesis yet
 
     # initial: restarts
     trial: int = 0  # short runs that are complete
     trial_round: int = 0  # complete rounds of the present one
-    best: tuple[Vector, ...] = ()  # the hypotheses of the best short run
+    best: Models = ()  # the hypotheses of the best short run
     best_loss: float | None = None  # their mean loss
 
 
@@ -120,7 +125,7 @@ class Ifca(ManyModels[IfcaState]):
         20, ge=1, description="The number of clients that train a model for initial: kmeans++."
     )
     warmup_rounds: int = Field(
-        3,
+        DEFAULT_WARMUP_ROUNDS,
         ge=1,
         description="The rounds during which a client keeps its random group. The default is 20 "
         "if initial: warmup is given explicitly.",
@@ -149,12 +154,16 @@ class Ifca(ManyModels[IfcaState]):
         """`initial: warmup` has the 20 rounds of the authors' code; the default is shorter."""
         if not isinstance(data, Mapping) or "warmup_rounds" in data:
             return data
-        rounds = 20 if "initial" in data else 3
+        rounds = DEFAULT_WARMUP_ROUNDS
+        if "initial" in data:
+            rounds = AUTHORS_WARMUP_ROUNDS
         return {**data, "warmup_rounds": rounds}
 
     @model_validator(mode="after")
     def _restarts_are_asked_for(self) -> Self:
-        if (self.restarts > 1) != (self.initial == "restarts"):
+        has_several = self.restarts > 1
+        is_chosen = self.initial == "restarts"
+        if has_several != is_chosen:
             raise ValueError(
                 "restarts of 2 or more and initial: restarts belong together: set both or neither"
             )
@@ -178,18 +187,23 @@ class Ifca(ManyModels[IfcaState]):
         )
         if self.initial == "kmeans++":
             return state
-        models = self._with_one_trunk(state, setup.starts[:k])
-        spare = setup.starts[k:] if self.initial == "restarts" else ()
+        first = setup.starts[:k]
+        spare: Models = ()
+        if self.initial == "restarts":
+            spare = setup.starts[k:]
+        models = self._with_trunk_of(setup.starts[0], state, first)
         return replace(state, models=models, spare=spare)
 
     # -- phases ------------------------------------------------------------------------------------
 
     def plan(self, state: IfcaState, view: View) -> Phase:
-        losses = {"losses": Expected(-self.n_clusters, least=-LARGEST, most=LARGEST)}
         if len(state.models) < self.n_clusters:
-            return self._initialising_phase(state, view, losses)
-        sizes: dict[str, int] = {self.averaging: state.start.size}
-        choice = Expected(most=self.n_clusters - 1, whole=True)
+            return self._initialising_phase(state, view)
+        losses = self._expected_losses()
+        values = state.start.size
+        sizes: dict[str, int] = {self.averaging: values}
+        last = self.n_clusters - 1
+        choice = Expected(most=last, whole=True)
         numbers = {"choice": choice, **losses}
         if not self._is_trying(state):
             return Phase(sizes=sizes, numbers=numbers)
@@ -199,26 +213,36 @@ class Ifca(ManyModels[IfcaState]):
         name = f"{RESTART}{state.trial_round}"
         return Phase(name, sizes=sizes, ends_round=False, numbers=numbers)
 
-    def _initialising_phase(
-        self, state: IfcaState, view: View, losses: Mapping[str, Expected]
-    ) -> Phase:
+    def _initialising_phase(self, state: IfcaState, view: View) -> Phase:
         """kmeans++: clients train candidates, then send their losses until K are chosen."""
         if state.candidates:
-            names = tuple(client for client, _ in state.candidates)
-            return Phase(SCORE, names, ends_round=False, may_be_empty=True, numbers=losses)
+            cohort = tuple(client for client, _ in state.candidates)
+            losses = self._expected_losses()
+            return Phase(SCORE, cohort, ends_round=False, may_be_empty=True, numbers=losses)
         draw = generator(state.seed, "candidates", view.attempt)
-        order = draw.permutation(sorted(view.present)).tolist()
-        names = tuple(sorted(order[: self.candidates]))
-        return Phase(SEED, names, {MODEL: state.start.size}, ends_round=False)
+        present = sorted(view.present)
+        order = draw.permutation(present).tolist()
+        drawn = order[: self.candidates]
+        cohort = tuple(sorted(drawn))
+        sizes = {MODEL: state.start.size}
+        return Phase(SEED, cohort, sizes, ends_round=False)
+
+    def _expected_losses(self) -> dict[str, Expected]:
+        """A loss for each hypothesis; during the warm-up a client reports that of its group only."""
+        losses = Expected(-self.n_clusters, least=-LARGEST, most=LARGEST)
+        return {"losses": losses}
 
     def order(self, state: IfcaState, phase: Phase, client: ClientId) -> Order:
         if phase.name == SEED:
             return Order(models=(START,))
-        if self.initial == "warmup" and state.round < self.warmup_rounds:
-            draw = generator(state.seed, "group", client)
-            group = int(draw.integers(self.n_clusters))
-            return Order(models=self._keys([group]), numbers={"choice": group})
-        return self._choosing_order(state, client)
+        is_warmup = self.initial == "warmup" and state.round < self.warmup_rounds
+        if not is_warmup:
+            return self._choosing_order(state, client)
+        draw = generator(state.seed, "group", client)
+        drawn = draw.integers(self.n_clusters)
+        group = int(drawn)
+        keys = self._keys([group])
+        return Order(models=keys, numbers={"choice": group})
 
     def serve(self, state: IfcaState, client: ClientId) -> Order:
         if not state.models:
@@ -228,15 +252,19 @@ class Ifca(ManyModels[IfcaState]):
     def _choosing_order(self, state: IfcaState, client: ClientId) -> Order:
         """All hypotheses, of which the client chooses one."""
         every_model = range(len(state.models))
-        return Order(models=self._keys(every_model), cluster=state.assign.get(client))
+        keys = self._keys(every_model)
+        latest = state.assign.get(client)
+        return Order(models=keys, cluster=latest)
 
     def model(self, state: IfcaState, key: str) -> Vector:
         head = slice(*state.head)
         if key == TRUNK:
-            return np.delete(state.models[0], head)
+            first = state.models[0]
+            return np.delete(first, head)
         if key.startswith(HEAD):
-            k = int(key.removeprefix(HEAD))
-            return state.models[k][head]
+            number = key.removeprefix(HEAD)
+            hypothesis = state.models[int(number)]
+            return hypothesis[head]
         return super().model(state, key)
 
     def _keys(self, numbers: Sequence[int]) -> tuple[str, ...]:
@@ -250,38 +278,54 @@ class Ifca(ManyModels[IfcaState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == SEED:
-            return trained_report(local.train(job.models[0]), local), client_state
+            start = job.models[0]
+            result = local.train(start)
+            report = trained_report(result, local)
+            return report, client_state
         models = self._hypotheses(job)
-        losses = comparable([local.loss(model) for model in models]).tolist()
+        own_losses = _losses(models, local)
+        losses = comparable(own_losses).tolist()
         if job.phase in (SCORE, RATE):
-            return Report({}, local.examples, {"losses": losses}), client_state
+            report = Report({}, local.examples, {"losses": losses})
+            return report, client_state
         best = self._best(models, losses, local)
         # during the warm-up the order names the group, and only its hypothesis was sent
-        numbers = {"choice": job.numbers.get("choice", best), "losses": losses}
+        choice = job.numbers.get("choice", best)
+        numbers = {"choice": choice, "losses": losses}
         model = models[best]
         if self.averaging == "gradient":
-            gradient = decayed(local.gradient(model), model, job)
-            report = Report({GRADIENT: gradient}, local.examples, numbers, 1, losses[best])
+            plain = local.gradient(model)
+            gradient = decayed(plain, model, job)
+            loss = losses[best]
+            report = Report({GRADIENT: gradient}, local.examples, numbers, steps=1, loss=loss)
             return report, client_state
+        base: int | None = best
+        if self.shared_trunk:
+            base = None  # a whole model was not sent
         result = local.train(model)
-        base = None if self.shared_trunk else best
-        return trained_report(result, local, numbers, base=base), client_state
+        report = trained_report(result, local, numbers, base=base)
+        return report, client_state
 
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         models = self._hypotheses(job)
         losses = [0.0]
         if len(models) > 1:
-            losses = [local.loss(model) for model in models]
+            losses = _losses(models, local)
         best = self._best(models, losses, local)
         return ((1.0, models[best]),)
 
-    def _hypotheses(self, job: Job) -> tuple[Vector, ...]:
+    def _hypotheses(self, job: Job) -> Models:
         """Whole models; a shared trunk and the heads travel apart and are put together here."""
         if not self.shared_trunk or len(job.models) == 1:
             return job.models
         trunk, *heads = job.models
         start = job.layout.final_layer.start
-        models = [np.concatenate([trunk[:start], head, trunk[start:]]) for head in heads]
+        before = trunk[:start]
+        after = trunk[start:]
+        models: list[Vector] = []
+        for head in heads:
+            whole = np.concatenate([before, head, after])
+            models.append(whole)
         return tuple(models)
 
     def _best(self, models: Sequence[Vector], losses: Sequence[float], local: Local) -> int:
@@ -289,13 +333,17 @@ class Ifca(ManyModels[IfcaState]):
         if self.select_on == "train":
             return lowest(losses)
         truth = local.targets("test")
-        if not len(truth) or truth.dtype.kind == "f":
+        is_regression = truth.dtype.kind == "f"
+        if not len(truth) or is_regression:
             return lowest(losses)
         hits: list[int] = []
         for model in models:
-            predicted = local.predict(model, "test").argmax(axis=1)
-            hits.append(int(np.count_nonzero(predicted == truth)))
-        return hits.index(max(hits))
+            outputs = local.predict(model, "test")
+            predicted = outputs.argmax(axis=1)
+            correct = np.count_nonzero(predicted == truth)
+            hits.append(int(correct))
+        most = max(hits)
+        return hits.index(most)
 
     # -- the server --------------------------------------------------------------------------------
 
@@ -309,21 +357,29 @@ class Ifca(ManyModels[IfcaState]):
                 return self._next_centre(state, reports)
             case "rate":
                 return self._rated(state, reports)
+        chosen = self._choices(reports)
         valid: list[tuple[ClientId, Report]] = []
-        chosen: dict[ClientId, int] = {}
         for client, report in reports:
-            choice = _choice(report, self.n_clusters)
-            if choice is not None:
+            if client in chosen:
                 valid.append((client, report))
-                chosen[client] = choice
         state = self._aggregate(state, valid, average)
         if phase.name.startswith(RESTART):
             return replace(state, trial_round=state.trial_round + 1)
-        state = replace(state, idle=_idle(state, set(chosen.values())))
+        idle = _idle(state, chosen)
+        state = replace(state, idle=idle)
         state = joined(state, chosen)
         if self.reseed_dead:
             state = self._reseeded(state, valid)
         return replace(state, round=state.round + 1)
+
+    def _choices(self, reports: Reports) -> dict[ClientId, int]:
+        """The hypothesis that each client chose; clients without a valid choice are left out."""
+        choices: dict[ClientId, int] = {}
+        for client, report in reports:
+            choice = _choice(report, self.n_clusters)
+            if choice is not None:
+                choices[client] = choice
+        return choices
 
     def base(
         self, state: IfcaState, phase: Phase, client: ClientId, report: Report, name: str
@@ -332,43 +388,62 @@ class Ifca(ManyModels[IfcaState]):
         if name == GRADIENT:
             return ""
         choice = _choice(report, len(state.models))
-        return START if choice is None else str(choice)
+        if choice is None:
+            return START
+        return str(choice)
 
     def notes(self, state: IfcaState) -> dict[str, Any]:
         dead = self._dead(state)
-        facts = {**super().notes(state), "idle": list(state.idle), "dead": dead}
+        facts = super().notes(state)
+        facts["idle"] = list(state.idle)
+        facts["dead"] = dead
         if self.dead_after in state.idle:
             facts["warning"] = (
                 f"nobody chose hypotheses {dead} for {self.dead_after} rounds: "
                 "fewer clusters (strategy.n_clusters), another initialisation (strategy.initial) "
                 "or strategy.reseed_dead may help"
             )
-        used = [k for k, rounds in enumerate(state.idle) if not rounds]
-        if self.n_clusters > 1 and len(used) == 1 and sorted(state.idle)[1] >= COLLAPSED:
+        only = self._only_one_in_use(state)
+        if only is not None:
             facts["warning_clusters"] = (
-                f"all agents choose hypothesis {used[0]} and the others have no effect: "
+                f"all agents choose hypothesis {only} and the others have no effect: "
                 "this run is FedAvg. Another initialisation (strategy.initial) may help, "
                 "or there are no groups"
             )
         return facts
 
+    def _only_one_in_use(self, state: IfcaState) -> int | None:
+        """The hypothesis that all clients have chosen for several rounds; None without such a one."""
+        if self.n_clusters == 1:
+            return None
+        first, second, *_ = sorted(state.idle)
+        if first > 0 or second < COLLAPSED:
+            return None
+        return state.idle.index(first)
+
     def _dead(self, state: IfcaState) -> list[int]:
         """Hypotheses that nobody chose for a long time."""
-        return [k for k, rounds in enumerate(state.idle) if rounds >= self.dead_after]
+        dead: list[int] = []
+        for k, rounds in enumerate(state.idle):
+            if rounds >= self.dead_after:
+                dead.append(k)
+        return dead
 
     def _aggregate(self, state: IfcaState, reports: Reports, average: Average) -> IfcaState:
         """Each hypothesis after the reports of those who chose it."""
         reporters = len(reports)
         models: list[Vector] = []
         for k, model in enumerate(state.models):
-            own = [(client, report) for client, report in reports if report.numbers["choice"] == k]
-            models.append(self._moved(state, model, own, reporters, average))
+            own = _reports_for(k, reports)
+            moved = self._moved(state, model, own, reporters, average)
+            models.append(moved)
         if not self.shared_trunk or not reports:
             return replace(state, models=tuple(models))
         # the trunk learns from all reports
-        trunk = self._moved(state, state.models[0], reports, reporters, average)
-        _, *with_trunk = self._with_one_trunk(state, (trunk, *models))
-        return replace(state, models=tuple(with_trunk))
+        first = state.models[0]
+        moved_first = self._moved(state, first, reports, reporters, average)
+        with_trunk = self._with_trunk_of(moved_first, state, models)
+        return replace(state, models=with_trunk)
 
     def _moved(
         self,
@@ -392,19 +467,28 @@ class Ifca(ManyModels[IfcaState]):
             return averaged(reports, otherwise=model, uniform=uniform, average=average)
         if not reports:
             return model
-        rate = state.lr * factor_in(state.schedule, state.round)
-        steps = [(report.vectors[GRADIENT], -rate / reporters) for _, report in reports]
+        factor = factor_in(state.schedule, state.round)
+        rate = state.lr * factor
+        step = -rate / reporters
+        steps: list[tuple[Vector, float]] = []
+        for _, report in reports:
+            gradient = report.vectors[GRADIENT]
+            steps.append((gradient, step))
         return average.combine([(model, 1.0)], steps)
 
-    def _with_one_trunk(self, state: IfcaState, models: Sequence[Vector]) -> tuple[Vector, ...]:
-        """The models; where the trunk is shared, all have that of the first one."""
+    def _with_trunk_of(self, origin: Vector, state: IfcaState, models: Sequence[Vector]) -> Models:
+        """The models (d,); where the trunk is shared, all have that of `origin` (d,)."""
         if not self.shared_trunk:
             return tuple(models)
         start, stop = state.head
-        before = models[0][:start]
-        after = models[0][stop:]
-        whole = [np.concatenate([before, model[start:stop], after]) for model in models]
-        return tuple(whole)
+        before = origin[:start]
+        after = origin[stop:]
+        with_trunk: list[Vector] = []
+        for model in models:
+            head = model[start:stop]
+            whole = np.concatenate([before, head, after])
+            with_trunk.append(whole)
+        return tuple(with_trunk)
 
     def _reseeded(self, state: IfcaState, reports: Reports) -> IfcaState:
         """Replace dead hypotheses by models of the clients that are served worst, one each."""
@@ -415,43 +499,46 @@ class Ifca(ManyModels[IfcaState]):
 
         models = list(state.models)
         idle = list(state.idle)
+        dead = self._dead(state)
         by_loss = sorted(reports, key=worst_first)
-        for k, (client, report) in zip(self._dead(state), by_loss, strict=False):
-            chosen = models[report.numbers["choice"]]
-            models[k] = self._moved(state, chosen, [(client, report)], 1)
+        for k, one in zip(dead, by_loss, strict=False):
+            _, report = one
+            choice = report.numbers["choice"]
+            chosen = models[choice]
+            models[k] = self._moved(state, chosen, [one], reporters=1)
             idle[k] = 0
-        _, *with_trunk = self._with_one_trunk(state, (state.models[0], *models))
-        return replace(state, models=tuple(with_trunk), idle=tuple(idle))
+        with_trunk = self._with_trunk_of(state.models[0], state, models)
+        return replace(state, models=with_trunk, idle=tuple(idle))
 
     # -- privacy -----------------------------------------------------------------------------------
 
     def private_routes(self) -> Routes:
+        chosen_start = f"initial: {self.initial}"
         leaks = {
             "averaging: gradient": self.averaging == "gradient",
             "shared_trunk": self.shared_trunk,
             "reseed_dead": self.reseed_dead,
-            f"initial: {self.initial}": self.initial in ("restarts", "kmeans++"),
+            chosen_start: self.initial in ("restarts", "kmeans++"),
         }
-        named = [name for name, leaks_data in leaks.items() if leaks_data]
+        named: list[str] = []
+        for name, leaks_data in leaks.items():
+            if leaks_data:
+                named.append(name)
         if named:
+            options = " and ".join(named)
             raise ValueError(
-                f"ifca's {' and '.join(named)} would use models or losses of single agents outside "
+                f"ifca's {options} would use models or losses of single agents outside "
                 "the account; leave it out (initial: random or warmup is possible)"
             )
         return "chosen"
 
     def private_choices(self, state: IfcaState, reports: Reports) -> Mapping[ClientId, int]:
-        choices: dict[ClientId, int] = {}
-        for client, report in reports:
-            choice = _choice(report, self.n_clusters)
-            if choice is not None:
-                choices[client] = choice
-        return choices
+        return self._choices(reports)
 
     def private_fold(
-        self, state: IfcaState, models: tuple[Vector, ...], choices: Mapping[ClientId, int]
+        self, state: IfcaState, models: Models, choices: Mapping[ClientId, int]
     ) -> IfcaState:
-        idle = _idle(state, set(choices.values()))
+        idle = _idle(state, choices)
         state = replace(state, models=models, idle=idle, round=state.round + 1)
         return joined(state, choices)
 
@@ -475,49 +562,81 @@ class Ifca(ManyModels[IfcaState]):
         k = self.n_clusters
         complete = state.trial + 1
         next_models = state.spare[:k]
-        state = replace(state, spare=state.spare[k:], trial=complete, trial_round=0)
+        left = state.spare[k:]
+        state = replace(state, spare=left, trial=complete, trial_round=0)
         if complete == self.restarts:
             return replace(state, models=state.best, best=())
-        return replace(state, models=self._with_one_trunk(state, next_models))
+        models = self._with_trunk_of(next_models[0], state, next_models)
+        return replace(state, models=models)
 
     def _first_centre(self, state: IfcaState, reports: Reports) -> IfcaState:
         """kmeans++: one candidate at random."""
-        models = tuple((client, report.vectors[MODEL]) for client, report in reports)
+        candidates: list[Candidate] = []
+        for client, report in reports:
+            model = report.vectors[MODEL]
+            candidates.append((client, model))
         draw = generator(state.seed, "first centre")
-        first = int(draw.integers(len(models)))
-        return self._chosen(replace(state, candidates=models), first)
+        first = draw.integers(len(candidates))
+        state = replace(state, candidates=tuple(candidates))
+        return self._chosen(state, int(first))
 
     def _next_centre(self, state: IfcaState, reports: Reports) -> IfcaState:
         """kmeans++: the candidate of the client whom the centres so far serve worst.
 
         A client that did not answer counts as served best.
         """
-        losses = {client: _loss(report) for client, report in reports}
-        served = [losses.get(client, -math.inf) for client, _ in state.candidates]
-        worst = served.index(max(served))
+        losses: dict[ClientId, float] = {}
+        for client, report in reports:
+            losses[client] = _loss(report)
+        served: list[float] = []
+        for client, _ in state.candidates:
+            loss = losses.get(client, -math.inf)
+            served.append(loss)
+        highest = max(served)
+        worst = served.index(highest)
         return self._chosen(state, worst)
 
     def _chosen(self, state: IfcaState, place: int) -> IfcaState:
         """Make a candidate a centre. Initial models fill up where too few candidates are left."""
         _, model = state.candidates[place]
         models = (*state.models, model)
-        left = state.candidates[:place] + state.candidates[place + 1 :]
+        before = state.candidates[:place]
+        after = state.candidates[place + 1 :]
+        left = before + after
         if not left:
-            models = (*models, *state.spare)[: self.n_clusters]
+            filled = models + state.spare
+            models = filled[: self.n_clusters]
         if len(models) < self.n_clusters:
             return replace(state, models=models, candidates=left)
-        complete = self._with_one_trunk(state, models)
+        complete = self._with_trunk_of(models[0], state, models)
         return replace(state, models=complete, candidates=(), spare=())
 
 
-def _idle(state: IfcaState, used: set[int]) -> tuple[int, ...]:
+def _losses(models: Sequence[Vector], local: Local) -> list[float]:
+    """The client's training loss of each model."""
+    return [local.loss(model) for model in models]
+
+
+def _reports_for(k: int, reports: Reports) -> Reports:
+    """The reports, with a valid choice, of the clients that chose hypothesis k."""
+    own: list[tuple[ClientId, Report]] = []
+    for client, report in reports:
+        if report.numbers["choice"] == k:
+            own.append((client, report))
+    return own
+
+
+def _idle(state: IfcaState, choices: Mapping[ClientId, int]) -> tuple[int, ...]:
     """Rounds since each hypothesis was last chosen; a round without any choice does not count."""
+    used = set(choices.values())
     idle: list[int] = []
     for k, rounds in enumerate(state.idle):
         if k in used:
             idle.append(0)
+        elif used:
+            idle.append(rounds + 1)
         else:
-            idle.append(rounds + bool(used))
+            idle.append(rounds)
     return tuple(idle)
 
 
@@ -534,17 +653,26 @@ def _loss(report: Report) -> float:
     losses = report.numbers.get("losses")
     if not isinstance(losses, list):
         return 0.0
-    numbers = [float(loss) for loss in losses if isinstance(loss, int | float)]
+    numbers: list[float] = []
+    for loss in losses:
+        if isinstance(loss, int | float):
+            numbers.append(float(loss))
     return min(numbers, default=0.0)
 
 
 def _mean_loss(reports: Reports) -> float:
     """The mean of the clients' lowest losses by samples; a finite number in any case."""
-    total = sum(report.examples for _, report in reports)
+    largest = np.finfo(np.float64).max
+    worst = float(largest)
+    total = 0
+    weighted: list[float] = []
+    for _, report in reports:
+        loss = _loss(report)
+        weighted.append(loss * report.examples)
+        total += report.examples
     if not total:
-        return float(np.finfo(np.float64).max)
-    weighted = [_loss(report) * report.examples for _, report in reports]
+        return worst
     mean = math.fsum(weighted) / total
     if math.isfinite(mean):
         return mean
-    return float(np.finfo(np.float64).max)
+    return worst

@@ -155,13 +155,14 @@ class Pacfl(HardClustered[PacflState]):
     @classmethod
     def _defaults_of_the_cut(cls, data: Any) -> Any:
         """`weighted` is the linkage of the public code."""
-        return cut_defaults(
-            data, ("n_clusters", "beta", "threshold"), rotations="complete", given="weighted"
-        )
+        cuts = ("n_clusters", "beta", "threshold")
+        return cut_defaults(data, cuts, rotations="complete", given="weighted")
 
     @model_validator(mode="after")
     def _one_cut(self) -> Self:
-        if self.threshold is not None and self.n_clusters is not None:
+        has_threshold = self.threshold is not None
+        has_count = self.n_clusters is not None
+        if has_threshold and has_count:
             raise ValueError("beta and n_clusters cut the same tree: give one of them, or none")
         return self
 
@@ -180,7 +181,8 @@ class Pacfl(HardClustered[PacflState]):
 
     @property
     def entry_numbers(self) -> Mapping[str, Expected]:
-        return {"labels": Expected(-self.most_values, most=LARGEST, whole=True)}
+        labels = Expected(-self.most_values, most=LARGEST, whole=True)
+        return {"labels": labels}
 
     def entry_sizes(self, state: PacflState) -> Mapping[str, int]:
         return {SIGNATURE: -self.most_values}
@@ -196,10 +198,13 @@ class Pacfl(HardClustered[PacflState]):
 
     def work(self, job: Job, local: Local, client_state: ClientState) -> tuple[Report, ClientState]:
         if job.phase == TRAIN:
-            result = local.train(job.models[0])
-            return trained_report(result, local), client_state
+            start = job.models[0]
+            result = local.train(start)
+            trained = trained_report(result, local)
+            return trained, client_state
+        inputs = local.inputs()
         targets = local.targets("train")
-        vectors, labels = signature(local.inputs(), targets, self.p)
+        vectors, labels = signature(inputs, targets, self.p)
         flat = vectors.ravel()
         report = Report({SIGNATURE: flat}, local.examples, {"labels": labels})
         return report, client_state
@@ -213,7 +218,8 @@ class Pacfl(HardClustered[PacflState]):
         angles = self._angles(state, clients)
         tree, evidence = self._tree(angles)
         models = (state.start,) * tree.clusters
-        assign = dict(zip(clients, tree.labels.tolist(), strict=True))
+        clusters = tree.labels.tolist()
+        assign = dict(zip(clients, clusters, strict=True))
         state = replace(state, models=models, assign=assign)
         return _with_tree(state, clients, tree, evidence)
 
@@ -245,9 +251,11 @@ class Pacfl(HardClustered[PacflState]):
         """
         classes = job.layout.outputs
         own_labels: list[int] = report.numbers["labels"]
-        vectors = report.vectors[SIGNATURE].reshape(len(own_labels), -1)
+        flat_vectors = report.vectors[SIGNATURE]
+        vectors = flat_vectors.reshape(len(own_labels), -1)
         _, values = vectors.shape
-        frame = np.zeros((classes * self.p, values), np.float32)
+        rows = classes * self.p
+        frame = np.zeros((rows, values), np.float32)
         places = _places(own_labels)
         for vector, (label, order) in zip(vectors, places, strict=True):
             row = label * self.p + order
@@ -327,8 +335,9 @@ class Pacfl(HardClustered[PacflState]):
 
         The same sequence twice gives a symmetric matrix with a zero diagonal.
         """
-        clients = dict.fromkeys([*rows, *columns])
-        bases = {client: self._basis(state, client) for client in clients}
+        bases: dict[ClientId, Matrix] = {}
+        for client in dict.fromkeys([*rows, *columns]):
+            bases[client] = self._basis(state, client)
         table = np.zeros((len(rows), len(columns)))
         is_symmetric = rows is columns
         for i, one in enumerate(rows):
@@ -340,7 +349,8 @@ class Pacfl(HardClustered[PacflState]):
             for j, other in enumerate(others):
                 their_labels = state.labels[other]
                 cosines = transposed @ bases[other]
-                table[i, j] = self._degrees(cosines, own_labels, their_labels)
+                degrees = self._degrees(cosines, own_labels, their_labels)
+                table[i, j] = degrees
         if is_symmetric:
             return table + table.T
         return table
@@ -348,7 +358,8 @@ class Pacfl(HardClustered[PacflState]):
     def _basis(self, state: PacflState, client: ClientId) -> Matrix:
         """A client's singular vectors as columns of length 1, or an orthonormal basis of them."""
         vectors = len(state.labels[client])
-        values = np.asarray(state.signatures[client], np.float64)
+        flat = state.signatures[client]
+        values = np.asarray(flat, np.float64)
         columns = values.reshape(vectors, -1).T
         if self.measure == "principal":
             return orthonormal(columns)
@@ -366,27 +377,19 @@ class Pacfl(HardClustered[PacflState]):
             own: the class of each of one client's vectors.
             theirs: the same of the other client.
         """
-        if self.measure == "principal":
-            singular_values = np.linalg.svd(cosines, compute_uv=False)
-            largest = singular_values.max(initial=0.0)
-            return _angle(largest)
-        if self.measure == "min_entry":
-            entries = cosines
-            if not self.signed:
-                entries = np.abs(cosines)
-            largest = np.max(entries)
-            return _angle(largest)
-        rows = _places(own)
-        columns = _places(theirs)
-        either = rows.keys() | columns.keys()
-        angles: list[float] = []
-        for place, row in rows.items():
-            if place in columns:
-                column = columns[place]
-                cosine = abs(cosines[row, column])
-                angles.append(_angle(cosine))
-        alone = len(either) - len(angles)
-        return math.fsum(angles) + 90.0 * alone
+        match self.measure:
+            case "principal":
+                singular_values = np.linalg.svd(cosines, compute_uv=False)
+                largest = singular_values.max(initial=0.0)
+                return _angle(largest)
+            case "min_entry":
+                entries = cosines
+                if not self.signed:
+                    entries = np.abs(cosines)
+                largest = np.max(entries)
+                return _angle(largest)
+            case "trace":
+                return _trace(cosines, own, theirs)
 
     @property
     def _chooses(self) -> bool:
@@ -399,7 +402,8 @@ class Pacfl(HardClustered[PacflState]):
         if self._chooses and self.choose == "rotations":
             choice = by_rotations(matrix, linkage)
             tree = agglomerative(matrix, linkage, n_clusters=choice.clusters)
-            return tree, (choice.score, choice.chance)
+            evidence = (choice.score, choice.chance)
+            return tree, evidence
         tree = agglomerative(matrix, linkage, threshold=self.threshold, n_clusters=self.n_clusters)
         return tree, ()
 
@@ -414,15 +418,17 @@ class Pacfl(HardClustered[PacflState]):
             members = tuple(state.assign)
             [apart] = self._between(state, (client,), members)
             degrees = dict(zip(members, apart.tolist(), strict=True))
-            clusters = range(len(state.models))
-            distances = [self._to_cluster(state, degrees, k) for k in clusters]
+            clusters = len(state.models)
+            distances: list[float] = []
+            for k in range(clusters):
+                distance = self._to_cluster(state, degrees, k)
+                distances.append(distance)
             least = min(distances)
             nearest = distances.index(least)
             if self._is_beyond_cut(state, least):
-                new = len(state.models)
                 copied = state.models[nearest]
                 state = replace(state, models=(*state.models, copied))
-                nearest = new
+                nearest = clusters  # the number of the new cluster
             state = joined(state, {client: nearest})
         return state
 
@@ -434,16 +440,20 @@ class Pacfl(HardClustered[PacflState]):
             degrees: the angle between the newcomer and each member of any cluster.
             k: the cluster.
         """
-        members = [client for client, cluster in state.assign.items() if cluster == k]
-        if not members:
+        apart: list[float] = []
+        weights: list[float] = []
+        for client, cluster in state.assign.items():
+            if cluster == k:
+                weight = state.weights.get(client, 0.0)
+                apart.append(degrees[client])
+                weights.append(weight)
+        if not apart:
             return math.inf
-        apart = [degrees[client] for client in members]
         if self.linkage != "weighted":
             rule = TO_CLUSTER[self.linkage]
             return float(rule(apart))
-        weights = [state.weights.get(client, 0.0) for client in members]
         if sum(weights) == 0:  # newcomers founded the cluster
-            weights = [1.0] * len(members)
+            weights = [1.0] * len(apart)
         weighted = np.average(apart, weights=weights)
         return float(weighted)
 
@@ -469,7 +479,8 @@ class Pacfl(HardClustered[PacflState]):
         numbers: dict[int, int] = {}  # of each group: the cluster that it becomes
         for old, group in _overlaps(state, clients, groups):
             origins.setdefault(group, old)
-            if group not in numbers and old not in numbers.values():
+            is_taken = old in numbers.values()
+            if group not in numbers and not is_taken:
                 numbers[group] = old
         models = list(state.models)
         for group in range(tree.clusters):
@@ -487,6 +498,25 @@ class Pacfl(HardClustered[PacflState]):
         state = joined(state, placed)
         state = replace(state, models=tuple(models))
         return _with_tree(state, clients, tree, evidence)
+
+
+def _trace(cosines: Matrix, own: VectorLabels, theirs: VectorLabels) -> float:
+    """The sum of the angles between vectors of the same class and order.
+
+    A vector without a counterpart counts 90 degrees. The arguments are those of `_degrees`.
+    """
+    rows = _places(own)
+    columns = _places(theirs)
+    either = rows.keys() | columns.keys()
+    angles: list[float] = []
+    for place, row in rows.items():
+        if place in columns:
+            column = columns[place]
+            cosine = abs(cosines[row, column])
+            angle = _angle(cosine)
+            angles.append(angle)
+    alone = len(either) - len(angles)
+    return math.fsum(angles) + 90.0 * alone
 
 
 def _overlaps(
@@ -525,7 +555,8 @@ def _with_tree(
     evidence: tuple[float, ...],
 ) -> PacflState:
     """The state with the facts of the cut that made its clusters."""
-    weights = dict(zip(clients, tree.weights.tolist(), strict=True))
+    shares = tree.weights.tolist()
+    weights = dict(zip(clients, shares, strict=True))
     return replace(
         state,
         heights=tree.heights,
@@ -568,7 +599,8 @@ def signature(
             place = np.abs(vector).argmax()
             sign = np.sign(vector[place])
             turned = vector * sign
-            vectors.append(turned.astype(np.float32))
+            rounded = turned.astype(np.float32)
+            vectors.append(rounded)
             labels.append(label)
     if not vectors:
         _, values_of_sample = inputs.shape
@@ -584,8 +616,11 @@ def _labels(report: Report) -> list[int]:
         return []
     if vector is None or not vector.size:
         return []
-    are_integers = all(isinstance(label, int) for label in labels)
-    if not are_integers or vector.size % len(labels):
+    for label in labels:
+        if not isinstance(label, int):
+            return []
+    is_divisible = vector.size % len(labels) == 0
+    if not is_divisible:
         return []
     return labels
 
@@ -603,7 +638,8 @@ def _places(labels: Sequence[int]) -> dict[Place, int]:
 
 def _angle(cosine: Any) -> float:
     """The angle in degrees; rounding can make a cosine exceed 1."""
-    clipped = min(max(float(cosine), -1.0), 1.0)
+    at_least = max(float(cosine), -1.0)
+    clipped = min(at_least, 1.0)
     radians = math.acos(clipped)
     return math.degrees(radians)
 
@@ -616,10 +652,16 @@ def _neighbour(
     clients: Sequence[ClientId],
 ) -> int:
     """The cluster of the member that is nearest to a group of newcomers."""
-    newcomers = [i for i, other in enumerate(groups) if other == group]
-    members = [j for j, client in enumerate(clients) if client in state.assign]
+    newcomers: list[int] = []  # rows of the matrix
+    members: list[int] = []  # columns of the matrix
+    for i, client in enumerate(clients):
+        if groups[i] == group:
+            newcomers.append(i)
+        if client in state.assign:
+            members.append(i)
     between = matrix[np.ix_(newcomers, members)]
     apart = between.min(axis=0)
     place = int(apart.argmin())
-    nearest = clients[members[place]]
+    member = members[place]
+    nearest = clients[member]
     return state.assign[nearest]
