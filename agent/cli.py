@@ -409,10 +409,7 @@ def _resolve_data(data: str) -> str:
     """
     if Path(data).exists():
         return str(Path(data).resolve())
-    module, colon, _ = data.partition(":")
-    if colon and "/" not in module:
-        return data
-    if data in plugins.installed(plugins.DATA):
+    if plugins.data_code(data) is not None:
         return data
     raise UserError(
         f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, module:function, "

@@ -18,6 +18,7 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 
 Group = Literal["covey.strategies", "covey.models", "covey.data"]
+DataCode = Literal["function", "package"]
 STRATEGIES: Group = "covey.strategies"
 MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
@@ -26,6 +27,20 @@ DATA: Group = "covey.data"
 def installed(group: Group) -> list[str]:
     """The names that installed packages add to a group, in order. Nothing is imported."""
     return sorted(point.name for point in metadata.entry_points(group=group))
+
+
+def data_code(name: str) -> DataCode | None:
+    """The code that the value of `--data` names, if it names no file or folder. Nothing is imported.
+
+    Returns:
+        "function": `module:function[:PATH]`. "package": a source that an installed package adds. None: no code.
+    """
+    module, colon, _ = name.partition(":")
+    if colon and "/" not in module:
+        return "function"
+    if name in installed(DATA):
+        return "package"
+    return None
 
 
 def load(group: Group, name: str, allowed: AllowedCode) -> Any:

@@ -49,15 +49,16 @@ def load(
     if place.is_file():
         return _file(place, label, task)
     name = str(path)
-    module, colon, _ = name.partition(":")
-    if colon and "/" not in module:
-        return load_function(name, allowed)
-    if name in plugins.installed(plugins.DATA):
-        return load_installed(name, allowed)
-    raise DataError(
-        f"{path}: no such file or folder; expected {ACCEPTED}",
-        public="the given path does not exist",
-    )
+    match plugins.data_code(name):
+        case "function":
+            return load_function(name, allowed)
+        case "package":
+            return load_installed(name, allowed)
+        case None:
+            raise DataError(
+                f"{path}: no such file or folder; expected {ACCEPTED}",
+                public="the given path does not exist",
+            )
 
 
 def _file(path: Path, label: str | None, task: Task | None) -> Dataset:
