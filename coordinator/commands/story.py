@@ -122,6 +122,8 @@ def _about(event: str, fields: Fields) -> str:
             return f"Quarantined after refused reports in {steps} steps: {fields['why']}"
         case "release":
             return "Released from quarantine."
+        case "forget":
+            return "Forgotten by the operator."
     return ""
 
 

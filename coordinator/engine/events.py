@@ -72,6 +72,13 @@ class Release:
 
 
 @dataclass(frozen=True)
+class Forget:
+    """The operator removes a client from the run, until it comes back as a newcomer."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
 class Planned:
     """The strategy's answer to `Plan`; None: the run is complete."""
 
@@ -118,6 +125,7 @@ Event = (
     | SetAside
     | FoldFailed
     | Release
+    | Forget
     | Planned
     | Folded
     | Tick
@@ -189,6 +197,13 @@ class Released:
 
 
 @dataclass(frozen=True)
+class Forgotten:
+    """Nothing counts on this client any more. Its report of the open step is thrown away."""
+
+    client: ClientId
+
+
+@dataclass(frozen=True)
 class Ask:
     """Call the roll of these agents alone: they let the time of a step pass."""
 
@@ -208,4 +223,16 @@ class Finished:
     why: str = ""
 
 
-Action = Plan | Open | Invite | Close | Void | Ask | Quarantined | Released | Ignored | Finished
+Action = (
+    Plan
+    | Open
+    | Invite
+    | Close
+    | Void
+    | Ask
+    | Quarantined
+    | Released
+    | Forgotten
+    | Ignored
+    | Finished
+)

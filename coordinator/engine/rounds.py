@@ -18,6 +18,7 @@ The rules:
   again with the coordinator has `start_wait_s`, as at its first start.
 - A client whose reports were refused in `quarantine_after` steps is not invited any more until it is released. While a
   step is open, a refused report leaves its slot vacant as a failed one does.
+- A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
@@ -40,6 +41,8 @@ from covey.coordinator.engine.events import (
     Finished,
     Folded,
     FoldFailed,
+    Forget,
+    Forgotten,
     Ignored,
     Invite,
     Joined,
@@ -104,7 +107,7 @@ class RoundEngine:
         self.number = 0  # of the newest step; never reused
         self.attempt = 0  # void attempts at the coming phase: each draws another cohort
         self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
-        self.known: set[ClientId] = set()  # everybody ever seen; it only grows
+        self.known: set[ClientId] = set()  # everybody ever seen and not forgotten
         self.present: set[ClientId] = set()  # some of the known: who can be invited
         self.leaving: dict[ClientId, float] = {}  # present; counts as gone at this time
         self.unconfirmed: set[ClientId] = set()  # present before a roll call, not seen since
@@ -184,6 +187,8 @@ class RoundEngine:
                 return self._void(self._folding_step(), now, why)
             case Release(client):
                 return self._release(event, client, now)
+            case Forget(client):
+                return self._forget(event, client, now)
             case Planned(phase):
                 return self._planned(phase, now)
             case Folded():
@@ -537,6 +542,18 @@ class RoundEngine:
         self.refused.pop(client, None)
         settled = self._settle(now)
         return [Released(client), *settled]
+
+    def _forget(self, event: Event, client: ClientId, now: float) -> Actions:
+        if client not in self.known:
+            return [Ignored(event, f"{client} is not known")]
+        self._go(client)
+        self.known.discard(client)
+        self.quarantined.pop(client, None)
+        self.refused.pop(client, None)
+        if self.step is not None:
+            self.step.forget(client)
+        settled = self._settle(now)
+        return [Forgotten(client), *settled]
 
     def refusal(self, client: ClientId, number: int) -> str:
         """Why a report cannot count; empty where it can."""

@@ -17,7 +17,7 @@ class Step:
 
     number: int  # never used for another step
     phase: Phase
-    cohort: list[ClientId]  # invited, in the order of the invitations; it only grows
+    cohort: list[ClientId]  # invited, in the order of the invitations; none but the forgotten leave
     spare: list[ClientId]  # who could be invited in place of another, in this order
     target: int  # with this many reports the step closes
     quorum: int  # with fewer the step is void
@@ -60,6 +60,14 @@ class Step:
         self.reported.difference_update(clients)
         self.failed.update(clients)
 
+    def forget(self, client: ClientId) -> None:
+        """The agent leaves the step: its slot is vacant, and its report does not count."""
+        for clients in (self.cohort, self.spare):
+            if client in clients:
+                clients.remove(client)
+        self.failed.discard(client)
+        self.reports_lost([client])
+
     def postpone(self, seconds: float) -> None:
         """No time has passed for so long."""
         self.opened += seconds
@@ -89,7 +97,9 @@ class Step:
 
     def may_refill(self, now: float) -> bool:
         """Has the second half not begun? An invitation that cannot end in time helps nobody."""
-        return now < self.opened + (self.deadline - self.opened) / 2
+        whole = self.deadline - self.opened
+        middle = self.opened + whole / 2
+        return now < middle
 
     def vacancies(self, rules: Rules, present: Set[ClientId]) -> int:
         """How many more agents to invite, so that enough of the cohort are at work or have reported."""
@@ -98,8 +108,10 @@ class Step:
             alive = client in present or client in self.reported
             if alive and client not in self.failed:
                 useful += 1
-        needed = math.ceil(self.target * rules.over_select - 1e-9)
-        return max(needed - useful, 0)
+        share = self.target * rules.over_select
+        needed = math.ceil(share - 1e-9)
+        missing = needed - useful
+        return max(missing, 0)
 
     def to_json(self) -> dict[str, Any]:
         """What a checkpoint keeps. Reports are in the spool, and times start again after a restart."""

@@ -16,6 +16,7 @@ from covey.coordinator.engine.events import (
     Close,
     Event,
     Failed,
+    Forgotten,
     Ignored,
     Invite,
     Open,
@@ -113,5 +114,7 @@ def _of_action(action: Action) -> Sentences:
             yield (client,), f"Quarantined after refused reports in {refused} steps: {why}"
         case Released(client):
             yield (client,), "Released from quarantine."
+        case Forgotten(client):
+            yield (client,), "Forgotten by the operator."
         case Ignored(Reported(client, step) | Failed(client, step), why):
             yield (client,), f"Its report of step {step} was ignored: {why}"

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.run.notices import (
     AgentExcluded,
+    AgentForgotten,
     AgentQuarantined,
     AgentReleased,
     BrokerReady,
@@ -71,9 +72,8 @@ class ProgressBar:
                 self._say(f"ended after round {number} of {rounds}: {why}")
             case RunWaits(why=why):
                 self._warn(f"waiting: {why}")
-            case ControlReceived(command="pause", topic=topic):
-                resume = '{"command": "resume"}'
-                self._warn(f"paused; to resume, publish {resume} on {topic}")
+            case ControlReceived(command="pause"):
+                self._warn("paused: no new phase opens; to resume: coordinator resume")
             case ControlReceived():
                 self._say("resumed")
             case SubscriptionsRefused(refused=[]):
@@ -106,6 +106,8 @@ class ProgressBar:
                     f"{agent} is in quarantine after {refused} refused reports: {why}. "
                     f"To invite it again: coordinator release {agent}"
                 )
+            case AgentForgotten(agent=agent):
+                self._say(f"{agent} is forgotten; if it comes back, it is a newcomer")
             case AgentReleased(agent=agent):
                 self._say(f"{agent} is out of quarantine")
 

@@ -159,6 +159,16 @@ class AgentReleased(_Notice):
 
 
 @dataclass(frozen=True)
+class AgentForgotten(_Notice):
+    """The operator has removed an agent from the run; it may come back as a newcomer."""
+
+    event: ClassVar[str] = "forgotten"
+
+    agent: ClientId
+    round: int
+
+
+@dataclass(frozen=True)
 class RoundsStopped(_Notice):
     """The method needs no more rounds, although the scenario has some left."""
 
@@ -184,6 +194,7 @@ Record = (
     | ReportSetAside
     | AgentQuarantined
     | AgentReleased
+    | AgentForgotten
     | RoundsStopped
     | LinesLost
 )

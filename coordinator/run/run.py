@@ -26,15 +26,18 @@ from covey.coordinator.engine.events import (
     Finished,
     Folded,
     FoldFailed,
+    Forgotten,
     Ignored,
     Invite,
     Open,
+    Paused,
     Plan,
     Planned,
     Quarantined,
     Refused,
     Released,
     Reported,
+    Resumed,
     SetAside,
     Unreadable,
     Void,
@@ -50,6 +53,7 @@ from covey.coordinator.run.effects import Announce, Done, Effect, Question, Send
 from covey.coordinator.run.fold_trial import FoldTrial, Outcome, failure_of
 from covey.coordinator.run.next_phase import next_phase
 from covey.coordinator.run.notices import (
+    AgentForgotten,
     AgentQuarantined,
     AgentReleased,
     LinesLost,
@@ -230,7 +234,10 @@ class Run:
     def handle(self, event: Event, now: float) -> Effects:
         """What an event of the roster, the clock or the operator leads to."""
         actions = self.engine.handle(event, now)
-        return self._perform_all(actions, now)
+        effects = self._perform_all(actions, now)
+        if isinstance(event, Paused | Resumed):
+            self._save()  # also a kill does not end a pause
+        return effects
 
     def accept(self, client: ClientId, content: bytes, now: float) -> Effects:
         """Check a report and put it into the spool. Raises DecodeError for one that must be dropped."""
@@ -373,6 +380,8 @@ class Run:
                 effects = self._quarantined(action)
             case Released(client):
                 effects = self._released(client)
+            case Forgotten(client):
+                effects = self._forgotten(client)
             case Ask(clients):
                 effects = [Question(client) for client in clients]
             case Ignored(event, why):
@@ -411,6 +420,22 @@ class Run:
         order = self.order_of(client)
         self._save()
         return [line, order]
+
+    def _forgotten(self, client: ClientId) -> Effects:
+        """Forget all about an agent but its newest accepted step, which orders repeat should it come back."""
+        facts = self.facts
+        for kept in (facts.evaluation, facts.tracked, facts.trained, facts.devices, self.samples):
+            kept.pop(client, None)
+        step = self.engine.step
+        if step is not None:
+            self.spool.discard(step.number, client)
+            self._accepted_before.pop(client, None)
+        self.state = self.strategy.forget(self.state, client)
+        self.audit.note("forget", agent=client)
+        notice = AgentForgotten(client, self.engine.round)
+        line = self.recorder.write(notice)
+        self._save()
+        return [line]
 
     def _finish(self, why: str) -> Effects:
         round_ = self.engine.round

@@ -87,7 +87,14 @@ class Roster:
     def is_expelled(self, agent: ClientId) -> bool:
         """Were its credentials revoked? Until it comes back under the same name, nothing is retained for it."""
         entry = self.entries.get(agent)
-        return entry is not None and not entry.status.online and entry.status.problem == EXPELLED
+        if entry is None or entry.status.online:
+            return False
+        return entry.status.problem == EXPELLED
+
+    def forget(self, agent: ClientId) -> None:
+        """Drop an agent: its next status makes it a newcomer."""
+        self.entries.pop(agent, None)
+        self._unknown.pop(agent, None)
 
     def _remember(self, agent: ClientId, entry: Entry) -> None:
         """Members stay. Of the others, whose names cost nothing to invent, only the most recently seen stay."""
@@ -102,7 +109,9 @@ class Roster:
             self.forgotten += 1
 
     def _overtaken(self, status: AgentStatus, known: AgentStatus) -> bool:
-        return status.session == known.session and status.serial < known.serial
+        if status.session != known.session:
+            return False
+        return status.serial < known.serial
 
     def refuse(self, reason: str, agent: ClientId | None = None) -> None:
         """Count a message that was dropped, also against its sender where it is known."""

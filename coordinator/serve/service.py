@@ -17,7 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from covey.coordinator.engine.events import LinkBack, LinkLost, Paused, Release, Resumed, Tick
+from covey.coordinator.engine.events import (
+    Forget,
+    LinkBack,
+    LinkLost,
+    Paused,
+    Release,
+    Resumed,
+    Tick,
+)
 from covey.coordinator.engine.rounds import Stage
 from covey.coordinator.run.disk_space import DiskFullError
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendModel, SendOrder
@@ -345,6 +353,8 @@ class Service:
             return self._own_status(status, incoming.retained)
         self.run.traffic["wire_up"] += _packet_bytes(incoming.topic, payload)
         match topic:
+            case AgentTopic(_, "status") if not payload:  # the topic was cleared
+                return None
             case AgentTopic(agent, "status"):
                 return self._status(agent, payload, incoming.retained)
             case AgentTopic(_, "report") if not payload:  # the topic was cleared
@@ -476,6 +486,9 @@ class Service:
                 self._roster_due = time_of_loop()
                 if agent is not None:
                     return await self._handle(Release(agent))
+            case Control(command="forget", agent=agent):
+                if agent is not None:
+                    return await self._forget(agent)
             case Control(command="pause"):
                 self._tell_control("pause")
                 return await self._handle(Paused())
@@ -509,6 +522,7 @@ class Service:
     def _tell_control(self, command: str) -> None:
         self.run.audit.blame("control", "operator", command)
         self.observer(ControlReceived(command, self.topics.control))
+        self._tell_due = self.now()
 
     async def _handle(self, event: Any) -> list[Effect]:
         now = self.now()
@@ -613,6 +627,18 @@ class Service:
         self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
         return effects
 
+    async def _forget(self, agent: str) -> list[Effect]:
+        """Remove an agent from the run and the roster, and clear all that is retained for it."""
+        effects = await self._handle(Forget(agent))
+        self.roster.forget(agent)
+        self._statuses.pop(agent, None)
+        self._late.pop(agent, None)
+        self._unpublished.discard(agent)
+        await self._clear(agent)
+        await self.link.publish(self.topics.status(agent), b"", retain=True)
+        self._roster_due = time_of_loop()
+        return effects
+
     async def _arrived(self, client: str, sink: FileSink) -> list[Effect]:
         now = self.now()
 
@@ -698,7 +724,7 @@ class Service:
         await self.link.publish(topic, payload, retain=True)
 
     async def _clear(self, agent: str) -> None:
-        """Take back all that is retained for an expelled agent, and what it may have retained itself."""
+        """Take back the orders, models and reports that are retained for an agent that is gone for good."""
         topics = [self.topics.order(agent), self.topics.report(agent)]
         own_model = self.topics.model(f"@{agent}")
         parts = self.run.orders.parts_of_own_model(agent)

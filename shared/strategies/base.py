@@ -411,6 +411,9 @@ class Strategy(BaseModel, Generic[S]):
     # Does the server keep the latest model of each client? The plan of a run counts its memory.
     keeps_models: ClassVar[bool] = False
 
+    # Fields of the state that name clients: dicts by client id, or tuples of ids. `forget` uses them.
+    client_fields: ClassVar[tuple[str, ...]] = ()
+
     summary: ClassVar[str] = ""  # one line for `coordinator methods`
     source: ClassVar[str] = ""  # paper, year
 
@@ -486,6 +489,28 @@ class Strategy(BaseModel, Generic[S]):
     def personal(self, job: Job, local: Local, client_state: ClientState) -> Mixture:
         """The model that this client uses now, from the order that `serve` made."""
         return ((1.0, job.models[0]),)
+
+    # -- the fleet changes -------------------------------------------------------------------------
+
+    def forget(self, state: S, client: ClientId) -> S:
+        """The state without anything about one client: if it comes back, it is a newcomer.
+
+        A method whose state names clients lists the fields in `client_fields`. What a client has
+        changed in a shared model stays.
+        """
+        changes: dict[str, Any] = {}
+        for name in self.client_fields:
+            known = getattr(state, name)
+            if client not in known:
+                continue
+            if isinstance(known, Mapping):
+                changes[name] = {one: value for one, value in known.items() if one != client}
+            else:
+                changes[name] = tuple(one for one in known if one != client)
+        if not changes:
+            return state
+        changed: S = replace(state, **changes)  # type: ignore[type-var]
+        return changed
 
     # -- what others ask about a state -------------------------------------------------------------
 

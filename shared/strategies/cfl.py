@@ -116,6 +116,8 @@ class CflState(Clustered):
 class Cfl(ManyModels[CflState]):
     """Finds out by itself whether clusters are needed, and how many."""
 
+    client_fields = ("assign", "asked", "walks")
+
     summary: ClassVar[str] = (
         "FedAvg that splits a cluster in two where its members' updates disagree"
     )

@@ -83,6 +83,8 @@ class FedClust(HardClustered[FedClustState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
+    client_fields = ("assign", "asked", "signatures")
+
     summary: ClassVar[str] = "cluster once by final layers, then one FedAvg per cluster"
     source: ClassVar[str] = "Islam et al. 2024"
 

@@ -68,6 +68,8 @@ class FedDane(SingleModel[DaneState]):
     Its authors find it worse than FedAvg if few clients with unlike data take part.
     """
 
+    client_fields = ("gave",)
+
     summary: ClassVar[str] = (
         "two exchanges a round: gradients first, then training corrected by their mean"
     )

@@ -69,6 +69,8 @@ class FedEmState:
 class FedEm(Strategy[FedEmState]):
     """The most expressive of the soft methods, for K times the traffic and K times the work."""
 
+    client_fields = ("samples", "weights")
+
     summary: ClassVar[str] = "each client predicts with its own mixture of K shared components"
     source: ClassVar[str] = "Marfoq et al. 2021"
 

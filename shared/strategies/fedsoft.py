@@ -81,6 +81,8 @@ class FedSoft(Strategy[FedSoftState]):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
+    client_fields = ("importance", "samples", "trained", "late", "asked")
+
     summary: ClassVar[str] = (
         "soft clusters; each client trains one personal model pulled towards all of them"
     )

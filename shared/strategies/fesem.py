@@ -93,6 +93,15 @@ class Fesem(HardClustered[FesemState]):
 
     signature_phases: ClassVar[tuple[str, ...]] = (WARMUP, ENTRY)
     keeps_models: ClassVar[bool] = True
+    client_fields = (
+        "assign",
+        "asked",
+        "stored",
+        "since",
+        "samples",
+        "sketches",
+    )
+
     summary: ClassVar[str] = (
         "K-means over client models in every round, with a pull towards the own centre"
     )

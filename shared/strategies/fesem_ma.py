@@ -103,6 +103,15 @@ class FesemMa(HardClustered[FesemMaState]):
     """Averaging by index blurs networks whose units are in different orders; matching does not."""
 
     keeps_models: ClassVar[bool] = True
+    client_fields = (
+        "assign",
+        "asked",
+        "stored",
+        "counts",
+        "cohort",
+        "places",
+    )
+
     summary: ClassVar[str] = (
         "FeSEM with hidden units matched before models are compared and averaged"
     )

@@ -70,6 +70,8 @@ class FuzzyState:
 class Fuzzy(Strategy[FuzzyState]):
     """Soft clusters for the traffic of FedAvg: one model down, one model and K counts up."""
 
+    client_fields = ("counts", "asked")
+
     summary: ClassVar[str] = (
         "a contrastive head counts each client's samples per cluster; models mix by the counts"
     )

@@ -66,6 +66,8 @@ class LgState:
 class LgFedAvg(Strategy[LgState]):
     """For clients whose inputs differ more than their task does."""
 
+    client_fields = ("trained",)
+
     summary: ClassVar[str] = "own lower layers, shared last layers; only the shared ones travel"
     source: ClassVar[str] = "Liang et al. 2020"
 

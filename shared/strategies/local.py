@@ -50,6 +50,8 @@ class LocalState:
 class LocalOnly(Strategy[LocalState]):
     """What agents reach without each other: often a lot if their labels are skewed."""
 
+    client_fields = ("trained",)
+
     summary: ClassVar[str] = "no federation: every agent trains alone from the common start"
     source: ClassVar[str] = "baseline"
 

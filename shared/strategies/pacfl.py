@@ -96,6 +96,14 @@ class Pacfl(HardClustered[PacflState]):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     signature_phases: ClassVar[tuple[str, ...]] = (SIGNATURE, ENTRY)
+    client_fields = (
+        "assign",
+        "asked",
+        "signatures",
+        "labels",
+        "weights",
+    )
+
     summary: ClassVar[str] = (
         "cluster once by angles between data subspaces, then one FedAvg per cluster"
     )

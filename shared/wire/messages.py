@@ -448,12 +448,15 @@ class RosterMessage(Document):
 
 
 class Control(Document):
-    """A command of an operator. `release` ends the quarantine of `agent`; `tell` makes a running coordinator answer."""
+    """A command of an operator.
+
+    `release` ends the quarantine of `agent`, `forget` removes it from the run; `tell` makes a running coordinator answer.
+    """
 
     checked: ClassVar[bool] = False
     max_bytes: ClassVar[int] = 1 << 12
 
-    command: Literal["pause", "resume", "stop", "release", "tell"]
+    command: Literal["pause", "resume", "stop", "release", "forget", "tell"]
     agent: Name | None = None
 
     def to_bytes(self) -> bytes:

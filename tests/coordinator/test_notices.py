@@ -56,6 +56,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
         notices.WorkFailed("a", 3, "no data"),
         '{"event": "failed", "agent": "a", "step": 3, "why": "no data"}',
     ),
+    (notices.AgentForgotten("a", 2), '{"event": "forgotten", "agent": "a", "round": 2}'),
     (notices.ReportIgnored(None, "late"), '{"event": "ignored", "agent": null, "why": "late"}'),
     (notices.ReportRefused("a", "bad"), '{"event": "refused", "agent": "a", "why": "bad"}'),
     (notices.ReportDamaged("a file"), '{"event": "damaged", "why": "a file"}'),

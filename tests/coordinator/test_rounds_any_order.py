@@ -16,6 +16,7 @@ from covey.coordinator.engine.events import (
     Failed,
     Finished,
     Folded,
+    Forget,
     Ignored,
     Invite,
     Joined,
@@ -98,6 +99,13 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(client=CLIENTS)
     def leave(self, client: str) -> None:
         self.do(Left(client))
+
+    @precondition(lambda self: not self.finished)
+    @rule(client=CLIENTS)
+    def forget(self, client: str) -> None:
+        for people in (self.known, self.invited, self.spool):
+            people.discard(client)
+        self.do(Forget(client))
 
     @rule(client=CLIENTS, behind=st.sampled_from([0, 0, 0, 0, 1, -1]))
     def report(self, client: str, behind: int) -> None:
@@ -295,6 +303,7 @@ EVENTS = st.one_of(
     st.builds(Left, CLIENTS),
     st.builds(Reported, CLIENTS, st.just(0)),  # 0: the newest step
     st.builds(Failed, CLIENTS, st.just(0), st.just("diverged")),
+    st.builds(Forget, CLIENTS),
     st.sampled_from([Paused(), Resumed()]),
 )
 

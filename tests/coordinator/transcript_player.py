@@ -120,6 +120,7 @@ def event(name: str, words: list[str]) -> e.Event:
         "joined": e.Joined,
         "left": e.Left,
         "release": e.Release,
+        "forget": e.Forget,
     }
     if name in of_one_agent:
         return of_one_agent[name](first)

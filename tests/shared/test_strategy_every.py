@@ -114,6 +114,19 @@ def test_a_cluster_in_the_assignment_is_a_cluster_with_a_model(case: dict[str, A
         assert set(assignment) == set(end.locals)  # c1, c6 and c7 came late and are in
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_of_a_forgotten_client_is_kept_and_it_comes_back_as_a_newcomer(name: str) -> None:
+    [options, *_] = OPTIONS.get(name, [{}])
+    run = a_run({"name": name, **options}, participation=1.0).rounds(2)
+    run.state = run.strategy.forget(run.state, "c3")
+    assert "c3" not in [leaf for leaf in leaves(run.state) if isinstance(leaf, str)]
+    assert run.personal("c3")[0][1].shape == run.setup.starts[0].shape
+    run.client_states.pop("c3", None)
+    others = set(run.strategy.assignment(run.state))
+    run.rounds(5)
+    assert not others or "c3" in run.strategy.assignment(run.state)
+
+
 @every
 def test_everybody_can_be_served_before_anything_happened(case: dict[str, Any]) -> None:
     run = a_run(case)

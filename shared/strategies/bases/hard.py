@@ -179,6 +179,8 @@ def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:
 class ManyModels(Strategy[H], Generic[H]):
     """K models under the keys "0" to "K-1", and each client has one of them."""
 
+    client_fields = ("assign", "asked")
+
     def member_order(self, state: H, client: ClientId) -> Order:
         """The order of a client that has a cluster: that cluster's model."""
         cluster = state.assign[client]

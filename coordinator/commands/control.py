@@ -1,0 +1,113 @@
+"""`coordinator pause | resume | stop | release | forget`: send a command to the running coordinator.
+
+A command publishes on the control topic, and returns once a document that the coordinator retains shows the effect. Only
+the coordinator's user may publish there; the broker enforces that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.messages import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.topics import Topics
+
+WITHIN_S = 5.0  # for the broker to send what the coordinator retains
+EFFECT_S = 30.0  # for the command to take effect: the coordinator may be folding reports
+
+OVER = ("finished", "stopped")
+
+
+async def send(url: BrokerUrl, federation: str, control: Control) -> bool:
+    """Send a command and wait for its effect.
+
+    Returns:
+        False if there was nothing to do, because the run was in that state already.
+
+    Raises:
+        UserError: the broker does not answer, no coordinator carries the command out, or it makes no sense now.
+    """
+    client_id = f"covey-control-{uuid.uuid4().hex[:8]}"
+    try:
+        async with MqttLink(url, client_id=client_id) as link:
+            return await carry_out(link, Topics(federation), control)
+    except DecodeError as error:
+        raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
+    except UserError as error:
+        raise UserError(f"{url}: {error}") from None
+
+
+async def carry_out(link: Link, topics: Topics, control: Control) -> bool:
+    """Send a command over an open link and wait for its effect; see `send`."""
+    about_agent = control.agent is not None
+    watched = topics.roster if about_agent else topics.coordinator_status
+    asked = False
+    try:
+        async with asyncio.timeout(WITHIN_S) as limit:
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        await link.subscribe([watched])
+                    case Down(why):
+                        raise UserError(f"{why}; check the address with `broker doctor`")
+                    case Message(topic, payload) if topic == watched and payload:
+                        if _has_effect(control, payload, asked=asked):
+                            return asked
+                        if not asked:
+                            asked = True
+                            limit.reschedule(asyncio.get_running_loop().time() + EFFECT_S)
+                            await link.publish(topics.control, control.to_bytes())
+    except TimeoutError:
+        pass
+    if asked:
+        raise UserError(
+            f"no coordinator carried out `{control.command}` within {EFFECT_S:g} s; check that one is running, "
+            "and that you connect with the coordinator's credentials"
+        )
+    raise UserError(
+        f"no run of federation {topics.federation!r} answered within {WITHIN_S:g} s; check --federation"
+    )
+
+
+def _has_effect(control: Control, payload: bytes, *, asked: bool) -> bool:
+    """Does this retained document show the state that the command leads to?
+
+    Raises:
+        UserError: the command makes no sense in the present state, and was not sent yet.
+        DecodeError: the document is not Covey's.
+    """
+    if control.agent is not None:
+        return _agent_is_done(control, RosterMessage.from_bytes(payload), asked=asked)
+    status = CoordinatorStatus.from_bytes(payload)
+    is_over = not status.online or status.state in OVER
+    if control.command == "stop" and asked:
+        return is_over
+    if is_over:
+        raise UserError("no coordinator is running in this federation")
+    if control.command == "pause":
+        return status.state == "paused"
+    return control.command == "resume" and status.state != "paused"
+
+
+def _agent_is_done(control: Control, roster: RosterMessage, *, asked: bool) -> bool:
+    agent = control.agent
+    row = roster.agents.get(agent or "")
+    if row is None:
+        if asked:
+            return True
+        raise UserError(
+            f"the coordinator has no agent {agent}; `coordinator status` lists all of them"
+        )
+    if control.command == "forget":
+        return False
+    if row.get("quarantined"):
+        return False
+    if not asked:
+        raise UserError(
+            f"{agent} is not in quarantine; `coordinator status` lists the agents that are"
+        )
+    return True

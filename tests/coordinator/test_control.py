@@ -1,0 +1,153 @@
+"""The operator's commands: each returns once the coordinator has carried it out, and the audit log records it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.commands.control import carry_out
+from covey.coordinator.commands.story import story_of
+from covey.coordinator.engine.events import Paused
+from covey.coordinator.run.run import Run
+from covey.shared.errors import UserError
+from covey.shared.json_text import loads
+from covey.shared.wire.messages import Control, CoordinatorStatus
+from covey.shared.wire.topics import Topics
+from tests import clock
+from tests.small_fleet import PATIENT, Fleet
+from tests.small_run import clients, rules, scenario, setup
+
+TOPICS = Topics("default")
+
+
+async def operator(broker: MemoryBroker, command: str, agent: str | None = None) -> bool:
+    control = Control.model_validate({"command": command, "agent": agent})
+    async with broker.link("operator") as link:
+        return await carry_out(link, TOPICS, control)
+
+
+def audited(folder: Path, event: str) -> list[dict[str, Any]]:
+    lines = (folder / "run" / "audit.jsonl").read_text().splitlines()
+    records = [loads(line) for line in lines]
+    return [record["fields"] for record in records if record["event"] == event]
+
+
+def test_a_pause_ends_the_open_phase_and_opens_no_other_until_the_run_is_resumed(
+    tmp_path: Path,
+) -> None:
+    scene, broker = scenario("fedavg"), MemoryBroker()
+
+    async def program() -> tuple[list[bool], int, int, int]:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.2)  # agents train
+            answers = [await operator(broker, "pause"), await operator(broker, "pause")]
+            assert fleet.service is not None
+            engine = fleet.service.run.engine
+            opened = engine.number
+            await asyncio.sleep(60.0)
+            paused_at = engine.number, engine.round
+            answers.append(await operator(broker, "resume"))
+            await serving
+            return answers, opened, *paused_at
+
+    answers, opened, number, done = clock.run(program())
+    assert answers == [True, False, True]
+    assert number == opened, "no phase opened"
+    assert done == number, "the open phase was folded"
+    assert [one["why"] for one in audited(tmp_path, "control")] == ["pause", "resume"]
+
+
+def test_a_pause_survives_a_kill(tmp_path: Path) -> None:
+    scene = scenario("fedavg")
+    run = Run.start(tmp_path / "run", scene, setup(scene), rules(scene), "r1", 0.0)
+    run.handle(Paused(), 1.0)
+    # nothing else is written: the process is killed here
+    again, _ = Run.resume(tmp_path / "run", scene, setup(scene), rules(scene), 2.0)
+    assert again.engine.paused
+
+
+def test_a_forgotten_agent_leaves_nothing_behind_and_comes_back_as_a_newcomer(
+    tmp_path: Path,
+) -> None:
+    scene, broker = scenario("fedclust", rounds={"count": 4, "participation": 1.0}), MemoryBroker()
+
+    async def program() -> tuple[Run, dict[str, Any], list[Any]]:
+        fleet = Fleet(tmp_path, scene, rules(scene, **PATIENT), broker, clients())
+        async with fleet, asyncio.TaskGroup() as group:
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.7)  # clusters exist, and the first round is open
+            await fleet.vanish("agent-3")
+            before = fleet.service.run.strategy.assignment(fleet.service.run.state)  # type: ignore[union-attr]
+            assert "agent-3" in before
+            await operator(broker, "forget", "agent-3")
+            assert fleet.service is not None
+            run = fleet.service.run
+            assert "agent-3" not in run.engine.known
+            assert "agent-3" not in run.strategy.assignment(run.state)
+            assert "agent-3" not in fleet.service.roster.entries
+            kept = [topic for topic, _ in broker.retained.matching("#") if "agent-3" in topic]
+            roster = loads((tmp_path / "run" / "roster.json").read_bytes())["agents"]
+            fleet.join("agent-3")
+            await serving
+            return run, roster, kept
+
+    run, roster, kept = clock.run(program())
+    assert kept == []
+    assert len(roster) == 7
+    assert run.engine.round == 4, "no deadline was waited for"
+    assert "agent-3" in run.strategy.assignment(run.state)
+    assert audited(tmp_path, "forget") == [{"agent": "agent-3"}]
+    story = [sentence.text for sentence in story_of("agent-3", tmp_path / "run").sentences]
+    forgotten = story.index("Forgotten by the operator.")
+    assert any("entry" in sentence for sentence in story[forgotten:]), story
+
+
+def test_a_run_stops_when_the_operator_commands_it(tmp_path: Path) -> None:
+    scene, broker = scenario("fedavg"), MemoryBroker()
+
+    async def program() -> Run:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.2)
+            assert await operator(broker, "stop")
+            return await serving
+
+    assert clock.run(program()).engine.round < 3
+    assert audited(tmp_path, "stop")
+
+
+@pytest.mark.parametrize(
+    ("retained", "command", "message"),
+    [
+        (None, "pause", "no run of federation 'default' answered within 5 s"),
+        (CoordinatorStatus(online=False, state="stopped"), "pause", "no coordinator is running"),
+        (CoordinatorStatus(online=True, state="finished"), "stop", "no coordinator is running"),
+        (CoordinatorStatus(online=True, state="open"), "pause", "the coordinator's credentials"),
+        (CoordinatorStatus(online=True, state="open"), "stop", "the coordinator's credentials"),
+    ],
+)
+def test_a_command_that_nobody_can_carry_out_reports_what_is_missing(
+    retained: CoordinatorStatus | None, command: str, message: str
+) -> None:
+    broker = MemoryBroker()
+
+    async def program() -> None:
+        if retained is not None:
+            async with broker.link("coordinator") as link:
+                await link.subscribe(["x"])
+                await link.publish(TOPICS.coordinator_status, retained.to_bytes(), retain=True)
+        await operator(broker, command)
+
+    with pytest.raises(UserError, match=message):
+        clock.run(program())
