@@ -491,9 +491,11 @@ class Service:
                     return await self._forget(agent)
             case Control(command="pause"):
                 self._tell_control("pause")
+                self._tell_due = self.now()
                 return await self._handle(Paused())
             case Control(command=command):
                 self._tell_control(command)
+                self._tell_due = self.now()
                 return await self._handle(Resumed())
         return []
 
@@ -522,7 +524,6 @@ class Service:
     def _tell_control(self, command: str) -> None:
         self.run.audit.blame("control", "operator", command)
         self.observer(ControlReceived(command, self.topics.control))
-        self._tell_due = self.now()
 
     async def _handle(self, event: Any) -> list[Effect]:
         now = self.now()

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from covey.shared.numerics.averages import MEAN, Average
 from covey.shared.numerics.clustering import Linkage
@@ -179,7 +179,7 @@ def useless(state: Clustered, *, chosen: bool) -> dict[str, str]:
 class ManyModels(Strategy[H], Generic[H]):
     """K models under the keys "0" to "K-1", and each client has one of them."""
 
-    client_fields = ("assign", "asked")
+    client_fields: ClassVar[tuple[str, ...]] = ("assign", "asked")
 
     def member_order(self, state: H, client: ClientId) -> Order:
         """The order of a client that has a cluster: that cluster's model."""
