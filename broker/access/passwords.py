@@ -33,10 +33,11 @@ def hash_password(password: str) -> str:
 def verify(stored: str, password: str) -> bool:
     """Does the password belong to the stored hash?"""
     try:
-        _, _, iterations, salt_text, expected_text = stored.split("$")
+        _, _, number, salt_text, expected_text = stored.split("$")
         salt = base64.b64decode(salt_text)
         expected = base64.b64decode(expected_text)
-        digest = _digest(password, salt, int(iterations))
+        iterations = int(number)
+        digest = _digest(password, salt, iterations)
     except (ValueError, binascii.Error):
         return False
     return hmac.compare_digest(digest, expected)
@@ -65,15 +66,17 @@ def save(path: Path, hashes: Mapping[str, str]) -> None:
         if not _is_storable(user):
             raise UserError(f"user {user!r}: expected a name without ':' and without blanks")
         lines.append(f"{user}:{stored}\n")
-    write_private(path, "".join(lines).encode())
+    text = "".join(lines)
+    write_private(path, text.encode())
 
 
 def read(path: Path) -> dict[str, str]:
     """The hashes by user. Raises UserError that names the line which is not in the format."""
     try:
-        lines = path.read_text().splitlines()
+        text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"password file {path}: {error}") from None
+    lines = text.splitlines()
     users = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.startswith("#"):

@@ -27,7 +27,11 @@ def cohort_size(known: int, participation: float, agents: int | None) -> int:
 
 
 def invitation_order(
-    known: Collection[ClientId], seed: int, round_: int, attempt: int, purpose: str
+    known: Collection[ClientId],
+    seed: int,
+    round_: int,
+    attempt: int,
+    purpose: str,
 ) -> tuple[ClientId, ...]:
     """Everybody known in the order in which this attempt at this round would invite them."""
     ids = sorted(known)
@@ -45,7 +49,8 @@ def expected_share(scenario: Scenario, listed: Listed | None) -> float:
     fleet = scenario.fleet
     if fleet is not None and listed:
         federated = fleet.agents - fleet.newcomers
-        share = _mean_length(listed) / federated
+        invited = _mean_length(listed)
+        share = invited / federated
         return min(share, 1.0)
     if rounds.agents is None:
         return rounds.participation

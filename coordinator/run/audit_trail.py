@@ -33,7 +33,8 @@ class Trail:
         head: Head | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._log = AuditLog(folder / FILE, run, key=key, head=head)
+        path = folder / FILE
+        self._log = AuditLog(path, run, key=key, head=head)
         self._now = now
         self._flood = Flood()
         self._lock = threading.Lock()
@@ -52,10 +53,12 @@ class Trail:
     def blame(self, event: str, agent: str | None, why: str) -> None:
         """A line about what a peer has caused. Of a flood most are only counted, in `more_...` lines."""
         name = agent or "unknown"
+        reason = why[:LONGEST_REASON]
         with self._lock:
             self._settle()
-            if self._flood.admit(event, name, self._now()):
-                self._log.append(event, agent=name, why=why[:LONGEST_REASON])
+            now = self._now()
+            if self._flood.admit(event, name, now):
+                self._log.append(event, agent=name, why=reason)
 
     def sync(self) -> None:
         """Make all lines survive a power cut. Raises OSError where the disk has no room."""
@@ -66,16 +69,20 @@ class Trail:
     def close(self, event: str, **fields: Any) -> None:
         """The last line of a session, after everything that was only counted."""
         with self._lock:
-            self._write_counts(self._flood.rest())
+            counted = self._flood.rest()
+            self._write_counts(counted)
             self._log.append(event, **fields)
             self._log.sync()
 
     def _settle(self) -> None:
-        self._write_counts(self._flood.due(self._now()))
+        now = self._now()
+        counted = self._flood.due(now)
+        self._write_counts(counted)
 
     def _write_counts(self, counted: dict[str, dict[str, int]]) -> None:
         for event, agents in counted.items():
-            self._log.append(f"more_{event}", agents=agents)
+            name = f"more_{event}"
+            self._log.append(name, agents=agents)
 
 
 @dataclass(frozen=True)
@@ -88,11 +95,14 @@ class Checked:
 
 def check(folder: Path, *, key: bytes | None = None, head: Head | None = None) -> Checked:
     """Check the audit log of a run's folder, also against what its checkpoint knows. Raises UserError without a log."""
+    path = folder / FILE
     owner, known = _of_checkpoint(folder)
-    verdict = verify(folder / FILE, key=key, owner=owner, head=head or known)
-    if head is not None and known is not None and verdict.whole:
-        verdict = verify(folder / FILE, key=key, owner=owner, head=known)
-    return Checked(verdict, anchored=head is not None or known is not None)
+    expected = head or known
+    verdict = verify(path, key=key, owner=owner, head=expected)
+    are_two = head is not None and known is not None
+    if are_two and verdict.whole:
+        verdict = verify(path, key=key, owner=owner, head=known)
+    return Checked(verdict, anchored=expected is not None)
 
 
 def summary(checked: Checked) -> dict[str, Any]:
@@ -118,22 +128,30 @@ def summary(checked: Checked) -> dict[str, Any]:
 
 def _of_checkpoint(folder: Path) -> tuple[str | None, Head | None]:
     """The run's id and the head that its checkpoint holds; None where there is no readable checkpoint."""
+    checkpoint = Checkpoint(folder / "checkpoint")
     try:
-        facts = Checkpoint(folder / "checkpoint").facts()["run"]
+        facts = checkpoint.facts()
     except UserError:
         return None, None
-    return facts["run"], head_of(facts.get("audit"))
+    run = facts["run"]
+    head = head_of(run.get("audit"))
+    return run["run"], head
 
 
 def head_of(saved: dict[str, Any] | None) -> Head | None:
     """A head as a checkpoint holds it."""
-    return Head(int(saved["sequence"]), str(saved["hash"])) if saved else None
+    if not saved:
+        return None
+    sequence = int(saved["sequence"])
+    hash_ = str(saved["hash"])
+    return Head(sequence, hash_)
 
 
 def parse_head(text: str) -> Head:
     """`NUMBER:HASH`, as `coordinator audit` prints it. Raises UserError for anything else."""
     number, _, hash_ = text.partition(":")
-    if not number.isdecimal() or int(number) < 1 or not hash_:
+    is_number = number.isdecimal() and int(number) >= 1
+    if not is_number or not hash_:
         raise UserError(
             f"--head {text}: expected NUMBER:HASH, as an earlier `coordinator audit` printed it"
         )

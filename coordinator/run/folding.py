@@ -69,8 +69,8 @@ def capped(reports: Reports, settings: Aggregation) -> list[ClientReport]:
     for client, report in reports:
         examples = min(report.examples, most_examples or report.examples)
         steps = min(report.steps, most_steps or report.steps)
-        is_honest = examples == report.examples and steps == report.steps
-        if not is_honest:
+        is_capped = examples < report.examples or steps < report.steps
+        if is_capped:
             report = replace(report, examples=examples, steps=steps)
         entry = (client, report)
         result.append(entry)
@@ -82,7 +82,8 @@ def steps_of(strategy: AnyStrategy, state: Any, phase: Phase, reports: Reports) 
     sizes: dict[str, float] = {}
     steps: list[Step] = []
     for client, report in reports:
-        for name, vector in report.vectors.items():
+        vectors = report.vectors
+        for name, vector in vectors.items():
             key = strategy.base(state, phase, client, report, name)
             if key is None:
                 continue
@@ -160,8 +161,7 @@ def _usual_before(step: Step, steps: Steps, earlier: Norms) -> float:
     for one in steps:
         if one.name == name:
             number += 1
-    are_few = number < MIN_REPORTS
-    if are_few and name in earlier:
+    if number < MIN_REPORTS and name in earlier:
         return earlier[name]
     return _usual(step, steps)
 
@@ -192,7 +192,8 @@ def clip(
             vector = vectors[name]
             vectors[name] = clipped(vector, base, limit, step.norm)
         clipped_report = replace(report, vectors=vectors)
-        result.append((client, clipped_report))
+        entry = (client, clipped_report)
+        result.append(entry)
     return result
 
 
@@ -237,14 +238,16 @@ def guilty(fold: Fold, reports: Reports) -> Reasons:
         return {liar: failure}
     good: list[ClientReport] = []
     found: Reasons = {}
-    for client, report in reports:
-        tried = [*good, (client, report)]
+    for entry in reports:
+        client, _ = entry
+        tried = [*good, entry]
         why = _failure(fold, tried)
         if why is None:
             good = tried
         else:
             found[client] = why
-    if len(reports) > 1 and not good:
+    are_several = len(reports) > 1
+    if are_several and not good:
         return {}
     return found
 
@@ -255,7 +258,10 @@ def _single_liar(fold: Fold, reports: Reports) -> ClientId | None:
         before = reports[:place]
         after = reports[place + 1 :]
         others = [*before, *after]
-        if others and _failure(fold, others) is None:
+        if not others:
+            continue
+        failure = _failure(fold, others)
+        if failure is None:
             return client
     return None
 
@@ -275,8 +281,10 @@ def _failure(fold: Fold, reports: Reports) -> str | None:
 def check_sound(strategy: AnyStrategy, state: Any) -> None:
     """Raises UnsoundFoldError where a cluster's model or a number of the state is not finite or absurdly large."""
     for k, model in enumerate(strategy.clusters(state)):
-        for span in blocks(model.size):
-            sizes = np.abs(model[span])
+        spans = blocks(model.size)
+        for span in spans:
+            values = model[span]
+            sizes = np.abs(values)
             largest = float(np.max(sizes, initial=0.0))
             if not largest <= LARGEST_VALUE:
                 raise UnsoundFoldError(f"the model of cluster {k} would hold {largest:.3g}")
@@ -318,7 +326,8 @@ def fair_figures(evaluation: Mapping[ClientId, Figures], settings: Aggregation) 
     for figures in evaluation.values():
         for mode, row in figures.items():
             claims_of_mode = claims.setdefault(mode, [])
-            claims_of_mode.append(row["n"])
+            claimed = row["n"]
+            claims_of_mode.append(claimed)
     limits: dict[str, int | None] = {}
     for mode, amounts in claims.items():
         most = most_samples(amounts, cap.absolute, cap.times_median)
@@ -327,7 +336,8 @@ def fair_figures(evaluation: Mapping[ClientId, Figures], settings: Aggregation) 
     for client, figures in evaluation.items():
         fair = dict(figures)
         for mode, row in figures.items():
-            fair[mode] = _fair_row(row, limits[mode])
+            limit = limits[mode]
+            fair[mode] = _fair_row(row, limit)
         result[client] = fair
     return result
 

@@ -17,7 +17,8 @@ from covey.shared.strategies.base import ClientId
 
 Entry = dict[str, Any]  # of result.json
 Accuracies = Sequence[Sequence[float]]  # (clusters, super-classes)
-MixtureWeights = Mapping[ClientId, Sequence[float]]
+Weights = Sequence[float]  # of one agent, or of all agents for one cluster
+MixtureWeights = Mapping[ClientId, Weights]
 
 
 def figures(estimated: MixtureWeights, truth: MixtureWeights, tested: Accuracies) -> Entry:
@@ -35,12 +36,12 @@ def membership(estimated: MixtureWeights, truth: MixtureWeights) -> Entry | None
     1 for a perfect sorter, 0 for one that sees no difference, None where all agents have the same share of k.
     None where there is nobody, or where there are not as many clusters as super-classes.
     """
-    both = sorted(estimated.keys() & truth.keys())
-    if not both:
+    in_both = estimated.keys() & truth.keys()
+    if not in_both:
         return None
-    found: list[Sequence[float]] = []
-    true: list[Sequence[float]] = []
-    for client in both:
+    found: list[Weights] = []
+    true: list[Weights] = []
+    for client in sorted(in_both):
         estimate = estimated[client]
         true_weights = truth[client]
         if len(estimate) != len(true_weights):
@@ -62,14 +63,15 @@ def membership(estimated: MixtureWeights, truth: MixtureWeights) -> Entry | None
     }
 
 
-def _slope(shares: Sequence[float], counted: Sequence[float]) -> float | None:
+def _slope(shares: Weights, counted: Weights) -> float | None:
     """Least squares over agents, from what each holds of a super-class to what each counts in its cluster c.
 
     An agent with the share p of super-class V, and of A else, counts p P(c|V) + (1 - p) P(c|A) of its samples in c, if a
     sample's kind decides where it falls. The slope is P(c|V) - P(c|A). None where all shares are the same.
     """
     values = np.asarray(shares, np.float64)
-    centred = values - np.mean(shares)
+    mean = np.mean(shares)
+    centred = values - mean
     spread = float(centred @ centred)
     if spread <= 0:
         return None
@@ -84,18 +86,21 @@ def cluster_accuracy(table: Accuracies) -> Entry | None:
     A single model stands for all of them. None for no models, or for fewer than there are super-classes.
     """
     accuracies = np.asarray(table, np.float64)
-    if accuracies.ndim == 2 and len(accuracies) == 1:
+    is_table = accuracies.ndim == 2
+    if is_table and len(accuracies) == 1:
         of_single_model = accuracies[0].tolist()
-        always_it = [0] * len(of_single_model)
+        superclasses = len(of_single_model)
+        always_it = [0] * superclasses
         return {"by_superclass": of_single_model, "permutation": always_it}
     if accuracies.size == 0:
         return None
     clusters, superclasses = accuracies.shape
     if clusters < superclasses:
         return None
-    order = metrics.matching(-accuracies)
+    costs = -accuracies
+    order = metrics.matching(costs)
     matched: list[float] = []
     for superclass, cluster in enumerate(order):
-        accuracy = accuracies[cluster, superclass]
-        matched.append(float(accuracy))
+        accuracy = float(accuracies[cluster, superclass])
+        matched.append(accuracy)
     return {"by_superclass": matched, "permutation": list(order)}

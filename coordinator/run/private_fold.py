@@ -39,6 +39,11 @@ OWNER_ONLY = 0o600
 MODEL = "model"  # the vector of a report that a private sum takes in
 
 Float64 = npt.NDArray[np.float64]
+Json = dict[str, Any]
+ClientReport = tuple[ClientId, Report]
+Vectors = dict[ClientId, Vector]  # one of each agent
+Choices = Mapping[ClientId, int]  # the cluster that each report chose
+Histories = set[tuple[int, int]]  # how many sums an agent was in, and how many signatures it sent
 
 
 @dataclass
@@ -72,7 +77,8 @@ def noise_key(folder: Path, scenario: Scenario, *, resumed: bool) -> bytes:
     with os.fdopen(descriptor, "wb") as file:
         file.write(key)
         file.flush()
-        os.fsync(file.fileno())
+        written = file.fileno()
+        os.fsync(written)
     return key
 
 
@@ -90,10 +96,18 @@ class PrivateFold:
         self._key = key
         self.ledger = ledger
         self._simulated = scenario.fleet is not None
-        if privacy.client is not None or privacy.signatures is not None:
+        noises_sums = privacy.client is not None
+        noises_signatures = privacy.signatures is not None
+        if noises_sums or noises_signatures:
             require_accountant()
 
-    def fold(self, state: Any, phase: Phase, reports: Reports, average: Average = MEAN) -> Any:
+    def fold(
+        self,
+        state: Any,
+        phase: Phase,
+        reports: Reports,
+        average: Average = MEAN,
+    ) -> Any:
         """The strategy's state after a phase. Nothing is entered into the account: a fold may be tried and discarded."""
         strategy = self._strategy
         settings = self._privacy.client
@@ -106,17 +120,19 @@ class PrivateFold:
         if routes == "chosen":
             return self._chosen(state, reports, settings)
         if routes == "nothing":
-            released: Reports = [(client, _bare({})) for client, _ in reports]
+            models: Vectors = {}
         else:
-            released = self._assigned(state, reports, settings)
+            models = self._assigned(state, reports, settings)
+        released = _released(reports, models)
         return strategy.fold(state, phase, released)
 
     def count_sums(self, phase: Phase, reports: Reports) -> None:
         """Enter a fold that the run takes over into the account: its noised sums are released."""
         strategy = self._strategy
-        if self._privacy.client is None or phase.name in strategy.signature_phases:
+        name = phase.name
+        if self._privacy.client is None or name in strategy.signature_phases:
             return
-        if phase.name != "train" or strategy.private_routes() == "nothing":
+        if name != "train" or strategy.private_routes() == "nothing":
             return
         sums = self.ledger.sums
         for client, _ in reports:
@@ -128,53 +144,63 @@ class PrivateFold:
 
         The same report may be entered again after a restart; it counts once.
         """
+        privacy = self._privacy
         ledger = self.ledger
         newest = ledger.entered.get(client, 0)
         if newest >= step:
             return
         ledger.entered[client] = step
         is_signature = phase in self._strategy.signature_phases
-        if is_signature and self._privacy.signatures is not None:
+        if is_signature and privacy.signatures is not None:
             sent = ledger.signatures.get(client, 0)
             ledger.signatures[client] = sent + 1
         spent = report.numbers.get(LOCAL)
-        if self._privacy.local is not None and isinstance(spent, int | float):
+        if privacy.local is not None and isinstance(spent, int | float):
+            spent = float(spent)
             before = ledger.local.get(client, 0.0)
-            ledger.local[client] = max(float(spent), before)
+            ledger.local[client] = max(spent, before)
 
-    def spent(self) -> dict[str, Any]:
+    def spent(self) -> Json:
         """The account so far, for the record: what `privacy` holds in rounds.jsonl and result.json."""
         privacy = self._privacy
-        found: dict[str, Any] = {"randomness": "secret"}
+        client = privacy.client
+        signatures = privacy.signatures
+        local = privacy.local
+        found: Json = {"randomness": "secret"}
         if self._simulated:
             found["randomness"] = "scenario seed"
-        if privacy.client is not None:
-            found["client"] = self._released(privacy.client.delta)
-        elif privacy.signatures is not None:
-            found["signatures"] = self._released(privacy.signatures.delta)
-        if privacy.local is not None:
+        if client is not None:
+            found["client"] = self._guarantee(client.delta)
+        elif signatures is not None:
+            found["signatures"] = self._guarantee(signatures.delta)
+        if local is not None:
             known = self.ledger.local.values()
             found["local"] = {
                 "epsilon": max(known, default=0.0),
-                "delta": privacy.local.delta,
+                "delta": local.delta,
                 "agents": len(known),
             }
         return found
 
-    def _released(self, delta: float) -> dict[str, Any]:
-        epsilon_of_all = self._epsilon(delta)
-        return {"epsilon": epsilon_of_all, "delta": delta}
+    def _guarantee(self, delta: float) -> Json:
+        return {
+            "epsilon": self._epsilon(delta),
+            "delta": delta,
+        }
 
     def _epsilon(self, delta: float) -> float | None:
         """Of the agent that has taken part most often, as its releases compose."""
         sum_noise = self._noise_of_sums()
         signature_noise = 0.0
-        if self._privacy.signatures is not None:
-            signature_noise = self._privacy.signatures.noise_multiplier
+        settings = self._privacy.signatures
+        if settings is not None:
+            signature_noise = settings.noise_multiplier
         worst = 0.0
-        for sums, signatures in self._histories():
-            releases = [(sum_noise, sums), (signature_noise, signatures)]
-            found = epsilon(releases, delta)
+        histories = self._histories()
+        for sums, signatures in histories:
+            of_sums = (sum_noise, sums)
+            of_signatures = (signature_noise, signatures)
+            found = epsilon([of_sums, of_signatures], delta)
             if found is None:
                 return None
             worst = max(worst, found)
@@ -186,19 +212,21 @@ class PrivateFold:
         if client is None:
             return 0.0
         multiplier = client.noise_multiplier
-        if self._strategy.private_routes() == "chosen":
+        routes = self._strategy.private_routes()
+        if routes == "chosen":
             return combined_multiplier(multiplier)
         return multiplier
 
-    def _histories(self) -> set[tuple[int, int]]:
-        """How many sums an agent was in and how many signatures it sent: each pair that occurs."""
+    def _histories(self) -> Histories:
+        """Each pair of numbers that occurs: agents with the same history have the same epsilon."""
         ledger = self.ledger
         agents = ledger.sums.keys() | ledger.signatures.keys()
-        histories: set[tuple[int, int]] = set()
+        histories: Histories = set()
         for agent in agents:
             sums = ledger.sums.get(agent, 0)
             signatures = ledger.signatures.get(agent, 0)
-            histories.add((sums, signatures))
+            history = (sums, signatures)
+            histories.add(history)
         return histories
 
     def _members(self, state: Any, reports: Reports) -> Reports:
@@ -208,43 +236,48 @@ class PrivateFold:
         if not self._strategy.signature_phases:
             return reports
         known = self._strategy.assignment(state)
-        return [(client, report) for client, report in reports if client in known]
+        members: list[ClientReport] = []
+        for entry in reports:
+            client, _ = entry
+            if client in known:
+                members.append(entry)
+        return members
 
-    def _assigned(self, state: Any, reports: Reports, settings: ClientPrivacy) -> Reports:
-        """Each report with its cluster's noised mean in place of its own model: who is in which cluster is public."""
+    def _assigned(self, state: Any, reports: Reports, settings: ClientPrivacy) -> Vectors:
+        """Each agent's model becomes its cluster's noised mean: who is in which cluster is public."""
+        strategy = self._strategy
+        clusters = strategy.assignment(state)
         groups: dict[int, list[ClientId]] = {}
-        clusters = self._strategy.assignment(state)
         for client, _ in reports:
             cluster = clusters.get(client, 0)
             group = groups.setdefault(cluster, [])
             group.append(client)
         vectors = _models(reports)
-        means: dict[ClientId, Vector] = {}
-        for cluster, clients in sorted(groups.items()):
-            base = self._strategy.model(state, str(cluster))
+        means: Vectors = {}
+        for cluster in sorted(groups):
+            clients = groups[cluster]
+            base = strategy.model(state, str(cluster))
             own = [vectors[client] for client in clients]
             total = clipped_sum(own, base, settings.clip)
             noise = self._noise(cluster, total)
-            mean = _moved(base, total, noise, settings, len(clients))
+            count = len(clients)
+            mean = _moved(base, total, noise, settings, count)
             means |= dict.fromkeys(clients, mean)
-        released: list[tuple[ClientId, Report]] = []
-        for client, _ in reports:
-            report = _bare({MODEL: means[client]})
-            released.append((client, report))
-        return released
+        return means
 
     def _chosen(self, state: Any, reports: Reports, settings: ClientPrivacy) -> Any:
         """Every cluster gets a noised sum and a noised count, also one that nobody chose: that nobody did is a secret."""
         strategy = self._strategy
         choices = strategy.private_choices(state, reports)
         vectors = _models(reports)
+        bases = strategy.clusters(state)
         models: list[Vector] = []
-        for cluster, base in enumerate(strategy.clusters(state)):
-            chose_it = [client for client in sorted(choices) if choices[client] == cluster]
-            own = [vectors[client] for client in chose_it]
+        for cluster, base in enumerate(bases):
+            own = _of_cluster(cluster, vectors, choices)
             total = clipped_sum(own, base, settings.clip)
             noise = self._noise(cluster, total)
-            count = noised_count(len(own), settings.noise_multiplier, noise)
+            true_count = len(own)
+            count = noised_count(true_count, settings.noise_multiplier, noise)
             model = base
             if count is not None:
                 model = _moved(base, total, noise, settings, count)
@@ -258,29 +291,54 @@ class PrivateFold:
         place = f"cluster {cluster}"
         name.update(place.encode())
         values = np.ascontiguousarray(total)
-        name.update(values.view(np.uint8).data)
+        content = values.view(np.uint8)
+        name.update(content.data)
         digest = name.digest()
         return Noise(digest)
 
 
-def _models(reports: Reports) -> dict[ClientId, Vector]:
-    return {client: report.vectors[MODEL] for client, report in reports}
+def _models(reports: Reports) -> Vectors:
+    models: Vectors = {}
+    for client, report in reports:
+        models[client] = report.vectors[MODEL]
+    return models
+
+
+def _of_cluster(cluster: int, vectors: Vectors, choices: Choices) -> list[Vector]:
+    """The models of the reports that chose this cluster, in the order of their agents' names."""
+    chose_it: list[Vector] = []
+    for client in sorted(choices):
+        if choices[client] == cluster:
+            chose_it.append(vectors[client])
+    return chose_it
 
 
 def _moved(
-    base: Vector, total: Float64, noise: Noise, settings: ClientPrivacy, count: float
+    base: Vector,
+    total: Float64,
+    noise: Noise,
+    settings: ClientPrivacy,
+    count: float,
 ) -> Vector:
     """The model after a noised sum: one addition of noise, whatever the number of reports."""
     spread = settings.clip * settings.noise_multiplier
     noised = total
     if spread:
-        noised = total + spread * noise.normal(total.size)
+        drawn = noise.normal(total.size)
+        noised = total + spread * drawn
     mean = noised / count
     moved = base + mean
     model: Vector = moved.astype(np.float32)
     return model
 
 
-def _bare(vectors: Mapping[str, Vector]) -> Report:
-    """A report that holds nothing of its agent's but that it took part: everybody counts the same."""
-    return Report(vectors, examples=1)
+def _released(reports: Reports, models: Vectors) -> Reports:
+    """Reports that hold nothing of their agents' but that they took part, and these models; everybody counts the same."""
+    released: list[ClientReport] = []
+    for client, _ in reports:
+        vectors: dict[str, Vector] = {}
+        if client in models:
+            vectors[MODEL] = models[client]
+        bare = Report(vectors, examples=1)
+        released.append((client, bare))
+    return released

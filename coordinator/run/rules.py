@@ -9,16 +9,21 @@ from pydantic import StrictInt, TypeAdapter, ValidationError
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import Listed
 from covey.shared.errors import UserError
+from covey.shared.scenario.fleet import Fleet
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.simulated_agents import agent_name, newcomers, starting_agents
+from covey.shared.strategies.base import ClientId
 
 Rows = TypeAdapter(list[list[StrictInt]])  # of rounds.participants: agents by index
+Indices = list[list[int]]
 
 
 def rules_of(scenario: Scenario) -> Rules:
     """The engine's rules, with agents' names in place of indices."""
-    rounds, fleet = scenario.rounds, scenario.fleet
-    start = rounds.start_agents or (len(starting_agents(scenario)) if fleet is not None else 1)
+    rounds = scenario.rounds
+    is_simulated = scenario.fleet is not None
+    # without `grace_s`, a round waits at most half of its deadline for the last reports
+    patience_s = rounds.deadline_s / 2 if rounds.grace_s is None else None
     return Rules(
         seed=scenario.seed,
         rounds=rounds.count,
@@ -29,9 +34,9 @@ def rules_of(scenario: Scenario) -> Rules:
         quorum=rounds.quorum,
         deadline_s=rounds.deadline_s,
         grace_s=rounds.grace_s,
-        patience_s=rounds.deadline_s / 2 if rounds.grace_s is None else None,
-        start_agents=max(start, 1),
-        start_wait_s=None if fleet is None else rounds.start_wait_s,
+        patience_s=patience_s,
+        start_agents=_start_agents(scenario),
+        start_wait_s=rounds.start_wait_s if is_simulated else None,
         rollcall_s=rounds.rollcall_s,
         absence_s=rounds.absence_s,
         void_limit=rounds.void_limit,
@@ -41,32 +46,60 @@ def rules_of(scenario: Scenario) -> Rules:
     )
 
 
+def _start_agents(scenario: Scenario) -> int:
+    """How many agents the first round waits for."""
+    asked_for = scenario.rounds.start_agents
+    if asked_for:
+        return asked_for
+    if scenario.fleet is None:
+        return 1
+    agents = starting_agents(scenario)
+    return max(len(agents), 1)
+
+
 def listed_participants(scenario: Scenario) -> Listed | None:
     """The participants of each round, if a file lists them. Raises UserError for a file that does not suit the fleet."""
-    path, fleet = scenario.rounds.participants, scenario.fleet
+    path = scenario.rounds.participants
+    fleet = scenario.fleet
     if path is None:
         return None
     if fleet is None:
         raise UserError("rounds.participants names agents by index and needs a fleet section")
+    rows = _read_rows(path)
+    _check_agents(path, rows, fleet)
+    expected = scenario.rounds.count
+    if len(rows) < expected or not all(rows):
+        listed_rounds = f"{len(rows)} rounds are listed"
+        raise UserError(f"{path}: {listed_rounds}; expected {expected} that are not empty")
+    listed: list[tuple[ClientId, ...]] = []
+    for row in rows:
+        names = [agent_name(i, fleet.agents) for i in row]
+        listed.append(tuple(names))
+    return tuple(listed)
+
+
+def _read_rows(path: str) -> Indices:
+    content = pathlib.Path(path).read_bytes()
     try:
-        rows = Rows.validate_json(pathlib.Path(path).read_bytes())
+        return Rows.validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        at = f"{first['msg']}, at {list(first['loc'])}"
+        first, *_ = error.errors(include_url=False)
+        place = list(first["loc"])
+        at = f"{first['msg']}, at {place}"
         raise UserError(f"{path}: expected a JSON list of lists of agent indices ({at})") from None
-    strangers = sorted(
-        {i for row in rows for i in row if not 0 <= i < fleet.agents - fleet.newcomers}
-    )
+
+
+def _check_agents(path: str, rows: Indices, fleet: Fleet) -> None:
+    """Raises UserError for a row that names an agent twice, and for agents that cannot take part in a round."""
+    federated = fleet.agents - fleet.newcomers
+    strangers: set[int] = set()
+    for row in rows:
+        strangers |= {i for i in row if not 0 <= i < federated}
     if strangers:
-        raise UserError(
-            f"{path}: agents {strangers} do not exist or are newcomers; 0 to {fleet.agents - fleet.newcomers - 1} may be named"
-        )
-    twice = [number for number, row in enumerate(rows) if len(set(row)) < len(row)]
-    if twice:
-        raise UserError(f"{path}: round {twice[0]} names an agent twice")
-    listed = tuple(tuple(agent_name(i, fleet.agents) for i in row) for row in rows)
-    if len(listed) < scenario.rounds.count or not all(listed):
-        raise UserError(
-            f"{path}: {len(listed)} rounds are listed; expected {scenario.rounds.count} that are not empty"
-        )
-    return listed
+        named = sorted(strangers)
+        what = f"agents {named} do not exist or are newcomers"
+        raise UserError(f"{path}: {what}; 0 to {federated - 1} may be named")
+    for number, row in enumerate(rows):
+        different = set(row)
+        if len(different) < len(row):
+            raise UserError(f"{path}: round {number} names an agent twice")

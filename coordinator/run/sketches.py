@@ -23,6 +23,7 @@ from covey.coordinator.run.records import rounds_done
 from covey.shared.errors import UserError
 from covey.shared.files import make_folder
 from covey.shared.numerics.clustering import sketch
+from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import MODEL, ClientId, Reports, Strategy
 
 FOLDER = "sketches"
@@ -44,42 +45,61 @@ class ModelSketches:
     def save(self, folder: Path, step: int) -> None:
         """Write the file of a step below a run's folder. The record has the round and the phase."""
         make_folder(folder / FOLDER)
-        facts = {"agents": list(self.agents), "clusters": list(self.clusters)}
-        save_arrays(
-            _file(folder, step),
-            {"agents": self.rows, "centres": self.centres},
-            facts,
-            durable=False,
-        )
+        path = _file(folder, step)
+        arrays = {
+            "agents": self.rows,
+            "centres": self.centres,
+        }
+        facts = {
+            "agents": list(self.agents),
+            "clusters": list(self.clusters),
+        }
+        save_arrays(path, arrays, facts, durable=False)
 
 
 def sketched(
-    strategy: Strategy[Any], state: Any, reports: Reports, size: int, seed: int, values: int
+    strategy: Strategy[Any],
+    state: Any,
+    reports: Reports,
+    size: int,
+    seed: int,
+    values: int,
 ) -> ModelSketches | None:
     """Sketches of `size` values of the models among a phase's reports and of the clusters' models in the state after it.
 
     `values` is the length d of a whole model: shorter vectors are no models. None where there is no model to sketch.
     """
-    models = {
-        client: report.vectors[MODEL] for client, report in reports if MODEL in report.vectors
-    }
-    whole = {client: model for client, model in models.items() if model.size == values}
-    centres = [centre for centre in strategy.clusters(state) if centre.size == values]
-    if not whole:
+    agents: list[ClientId] = []
+    models: list[Vector] = []
+    for client, report in reports:
+        model = report.vectors.get(MODEL)
+        if model is not None and model.size == values:
+            agents.append(client)
+            models.append(model)
+    if not models:
         return None
-    rows = sketch([*whole.values(), *centres], size, seed)
+    for centre in strategy.clusters(state):
+        if centre.size == values:
+            models.append(centre)
+    sketches = sketch(models, size, seed)
+    rows = sketches[: len(agents)]
+    centres = sketches[len(agents) :]
     assignment = strategy.assignment(state)
-    clusters = tuple(assignment.get(client) for client in whole)
-    return ModelSketches(tuple(whole), clusters, rows[: len(whole)], rows[len(whole) :])
+    clusters = [assignment.get(client) for client in agents]
+    return ModelSketches(tuple(agents), tuple(clusters), rows, centres)
 
 
 def read(folder: Path, phases: Iterable[Mapping[str, Any]]) -> list[ModelSketches]:
     """The sketches of these phases of the record, in their order, as far as there are any. Raises UserError for a damaged file."""
     found: list[ModelSketches] = []
     for line in phases:
-        path = _file(folder, int(line["step"]))
+        step = int(line["step"])
+        path = _file(folder, step)
         if path.exists():
-            found.append(_read(path, str(line["phase"]), rounds_done(line)))
+            phase = str(line["phase"])
+            rounds = rounds_done(line)
+            sketches = _read(path, phase, rounds)
+            found.append(sketches)
     return found
 
 
@@ -88,8 +108,11 @@ def _read(path: Path, phase: str, rounds: int) -> ModelSketches:
         arrays, facts = open_arrays(path)
         agents: Sequence[str] = facts["agents"]
         clusters: Sequence[int | None] = facts["clusters"]
-        rows, centres = arrays["agents"], arrays["centres"]
-        if not (len(agents) == len(clusters) == len(rows) and rows.ndim == centres.ndim == 2):
+        rows = arrays["agents"]
+        centres = arrays["centres"]
+        are_as_many = len(agents) == len(clusters) == len(rows)
+        are_tables = rows.ndim == centres.ndim == 2
+        if not are_as_many or not are_tables:
             raise ValueError("its parts do not fit together")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -99,4 +122,5 @@ def _read(path: Path, phase: str, rounds: int) -> ModelSketches:
 
 
 def _file(folder: Path, step: int) -> Path:
-    return folder / FOLDER / f"{step}.safetensors"
+    name = f"{step}.safetensors"
+    return folder / FOLDER / name

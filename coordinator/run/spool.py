@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from covey.shared.strategies.base import ClientId, Report
 from covey.shared.wire.parts import FileSink
 
 _SUFFIX = ".safetensors"
+Clients = Iterable[ClientId]
+ClientReport = tuple[ClientId, Report]
 
 
 class Spool:
@@ -43,7 +45,9 @@ class Spool:
 
     def new_sink(self, size: int) -> FileSink:
         """Where a content of `size` bytes can arrive."""
-        return FileSink(self._incoming / str(next(self._numbers)), size)
+        number = next(self._numbers)
+        path = self._incoming / str(number)
+        return FileSink(path, size)
 
     def keep(
         self,
@@ -58,7 +62,7 @@ class Spool:
 
         `client_state` is the agent's report on the memory that its work began with, `device` what it computed on.
         """
-        folder = self.folder / str(step)
+        folder = self._folder(step)
         self._room.write(lambda: self._make(folder))
         facts = {
             "examples": report.examples,
@@ -70,9 +74,11 @@ class Spool:
             "client_state": client_state,
             "device": device,
         }
-        path = folder / (client + _SUFFIX)
+        path = self._file(step, client)
+        vectors = report.vectors
+        durable = self.durable
         self._room.write(
-            lambda: save_arrays(path, report.vectors, facts, durable=self.durable, sealed=True)
+            lambda: save_arrays(path, vectors, facts, durable=durable, sealed=True),
         )
 
     def _make(self, folder: Path) -> None:
@@ -84,8 +90,12 @@ class Spool:
 
     def who(self, step: int) -> list[ClientId]:
         """Clients with an accepted report for this step, ascending."""
-        reports = (self.folder / str(step)).glob("[!.]*" + _SUFFIX)
-        return sorted(path.name.removesuffix(_SUFFIX) for path in reports)
+        folder = self._folder(step)
+        clients: list[ClientId] = []
+        for path in folder.glob("[!.]*" + _SUFFIX):
+            client = path.name.removesuffix(_SUFFIX)
+            clients.append(client)
+        return sorted(clients)
 
     def sound(self, step: int) -> list[ClientId]:
         """`who`, after every report of the step was read and compared with its seal: for a new process.
@@ -98,12 +108,11 @@ class Spool:
                 check_seal(path)
             except (OSError, ValueError) as error:
                 path.unlink(missing_ok=True)
-                self.damaged.append(
-                    f"{path}: the report is damaged ({error}); {client} is asked for it again"
-                )
+                damage = f"{path}: the report is damaged ({error})"
+                self.damaged.append(f"{damage}; {client} is asked for it again")
         return self.who(step)
 
-    def unreadable(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+    def unreadable(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """Which of these reports cannot be opened any more, and why."""
         reasons: dict[ClientId, str] = {}
         for client in clients:
@@ -113,42 +122,53 @@ class Spool:
                 reasons[client] = str(error)
         return reasons
 
-    def reports(self, step: int, clients: Iterable[ClientId]) -> list[tuple[ClientId, Report]]:
+    def reports(self, step: int, clients: Clients) -> list[ClientReport]:
         """The reports of these clients in the order given; vectors are memory-mapped."""
-        found: list[tuple[ClientId, Report]] = []
+        found: list[ClientReport] = []
         for client in clients:
             report, _ = self._read(step, client)
-            found.append((client, report))
+            entry = (client, report)
+            found.append(entry)
         return found
 
-    def seconds(self, step: int, clients: Iterable[ClientId]) -> Mapping[ClientId, float]:
+    def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
         return self._others("seconds", step, clients)
 
-    def client_states(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+    def client_states(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
         states = self._others("client_state", step, clients)
-        return {client: str(state) for client, state in states.items() if state != "whole"}
+        not_whole: dict[ClientId, str] = {}
+        for client, state in states.items():
+            if state != "whole":
+                not_whole[client] = str(state)
+        return not_whole
 
-    def devices(self, step: int, clients: Iterable[ClientId]) -> dict[ClientId, str]:
+    def devices(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """What kind of device each of these clients computed on."""
         devices = self._others("device", step, clients)
         return {client: str(device) for client, device in devices.items()}
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
-        self._file(step, client).unlink(missing_ok=True)
+        path = self._file(step, client)
+        path.unlink(missing_ok=True)
 
     def drop(self, newest: int) -> None:
         """Forget every step up to `newest`. Maps that are still open stay readable."""
         for folder in self.folder.iterdir():
-            if folder.name.isdigit() and int(folder.name) <= newest:
+            name = folder.name
+            if name.isdigit() and int(name) <= newest:
                 shutil.rmtree(folder)
 
-    def _file(self, step: int, client: ClientId) -> Path:
-        return self.folder / str(step) / (client + _SUFFIX)
+    def _folder(self, step: int) -> Path:
+        return self.folder / str(step)
 
-    def _others(self, name: str, step: int, clients: Iterable[ClientId]) -> dict[ClientId, Any]:
+    def _file(self, step: int, client: ClientId) -> Path:
+        name = client + _SUFFIX
+        return self._folder(step) / name
+
+    def _others(self, name: str, step: int, clients: Clients) -> dict[ClientId, Any]:
         """What was kept with each of these reports under a name."""
         found: dict[ClientId, Any] = {}
         for client in clients:
@@ -158,13 +178,15 @@ class Spool:
 
     def _read(self, step: int, client: ClientId) -> tuple[Report, dict[str, Any]]:
         """The report, and what else was kept with it."""
-        arrays, facts = open_arrays(self._file(step, client))
+        path = self._file(step, client)
+        arrays, facts = open_arrays(path)
         vectors: dict[str, Vector] = {}
         for name, array in arrays.items():
-            vectors[name] = cast(Vector, array.view(np.float32))
+            vectors[name] = array.view(np.float32)
         others = {
             "seconds": facts.pop("seconds"),
             "client_state": facts.pop("client_state"),
             "device": facts.pop("device", "cpu"),  # missing in reports of an earlier version
         }
-        return Report(vectors=vectors, **facts), others
+        report = Report(vectors=vectors, **facts)
+        return report, others

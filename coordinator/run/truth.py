@@ -6,6 +6,7 @@ The fleet writes the file before its agents join. Runs without a simulated fleet
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from covey.shared.scenario.simulated_agents import agent_name
 
 FILE = "partition.npz"
 
-Truth = npt.NDArray[Any]
+Truth = npt.NDArray[Any]  # of one agent: its cluster (), or its mixture (K,)
+Entries = dict[str, Truth]  # by agent
+Mixture = tuple[float, ...]  # the share of each super-class
 
 
 def partition_digest(folder: Path) -> str | None:
@@ -25,41 +28,54 @@ def partition_digest(folder: Path) -> str | None:
     path = folder / FILE
     if not path.exists():
         return None
+    content = hashlib.blake2b(digest_size=8)
     with np.load(path, allow_pickle=False) as file:
-        arrays = [file[name].tobytes() for name in sorted(file.files)]
-    return hashlib.blake2b(b"".join(arrays), digest_size=8).hexdigest()
+        for name in sorted(file.files):
+            array = file[name]
+            content.update(array.tobytes())
+    return content.hexdigest()
 
 
 def truth_of(scenario: Scenario, folder: Path) -> dict[str, int] | None:
     """The planted or natural cluster of each simulated agent, where the partition knows it."""
+    entries = _entries(scenario, folder)
     clusters: dict[str, int] = {}
-    for client, truth in _truth(scenario, folder).items():
+    for client, truth in entries.items():
         if truth.ndim == 0:
             clusters[client] = int(truth)
     return clusters or None
 
 
-def mixtures_of(scenario: Scenario, folder: Path) -> dict[str, tuple[float, ...]]:
+def mixtures_of(scenario: Scenario, folder: Path) -> dict[str, Mixture]:
     """The true mixture of each simulated agent; empty where the partition knows none."""
-    mixtures: dict[str, tuple[float, ...]] = {}
-    for client, truth in _truth(scenario, folder).items():
+    entries = _entries(scenario, folder)
+    mixtures: dict[str, Mixture] = {}
+    for client, truth in entries.items():
         if truth.ndim == 1:
-            mixtures[client] = tuple(truth.tolist())
+            weights: list[float] = truth.tolist()
+            mixtures[client] = tuple(weights)
     return mixtures
 
 
-def _truth(scenario: Scenario, folder: Path) -> dict[str, Truth]:
+def _entries(scenario: Scenario, folder: Path) -> Entries:
     """The entry of each agent in the file: a cluster (), or a mixture (K,)."""
-    path = folder / FILE
     fleet = scenario.fleet
-    if fleet is None or not path.exists():
+    if fleet is None:
         return {}
-    found: dict[str, Truth] = {}
-    with np.load(path, allow_pickle=False) as file:
-        if "truth" not in file.files:
-            return {}
-        truth = file["truth"]
-    for i, of_agent in enumerate(truth):
+    found: Entries = {}
+    table = _table(folder / FILE)
+    for i, of_agent in enumerate(table):
         name = agent_name(i, fleet.agents)
         found[name] = np.asarray(of_agent)
     return found
+
+
+def _table(path: Path) -> Iterable[Any]:
+    """The entries in the order of the agents; empty where the file or its table is missing."""
+    if not path.exists():
+        return ()
+    with np.load(path, allow_pickle=False) as file:
+        if "truth" not in file.files:
+            return ()
+        table: Truth = file["truth"]
+    return table

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Set
 from dataclasses import dataclass
+from typing import Any
 
 MIB = 2.0**20
 # each: per second, at once
@@ -31,9 +32,10 @@ class Bucket:
 
     def take(self, amount: float, now: float) -> bool:
         """Take this much if it is there."""
-        passed = max(now - self.at, 0.0)
-        gained = passed * self.per_s
-        self.level = min(self.level + gained, self.burst)
+        passed_s = max(now - self.at, 0.0)
+        gained = passed_s * self.per_s
+        level = self.level + gained
+        self.level = min(level, self.burst)
         self.at = now
         if amount > self.level:
             return False
@@ -49,8 +51,8 @@ class Bucket:
         """When this much will be there, if nothing is taken meanwhile."""
         level = min(self.level, self.burst)
         missing = max(amount - level, 0.0)
-        wait = missing / self.per_s
-        return self.at + wait
+        wait_s = missing / self.per_s
+        return self.at + wait_s
 
 
 @dataclass
@@ -61,7 +63,8 @@ class _Parts:
     content: Bucket  # bytes
 
     def take(self, size: int, now: float) -> bool:
-        if not self.messages.take(1, now):
+        is_within = self.messages.take(1, now)
+        if not is_within:
             return False
         return self.content.take(size, now)
 
@@ -79,7 +82,8 @@ class Rates:
         """May this agent's next status be read?"""
         bucket = self._statuses.get(agent)
         if bucket is None:
-            bucket = Bucket(*STATUSES, at=now)
+            per_s, burst = STATUSES
+            bucket = Bucket(per_s, burst, at=now)
             self._statuses[agent] = bucket
         return bucket.take(1, now)
 
@@ -90,38 +94,53 @@ class Rates:
 
     def stranger(self, size: int, now: float) -> bool:
         """May a status of this many bytes be read, from an agent that the roster does not know?"""
-        if self._unknown is None:
+        shared = self._unknown
+        if shared is None:
             statuses = Bucket(*UNKNOWN_STATUSES, at=now)
             content = Bucket(*UNKNOWN_BYTES, at=now)
-            self._unknown = _Parts(statuses, content)
-        return self._unknown.take(size, now)
+            shared = _Parts(statuses, content)
+            self._unknown = shared
+        return shared.take(size, now)
 
     def part(self, agent: str, size: int, largest_report: int, now: float) -> bool:
         """May this agent's next part of a report be read? Sizes in bytes."""
+        own = self._parts_of(agent, now)
+        report_in_parts = largest_report / self._part_bytes
+        parts_of_report = math.ceil(report_in_parts)
+        of_two_reports = 2 * parts_of_report
+        at_once = max(of_two_reports, MIN_PARTS)
+        own.messages.resize(at_once)
+        # two reports, and what frames their parts
+        reports_bytes = 3 * largest_report
+        frames_bytes = 2 * MAX_PART_BYTES
+        content_bytes = reports_bytes + frames_bytes
+        own.content.resize(content_bytes)
+        return own.take(size, now)
+
+    def _parts_of(self, agent: str, now: float) -> _Parts:
         own = self._parts.get(agent)
         if own is None:
+            # `part` gives them their sizes
             messages = Bucket(1, 1, at=now)
             content = Bucket(1, 1, at=now)
             own = _Parts(messages, content)
             self._parts[agent] = own
-        parts_of_report = math.ceil(largest_report / self._part_bytes)
-        of_two_reports = 2 * parts_of_report
-        own.messages.resize(max(of_two_reports, MIN_PARTS))
-        # two reports, and what frames their parts
-        content_bytes = 3 * largest_report + 2 * MAX_PART_BYTES
-        own.content.resize(content_bytes)
-        return own.take(size, now)
+        return own
 
     def __len__(self) -> int:
         """Agents that have buckets."""
-        agents = self._statuses.keys() | self._parts.keys()
+        of_statuses = self._statuses.keys()
+        of_parts = self._parts.keys()
+        agents = of_statuses | of_parts
         return len(agents)
 
     def keep(self, agents: Set[str]) -> None:
         """Forget everybody else."""
-        gone = self._statuses.keys() - agents
-        for agent in gone:
-            del self._statuses[agent]
-        gone = self._parts.keys() - agents
-        for agent in gone:
-            del self._parts[agent]
+        _keep(self._statuses, agents)
+        _keep(self._parts, agents)
+
+
+def _keep(buckets: dict[str, Any], agents: Set[str]) -> None:
+    gone = buckets.keys() - agents
+    for agent in gone:
+        del buckets[agent]

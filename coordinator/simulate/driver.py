@@ -21,6 +21,7 @@ from covey.coordinator.run.notices import AgentExcluded, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
+from covey.coordinator.run.truth import FILE as PARTITION
 from covey.coordinator.simulate.simulation import Driver, GivenUpError, Work
 from covey.shared.audit import read_key
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -32,6 +33,9 @@ from covey.shared.scenario.simulated_agents import agent_name
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.frames import Job
 from covey.shared.wire.messages import ALWAYS_THERE, OrderMessage
+
+Asked = tuple[ClientId, OrderMessage]  # an agent and its order
+Samples = tuple[int, int]  # for training and for tests
 
 
 class Simulation(Driver):
@@ -46,45 +50,67 @@ class Simulation(Driver):
         allowed: AllowedCode = NO_CODE,
     ) -> None:
         super().__init__(run, observer)
-        self._pool, self._sources, self._allowed = pool, sources, allowed
+        self._pool = pool
+        self._sources = sources
+        self._allowed = allowed
         for client in sources:
-            self._folder(client).mkdir(parents=True, exist_ok=True)
+            folder = self._folder(client)
+            folder.mkdir(parents=True, exist_ok=True)
             self._settle(client)
 
     def __repr__(self) -> str:
-        return f"<Simulation of {len(self._sources)} agents: {self.run!r}>"
+        agents = len(self._sources)
+        return f"<Simulation of {agents} agents: {self.run!r}>"
 
     def answers(self, work: Work) -> list[Effect]:
         """Reports are taken in the order in which the round invited: over-selection must not prefer the first names."""
-        step = self.run.engine.step
-        places = (
-            {client: place for place, client in enumerate(step.cohort)} if step is not None else {}
-        )
-        ordered = sorted(work, key=lambda item: places.get(item[0], len(places)))
+        ordered = self._as_invited(work)
+        jobs = [self._job(client, order) for client, order in ordered]
+        answers = self._pool.map(jobs)
         effects: list[Effect] = []
-        for (client, _), answer in zip(
-            ordered, self._pool.map([self._job(*item) for item in ordered]), strict=True
-        ):
+        for (client, _), answer in zip(ordered, answers, strict=True):
             if "failure" in answer:
-                raise UserError(f"{client}: {answer['failure']}")
-            effects += self.run.accept(client, self._report(client).read_bytes(), self._now)
+                failure = answer["failure"]
+                raise UserError(f"{client}: {failure}")
+            report = self._report(client)
+            # no name for the content: the run drops the last reference to it
+            effects += self.run.accept(client, report.read_bytes(), self._now)
             self._settle(client)
         return effects
 
+    def _as_invited(self, work: Work) -> Work:
+        step = self.run.engine.step
+        places: dict[ClientId, int] = {}
+        if step is not None:
+            for place, invited in enumerate(step.cohort):
+                places[invited] = place
+        last = len(places)
+
+        def place_of(asked: Asked) -> int:
+            client, _ = asked
+            return places.get(client, last)
+
+        return sorted(work, key=place_of)
+
     def _job(self, client: ClientId, order: OrderMessage) -> Job:
         assert order.work is not None  # noqa: S101 - the driver has looked
-        memory = self._memory(client)
+        models: list[str] = []
+        for ref in order.work.models:
+            file = self.run.orders.file_of(ref.key)
+            models.append(str(file))
+        newest = self._memory(client)
+        memory = ""
+        if newest is not None:
+            memory = str(self._memory_file(client, newest))
         return {
             "job": "perform",
             "source": self._sources[client],
             "client": client,
             "order": order.to_bytes(),
-            "models": [str(self.run.orders.file_of(ref.key)) for ref in order.work.models],
-            "memory": str(self._folder(client) / f"memory-{memory}.npz")
-            if memory is not None
-            else "",
+            "models": models,
+            "memory": memory,
             "report_out": str(self._report(client)),
-            "memory_out": str(self._folder(client) / f"memory-{order.step}.npz"),
+            "memory_out": str(self._memory_file(client, order.step)),
             "durable": False,
             "allow": sorted(self._allowed.names),
         }
@@ -94,18 +120,28 @@ class Simulation(Driver):
         newest = self._memory(client)
         for step in self._steps(client):
             if step != newest:
-                (self._folder(client) / f"memory-{step}.npz").unlink()
-        self._report(client).unlink(missing_ok=True)
+                path = self._memory_file(client, step)
+                path.unlink()
+        report = self._report(client)
+        report.unlink(missing_ok=True)
 
     def _memory(self, client: ClientId) -> int | None:
-        accepted = self.run.facts.accepted.get(client, 0)
-        return max((step for step in self._steps(client) if step <= accepted), default=None)
+        """The step of the newest memory that came with an accepted report."""
+        newest_accepted = self.run.facts.accepted.get(client, 0)
+        accepted = [step for step in self._steps(client) if step <= newest_accepted]
+        return max(accepted, default=None)
 
     def _steps(self, client: ClientId) -> list[int]:
-        return [
-            int(path.stem.removeprefix("memory-"))
-            for path in self._folder(client).glob("memory-*.npz")
-        ]
+        folder = self._folder(client)
+        steps: list[int] = []
+        for path in folder.glob("memory-*.npz"):
+            number = path.stem.removeprefix("memory-")
+            steps.append(int(number))
+        return steps
+
+    def _memory_file(self, client: ClientId, step: int) -> Path:
+        name = f"memory-{step}.npz"
+        return self._folder(client) / name
 
     def _report(self, client: ClientId) -> Path:
         return self._folder(client) / "report"
@@ -122,7 +158,8 @@ def alone(scenario: Scenario, options: Options, observer: Observer) -> dict[str,
         prepared(scenario, options, in_process=True) as resume,
         WorkerPool(fleet.workers, options.folder / "workers.log") as pool,
     ):
-        return _run(scenario, replace(options, resume=resume), pool, observer)
+        decided = replace(options, resume=resume)
+        return _run(scenario, decided, pool, observer)
 
 
 def simulate(
@@ -132,7 +169,8 @@ def simulate(
     _simulated(scenario)
     check_code(scenario, options.allowed)
     with prepared(scenario, options, in_process=True) as resume:
-        return _run(scenario, replace(options, resume=resume), pool, observer)
+        decided = replace(options, resume=resume)
+        return _run(scenario, decided, pool, observer)
 
 
 def _run(
@@ -141,36 +179,56 @@ def _run(
     """`simulate` in a folder that is prepared."""
     fleet = _simulated(scenario)
     folder = options.folder.resolve()
-    root = str(options.data_root.resolve()) if options.data_root is not None else None
-    source = {"scenario": str(folder / "scenario.yaml"), "data_root": root}
-    if scenario.training.device not in ALWAYS_THERE:
-        _done(
-            pool.call({"job": "device", "wanted": scenario.training.device})
-        )  # said before anybody trains
-    _done(pool.call({"job": "partition", "source": source, "out": str(folder / "partition.npz")}))
-    sources = {agent_name(i, fleet.agents): {**source, "index": i} for i in range(fleet.agents)}
+    source = _source(folder, options.data_root)
+    device = scenario.training.device
+    if device not in ALWAYS_THERE:
+        # a missing device is reported before an agent trains
+        _call(pool, {"job": "device", "wanted": device})
+    partition = str(folder / PARTITION)
+    _call(pool, {"job": "partition", "source": source, "out": partition})
+    sources: dict[ClientId, Job] = {}
+    for i in range(fleet.agents):
+        name = agent_name(i, fleet.agents)
+        sources[name] = {**source, "index": i}
     people = _people(scenario, pool, sources, observer)
+    allowed = options.allowed
     if launch.wants_start(folder, scenario):
-        allow = sorted(options.allowed.names)
-        _done(
-            pool.call(
-                {"job": "start", "source": source, "out": str(folder / START), "allow": allow}
-            )
-        )
-    setup, rules = launch.started(folder, scenario), rules_of(scenario)
-    first: Sequence[Effect] = ()
-    key = read_key(options.audit_key) if options.audit_key is not None else None
-    if options.resume:
-        run, first = Run.resume(folder, scenario, setup, rules, 0.0, key)
-        first = [*first, *run.desired()]
-    else:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
+        start = str(folder / START)
+        allow = sorted(allowed.names)
+        _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
+    run, first = _started(scenario, folder, options)
     run.spool.durable = False
+    simulation = Simulation(run, pool, sources, observer, allowed)
     try:
-        Simulation(run, pool, sources, observer, options.allowed).complete(people, first)
+        simulation.complete(people, first)
     except GivenUpError as error:
-        raise UserError(f"the run was given up after round {run.engine.round}: {error}") from None
-    return asyncio.run(finish(run, options.data_root, options.allowed))
+        round_ = run.engine.round
+        raise UserError(f"the run was given up after round {round_}: {error}") from None
+    return asyncio.run(finish(run, options.data_root, allowed))
+
+
+def _source(folder: Path, data_root: Path | None) -> Job:
+    """Where a worker finds the scenario and the data."""
+    root: str | None = None
+    if data_root is not None:
+        root = str(data_root.resolve())
+    scenario = folder / "scenario.yaml"
+    return {"scenario": str(scenario), "data_root": root}
+
+
+def _started(scenario: Scenario, folder: Path, options: Options) -> tuple[Run, Sequence[Effect]]:
+    """A new run, or the one that the folder holds, and what it does first."""
+    setup = launch.started(folder, scenario)
+    rules = rules_of(scenario)
+    key: bytes | None = None
+    if options.audit_key is not None:
+        key = read_key(options.audit_key)
+    if not options.resume:
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
+        return run, ()
+    run, effects = Run.resume(folder, scenario, setup, rules, 0.0, key)
+    desired = run.desired()
+    return run, [*effects, *desired]
 
 
 def _simulated(scenario: Scenario) -> Fleet:
@@ -189,23 +247,34 @@ def _simulated(scenario: Scenario) -> Fleet:
 
 def _people(
     scenario: Scenario, pool: WorkerPool, sources: Mapping[ClientId, Job], observer: Observer
-) -> dict[ClientId, tuple[int, int]]:
+) -> dict[ClientId, Samples]:
     """Training and test samples of everybody whose data fits."""
     task = scenario.task.model_dump(mode="json")
-    found = pool.map(
-        [{"job": "inspect", "source": source, "task": task} for source in sources.values()]
-    )
-    people = {}
-    for client, answer in zip(sources, found, strict=True):
+    jobs: list[Job] = []
+    for source in sources.values():
+        job = {"job": "inspect", "source": source, "task": task}
+        jobs.append(job)
+    answers = pool.map(jobs)
+    people: dict[ClientId, Samples] = {}
+    for client, answer in zip(sources, answers, strict=True):
         inspected = _done(answer)
         problem = inspected.get("problem")
         if problem:
-            observer(AgentExcluded(client, inspected.get("detail") or problem))
+            why = inspected.get("detail") or problem
+            observer(AgentExcluded(client, why))
         else:
-            people[client] = (inspected["samples"], inspected["test_samples"])
+            train = inspected["samples"]
+            test = inspected["test_samples"]
+            people[client] = (train, test)
     if not people:
         raise UserError("the data of no agent fits the task")
     return people
+
+
+def _call(pool: WorkerPool, job: Job) -> None:
+    """Have one worker do a job. Raises UserError where it fails."""
+    answer = pool.call(job)
+    _done(answer)
 
 
 def _done(answer: Job) -> Job:

@@ -20,9 +20,8 @@ from typing import BinaryIO, Protocol
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import DIGEST_BYTES, Part
 
-MAX_FINISHED = (
-    64  # finished contents that are remembered per sender, in case one of their parts comes late
-)
+# finished contents that are remembered per sender, in case one of their parts comes late
+MAX_FINISHED = 64
 # charged for a pending content in addition to its size: tiny contents take memory too
 OVERHEAD_BYTES = 1024
 
@@ -30,9 +29,8 @@ OVERHEAD_BYTES = 1024
 def part_count(size: int, part_bytes: int) -> int:
     """The number of parts of at most `part_bytes` for a content of `size` bytes. Raises ValueError if either is below 1."""
     if size < 1 or part_bytes < 1:
-        raise ValueError(
-            f"a content of {size} bytes cannot be cut into parts of {part_bytes} bytes"
-        )
+        content = f"a content of {size} bytes"
+        raise ValueError(f"{content} cannot be cut into parts of {part_bytes} bytes")
     return -(-size // part_bytes)
 
 
@@ -42,7 +40,13 @@ def part_length(size: int, count: int) -> int:
 
 
 def part_at(
-    source: BinaryIO, index: int, *, digest: bytes, size: int, part_bytes: int, about: int
+    source: BinaryIO,
+    index: int,
+    *,
+    digest: bytes,
+    size: int,
+    part_bytes: int,
+    about: int,
 ) -> Part:
     """One part of a content, for example to send a missing one again.
 
@@ -73,27 +77,33 @@ def part_at(
 
 
 def split(
-    source: BinaryIO, *, digest: bytes, size: int, part_bytes: int, about: int
+    source: BinaryIO,
+    *,
+    digest: bytes,
+    size: int,
+    part_bytes: int,
+    about: int,
 ) -> Iterator[Part]:
     """All parts of a content in order, with one in memory at a time. Arguments and errors are those of `part_at`."""
-    for index in range(part_count(size, part_bytes)):
+    count = part_count(size, part_bytes)
+    for index in range(count):
         yield part_at(source, index, digest=digest, size=size, part_bytes=part_bytes, about=about)
 
 
 def check(part: Part) -> None:
     """Raises DecodeError "bad count", "bad index" or "wrong length" unless a part obeys the rule above."""
-    length = part_length(part.size, part.count)
-    if part_count(part.size, length) != part.count:
-        raise DecodeError(
-            "bad count", f"{part.size} bytes cannot be cut into {part.count} equal parts"
-        )
-    if part.index >= part.count:
-        raise DecodeError("bad index", f"part {part.index} of {part.count}")
-    expected = min(length, part.size - part.index * length)
-    if len(part.data) != expected:
-        raise DecodeError(
-            "wrong length", f"part {part.index} has {len(part.data)} bytes, expected {expected}"
-        )
+    size = part.size
+    count = part.count
+    index = part.index
+    length = part_length(size, count)
+    if part_count(size, length) != count:
+        raise DecodeError("bad count", f"{size} bytes cannot be cut into {count} equal parts")
+    if index >= count:
+        raise DecodeError("bad index", f"part {index} of {count}")
+    expected = min(length, size - index * length)
+    found = len(part.data)
+    if found != expected:
+        raise DecodeError("wrong length", f"part {index} has {found} bytes, expected {expected}")
 
 
 class Sink(Protocol):
@@ -213,16 +223,19 @@ class Assembler:
         self._bytes = 0  # the sum of the costs of all partials
 
     def __repr__(self) -> str:
-        return f"Assembler({len(self.pending)} contents pending, {self._bytes} bytes charged)"
+        pending = len(self.pending)
+        return f"Assembler({pending} contents pending, {self._bytes} bytes charged)"
 
     @property
     def pending(self) -> tuple[Pending, ...]:
         """All incomplete contents, sorted by sender; of one sender the least recently touched first."""
-        return tuple(
-            _describe(name, key, partial)
-            for name, sender in sorted(self._senders.items())
-            for key, partial in sender.partials.items()
-        )
+        pending: list[Pending] = []
+        for name in sorted(self._senders):
+            sender = self._senders[name]
+            for digest, partial in sender.partials.items():
+                described = _describe(name, digest, partial)
+                pending.append(described)
+        return tuple(pending)
 
     def feed(self, sender: str, part: Part, now: float) -> Sink | None:
         """Take one part at the time `now`, in seconds.
