@@ -258,6 +258,12 @@ def fleet(
     run_dir: Annotated[
         Path, typer.Option(help="folder for the agents' state and partition.npz")
     ] = Path(),
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="also write the initial weights to this .npz file, as `agent model` does, before the agents join"
+        ),
+    ] = None,
     data_root: DataRoot = None,
     connection: Connection,
     allow: Allow = None,
@@ -272,7 +278,7 @@ def fleet(
     allowed = AllowedCode.parse(allow)
     _quiet_links()
     observer = print_json if as_json else show_fleet
-    asyncio.run(host(scenario, url, run_dir, data_root, observer, allowed))
+    asyncio.run(host(scenario, url, run_dir, data_root, observer, allowed, start=start))
 
 
 @app.command()

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -198,6 +198,8 @@ async def host(
     data_root: Path | None,
     observer: n.FleetObserver,
     allowed: AllowedCode = NO_CODE,
+    *,
+    start: Path | None = None,
 ) -> None:
     """Run the fleet of a scenario file until SIGTERM, SIGINT or the end of the parent process.
 
@@ -208,9 +210,10 @@ async def host(
         data_root: the folder of named data sets.
         observer: receives the notices of all agents.
         allowed: the code of the user's own that may run.
+        start: the .npz file to write the initial models to, before the agents join. None: write none.
 
     Raises:
-        UserError: the scenario, its data or a certificate is wrong.
+        UserError: the scenario, its model, its data or a certificate is wrong.
     """
     parent = os.getppid()  # asked first: the parent may end before we are ready
     scenario = load_without_files(path)
@@ -221,7 +224,10 @@ async def host(
     workers = fleet.workers or os.cpu_count() or 1
     command = (*COMMAND, "--warm")
     async with Pool(workers, keep_warm_s=KEEP_WARM_S, command=command) as pool:
-        await check_device(pool, scenario.training.device, Rules(UNLIMITED, allowed))
+        rules = Rules(UNLIMITED, allowed)
+        await check_device(pool, scenario.training.device, rules)
+        if start is not None:
+            await write_start(pool, source, start, rules)
         await write_partition(pool, source, folder / "partition.npz")
         observer(n.FleetStarted(fleet.agents, workers, str(url)))
 
@@ -253,7 +259,21 @@ async def write_partition(pool: PoolLike, source: dict[str, Any], out: Path) -> 
         UserError: the data or the partition is wrong.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    answer = await pool.call({"job": "partition", "source": source, "out": str(out)})
+    await _done(pool, {"job": "partition", "source": source, "out": str(out)})
+
+
+async def write_start(pool: PoolLike, source: Mapping[str, Any], out: Path, rules: Rules) -> None:
+    """Let a worker write the initial models.
+
+    Raises:
+        UserError: the model is wrong, or the rules do not allow its code.
+    """
+    await _done(pool, {"job": "start", "source": source, "out": str(out), **rules.to_wire()})
+
+
+async def _done(pool: PoolLike, job: dict[str, Any]) -> None:
+    """Let a worker do a job that answers nothing. Raises UserError if it fails."""
+    answer = await pool.call(job)
     if "failure" in answer:
         raise UserError(answer.get("detail") or answer["failure"])
 

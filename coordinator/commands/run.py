@@ -74,10 +74,12 @@ async def _run(
     async with AsyncExitStack() as stack:
         resume = stack.enter_context(prepared(scenario, options))
         addresses = await _broker(stack, scenario, options, url, observer)
-        # The fleet starts while the model is built.
-        fleet = await _fleet(stack, scenario, options, addresses)
         observer(ModelChosen(scenario.task.model.name))
-        setup = await launch.initial(options.folder, scenario, options.allowed)
+        fleet = await _fleet(stack, scenario, options, addresses)
+        if fleet is None:
+            setup = await launch.initial(options.folder, scenario, options.allowed)
+        else:
+            setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
         this, first = await _new_or_resumed(scenario, options, setup, key, resume=resume)
         link = await _connect(stack, addresses.coordinator, scenario.federation)
         service = Service(this, link, observer=observer)
@@ -132,10 +134,16 @@ async def _broker(
 async def _fleet(
     stack: AsyncExitStack, scenario: Scenario, options: Options, addresses: _Addresses
 ) -> asyncio.subprocess.Process | None:
-    """Start the simulated agents; None if the scenario has none."""
+    """Start the simulated agents, which build the initial models first; None if the scenario has none."""
     if scenario.fleet is None:
         return None
-    start = launch.fleet(options.folder, addresses.fleet, options.data_root, options.allowed)
+    start = launch.fleet(
+        options.folder,
+        addresses.fleet,
+        options.data_root,
+        options.allowed,
+        builds_start=launch.wants_start(options.folder, scenario),
+    )
     return await stack.enter_async_context(start)
 
 

@@ -34,6 +34,7 @@ from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 
 READY_WITHIN_S = 60.0
+START_POLL_S = 0.05  # how often to look for the initial models that a fleet builds
 END_WITHIN_S = 15.0  # after SIGTERM; then the child is killed
 # The defaults of `broker up`, and what it adds for topics and digests (broker/limits.py)
 USUAL_AGENTS = 1000
@@ -103,16 +104,50 @@ def _limits(scenario: Scenario) -> list[str]:
 
 @asynccontextmanager
 async def fleet(
-    folder: Path, url: BrokerUrl, data_root: Path | None, allowed: AllowedCode = NO_CODE
+    folder: Path,
+    url: BrokerUrl,
+    data_root: Path | None,
+    allowed: AllowedCode = NO_CODE,
+    *,
+    builds_start: bool = False,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run the simulated agents of the scenario in `folder` for as long as the block lasts."""
+    """Run the simulated agents of the scenario in `folder` for as long as the block lasts.
+
+    Args:
+        folder: of the run.
+        url: the broker.
+        data_root: the folder of named data sets.
+        allowed: the code of the user's own that may run.
+        builds_start: let the fleet write `start.npz` before its agents join. Its workers import torch in any case, so
+            this saves a process that would import torch only to draw the initial weights.
+    """
     command = ["covey.agent.cli", "fleet", str(folder / "scenario.yaml"), "--run-dir", str(folder)]
+    command += ["--start", str(folder / START)] if builds_start else []
     command += ["--data-root", str(data_root)] if data_root is not None else []
     command += allowed.options()
     async with _child(
         command, folder / "fleet.log", talks=False, settings=url.environment()
     ) as child:
         yield child
+
+
+async def initial_from_fleet(
+    folder: Path, scenario: Scenario, fleet: asyncio.subprocess.Process
+) -> Setup:
+    """Wait for the initial models of a fleet that builds them. Raises UserError if it ends without them."""
+    ended = asyncio.ensure_future(fleet.wait())
+    try:
+        while not (folder / START).exists():
+            if ended.done():
+                raise _not_built(folder / "fleet.log")
+            await asyncio.wait({ended}, timeout=START_POLL_S)
+    finally:
+        ended.cancel()
+    return started(folder, scenario)
+
+
+def _not_built(log: Path) -> UserError:
+    return UserError(f"the initial model could not be built:\n{tail(log)}")
 
 
 async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CODE) -> Setup:
@@ -131,9 +166,7 @@ async def initial(folder: Path, scenario: Scenario, allowed: AllowedCode = NO_CO
         command += allowed.options()
         async with _child(command, folder / "model.log", talks=False) as child:
             if await child.wait() != 0:
-                raise UserError(
-                    f"the initial model could not be built:\n{tail(folder / 'model.log')}"
-                )
+                raise _not_built(folder / "model.log")
     return started(folder, scenario)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from covey.agent.fleet.faults import FaultPlan
-from covey.agent.fleet.fleet import FleetRun, write_partition
+from covey.agent.fleet.fleet import FleetRun, write_partition, write_start
+from covey.agent.policy import UNLIMITED, Rules
 from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.link import Message, Up
 from covey.shared.scenario.fleet import Faults, Fleet, Timeline
@@ -185,6 +187,25 @@ async def test_a_worker_writes_the_partition_and_its_failure_is_a_user_error(
 
     with pytest.raises(UserError, match="agent 3"):
         await write_partition(Refusing(), {}, tmp_path / "deep" / "p.npz")
+
+
+async def test_a_worker_writes_the_initial_models_under_the_rules_of_the_fleet(
+    tmp_path: Path,
+) -> None:
+    jobs = []
+
+    class Refusing(FakePool):
+        async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
+            jobs.append(job)
+            return {"failure": "an error", "detail": "the model has no layer 'head'"}
+
+    source = {"scenario": "s.yaml", "data_root": None}
+    rules = Rules(UNLIMITED, AllowedCode.parse(["theirs:model"]))
+    with pytest.raises(UserError, match="no layer 'head'"):
+        await write_start(Refusing(), source, tmp_path / "start.npz", rules)
+    (job,) = jobs
+    assert (job["job"], job["out"]) == ("start", str(tmp_path / "start.npz"))
+    assert (job["source"], job["allow"]) == (source, ["theirs:model"])
 
 
 def test_an_invalid_scenario_is_refused_with_the_key(tmp_path: Path) -> None:

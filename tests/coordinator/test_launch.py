@@ -14,8 +14,41 @@ from covey.coordinator.processes import launch
 from covey.shared.errors import UserError
 from covey.shared.numerics.vectors import Layout, Tensor
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies.base import Setup
 
 LAYOUT = Layout((Tensor("out.weight", (2, 3)), Tensor("out.bias", (2,))), 2)
+
+
+SCENARIO = {
+    "name": "x",
+    "task": {"features": [3], "classes": 2},
+    "strategy": {"name": "ifca", "n_clusters": 2},
+}
+
+
+async def from_fleet(folder: Path, program: str) -> Setup:
+    """The setup that a fleet builds; here a shell plays the fleet."""
+    fleet = await asyncio.create_subprocess_exec("/bin/sh", "-c", program, cwd=folder)
+    try:
+        return await launch.initial_from_fleet(folder, Scenario.model_validate(SCENARIO), fleet)
+    finally:
+        if fleet.returncode is None:
+            fleet.terminate()
+            await fleet.wait()
+
+
+async def test_the_models_that_a_fleet_builds_are_awaited(tmp_path: Path) -> None:
+    starts = np.arange(16, dtype=np.float32).reshape(2, 8)
+    np.savez(tmp_path / "made.npz", starts=starts, layout=np.array(json.dumps(LAYOUT.to_wire())))
+    setup = await from_fleet(tmp_path, "sleep 0.1; mv made.npz start.npz; exec sleep 60")
+    assert [start.tolist() for start in setup.starts] == starts.tolist()
+
+
+async def test_a_fleet_that_ends_without_models_is_reported_with_its_last_lines(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(UserError, match=r"could not be built:\nerror: no such layer"):
+        await from_fleet(tmp_path, "echo error: no such layer > fleet.log; exit 2")
 
 
 def begun(folder: Path, starts: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
