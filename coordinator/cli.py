@@ -24,6 +24,7 @@ from covey.shared.cli import (
     Json,
     ProgramFormat,
     broker_option,
+    failed,
     program,
     stopped,
     with_connection,
@@ -156,7 +157,14 @@ def run(
     """
     from covey.coordinator.commands import run as command
     from covey.coordinator.report.progress import ProgressBar
-    from covey.coordinator.report.tables import newcomers, participation, results
+    from covey.coordinator.report.tables import (
+        newcomers,
+        nobody_evaluated,
+        participation,
+        regression,
+        results,
+        unevaluated,
+    )
     from covey.coordinator.report.text_table import json_line, json_notice, results_table, show
     from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
@@ -195,12 +203,16 @@ def run(
         raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
     if as_json:
         json_line({"event": "result", **result})
-        return
-    show(out, results_table(results([result])))
-    for remark in (participation(result), newcomers(result)):
-        if remark:
-            _print(remark)
-    _print(f"models, records and the result are in {options.folder}")
+    else:
+        show(out, results_table(results([result])))
+        for remark in (regression(result), participation(result), newcomers(result)):
+            if remark:
+                _print(remark)
+        if missing := unevaluated(result):
+            _print(missing)
+        _print(f"models, records and the result are in {options.folder}")
+    if problem := nobody_evaluated(result):
+        raise failed(problem)
 
 
 @app.command()

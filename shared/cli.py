@@ -27,7 +27,8 @@ from covey.shared.printable import printable_lines
 R = TypeVar("R")
 ProgramFormat = Literal["pt2", "onnx"]  # the formats that a model can be exported to
 
-USER_ERROR = 2  # exit codes
+FAILED = 1  # exit codes
+USER_ERROR = 2
 INTERRUPTED = 130
 
 
@@ -55,6 +56,12 @@ def stopped(hint: str = "") -> typer.Exit:
     text = f"stopped; {hint}" if hint else "stopped"
     typer.echo(printable_lines(text), err=True)
     return typer.Exit(INTERRUPTED)
+
+
+def failed(text: str) -> typer.Exit:
+    """Print why a command that ran to its end did not achieve its purpose; returns the exit to raise, with code 1."""
+    typer.secho(printable_lines(f"error: {text}"), err=True, fg=typer.colors.RED)
+    return typer.Exit(FAILED)
 
 
 class Commands(TyperGroup):

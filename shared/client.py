@@ -28,6 +28,7 @@ from covey.shared.errors import DecodeError, PublicError
 from covey.shared.numerics.figures import (
     Figures,
     classification_figures,
+    or_diverged,
     regression_figures,
     softmax,
     weighted_mean,
@@ -332,18 +333,21 @@ def _evaluate(
 
 
 def _measure(mixture: Mixture, local: Local) -> Figures:
-    """Test figures of a mixture of models; only {"n": 0} without test data."""
+    """Test figures of a mixture of models; only {"n": 0} without test data, and no figures of outputs that diverged."""
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}
     weights = [weight for weight, _ in mixture]
     outputs = [local.predict(model, "test") for _, model in mixture]
     is_regression = truth.dtype.kind == "f"
-    if is_regression:
-        values = [output.astype(np.float64) for output in outputs]
-        return regression_figures(truth, weighted_mean(weights, values))
-    probabilities = [softmax(output) for output in outputs]
-    return classification_figures(truth, weighted_mean(weights, probabilities))
+    with np.errstate(all="ignore"):  # outputs that are not finite are reported as such
+        if is_regression:
+            values = [output.astype(np.float64) for output in outputs]
+            figures = regression_figures(truth, weighted_mean(weights, values))
+        else:
+            probabilities = [softmax(output) for output in outputs]
+            figures = classification_figures(truth, weighted_mean(weights, probabilities))
+    return or_diverged(figures)
 
 
 # -- onto the wire -----------------------------------------------------------------------------------------------------

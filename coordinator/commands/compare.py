@@ -23,6 +23,7 @@ from rich.console import Console
 
 from covey.coordinator.commands import run as command
 from covey.coordinator.compare.grid import Cell, chosen, grid, section, target_of
+from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.rows import (
     ComparisonRow,
     judged,
@@ -138,7 +139,8 @@ def known_rows(scenario: Scenario, files: Iterable[Path]) -> KnownRows:
     for file in files:
         for name, (identity, row) in _recorded(file).items():
             if expected.get(name) == identity:
-                known[name] = judged(row, section(scenario))
+                measure = measure_of(section(scenario), scenario.task)
+                known[name] = judged(row, section(scenario), measure)
     return known
 
 

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from covey.coordinator.run.modes import MODE_TITLES
+from covey.shared.numerics.measures import MEASURES, Measure, main_measure
 from covey.shared.scenario.compare import Compare, Metric
+from covey.shared.scenario.task import Task
 
-# The modes that a row has accuracies of, in the order of its columns.
+# The modes that a row has figures of, in the order of its columns.
 MODES = (
     "last",
     "last_of_undrawn",
@@ -44,9 +46,16 @@ def metric_of(compare: Compare, label: str) -> Metric:
     return compare.metric
 
 
-def accuracy_of(averages: Mapping[str, Any], metric: Metric) -> float | None:
-    """The metric's accuracy out of averages by mode, as a share; None if they do not have it."""
+def measure_of(compare: Compare, task: Task) -> Measure:
+    """The measure that tables show and targets are compared with: the comparison's, else the task's usual one."""
+    if compare.measure is not None:
+        return MEASURES[compare.measure]
+    return main_measure(regression=task.classes is None)
+
+
+def figure_of(averages: Mapping[str, Any], metric: Metric, measure: Measure) -> float | None:
+    """The metric's figure out of averages by mode, as it is stored; None if they do not have it."""
     mode, average = METRICS[metric]
-    accuracies = averages.get(mode, {}).get("accuracy", {})
-    value: float | None = accuracies.get(average)
+    figures = averages.get(mode, {}).get(measure.name, {})
+    value: float | None = figures.get(average)
     return value

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from covey.coordinator.compare.grid import Cell, target_of
-from covey.coordinator.compare.metrics import METRICS, MODES, metric_of
+from covey.coordinator.compare.metrics import METRICS, MODES, measure_of, metric_of
 from covey.coordinator.compare.mixture_columns import mixture_figures
 from covey.coordinator.compare.target import columns_to_target
+from covey.shared.numerics.measures import ACCURACY, Measure
 from covey.shared.scenario.compare import Compare
 from covey.shared.scenario.scenario import Scenario
 
-FIGURES = ("accuracy", "f1", "mse")
+FIGURES = ("accuracy", "f1", "mse", "rmse", "mae", "r2")
 # Columns with the settings of fine-tuning, which E-tuned depends on.
 TUNING = ("tune_epochs", "tune_batch", "tune_lr", "tune_momentum", "tune_weight_decay")
 COPIED = ("clusters", "ari", "nmi", "purity", "rounds", "agents", "mbit_per_agent")  # from results
@@ -63,7 +64,8 @@ def row_of(
 ) -> ComparisonRow:
     """The row of a finished cell.
 
-    Accuracies are shares, traffic is in Mbit of float32 values per agent and in MB on the wire.
+    Accuracies are shares, errors of a regression are in the units of the target, traffic is in Mbit of float32
+    values per agent and in MB on the wire.
 
     Args:
         cell: what was run
@@ -80,10 +82,12 @@ def row_of(
         "strategy": cell.scenario.strategy.name,
         "split": result.get("partition"),  # a digest of who held which samples
     }
-    columns |= _accuracies(averages)
+    columns |= _figures(averages)
     columns["undrawn"] = undrawn.get("agents")  # how many agents no training round has drawn
     columns |= tuning_of(cell.scenario)
-    columns |= _judgement(columns, compare)
+    task = cell.scenario.task
+    measure = measure_of(compare, task)
+    columns |= _judgement(columns, compare, measure)
     for key in COPIED:
         columns[key] = result[key]
     columns["mb_wire"] = _mb_wire(result["bytes"])
@@ -100,14 +104,14 @@ def row_of(
                 phases.append(line)
         metric = columns["metric"]
         agents = result["agents"]
-        classes = cell.scenario.task.outputs
-        columns |= columns_to_target(phases, metric, target, agents, classes)
+        classes = task.outputs
+        columns |= columns_to_target(phases, metric, measure, target, agents, classes)
     return ComparisonRow.from_json(columns)
 
 
-def judged(row: ComparisonRow, compare: Compare) -> ComparisonRow:
+def judged(row: ComparisonRow, compare: Compare, measure: Measure) -> ComparisonRow:
     """The row with this comparison's metric, and its figure in that metric."""
-    judgement = _judgement(row.columns, compare)
+    judgement = _judgement(row.columns, compare, measure)
     return row.updated(judgement)
 
 
@@ -144,27 +148,36 @@ def _averages_by_mode(result: Mapping[str, Any]) -> dict[str, Any]:
     return averages
 
 
-def _accuracies(averages: Mapping[str, Any]) -> dict[str, float]:
+def _figures(averages: Mapping[str, Any]) -> dict[str, float]:
     """A column for each mode, figure and average, such as last_accuracy_macro."""
     columns = {}
     for mode in MODES:
-        figures = averages.get(mode, {})
+        figures = averages.get(mode)
+        if not figures:
+            continue
         for figure in FIGURES:
             values = figures.get(figure, {})
             for average, value in values.items():
                 column = f"{mode}_{figure}_{average}"
                 columns[column] = value
+        diverged = figures.get("diverged")
+        if diverged:
+            column = f"{mode}_diverged"
+            columns[column] = len(diverged)
     return columns
 
 
-def _judgement(columns: Mapping[str, Any], compare: Compare) -> dict[str, Any]:
-    """The metric of the row's method, and its figure: the accuracy in that metric."""
+def _judgement(columns: Mapping[str, Any], compare: Compare, measure: Measure) -> dict[str, Any]:
+    """The metric of the row's method, and its figure of that measure in that metric."""
     method = columns["method"]
     metric = metric_of(compare, method)
     mode, average = METRICS[metric]
-    column = f"{mode}_accuracy_{average}"
+    column = f"{mode}_{measure.name}_{average}"
     figure = columns.get(column)
-    return {"metric": metric, "figure": figure}
+    judgement: dict[str, Any] = {"metric": metric, "figure": figure}
+    if measure != ACCURACY:
+        judgement["measure"] = measure.name
+    return judgement
 
 
 def _mb_wire(sent: Mapping[str, int]) -> float | None:

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
+from covey.coordinator.compare.metrics import measure_of
 from covey.coordinator.compare.mixture_columns import is_mixture_figure
 from covey.coordinator.compare.rows import TUNING, ComparisonRow
+from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, MeasureName
 from covey.shared.scenario.compare import Metric, Split
 from covey.shared.scenario.scenario import Scenario
 
@@ -45,7 +47,8 @@ class Summary:
     method: str  # its label
     seeds: list[int]
     metric: Metric
-    published: float | None  # the published figure in percent, to compare with
+    measure: MeasureName  # of the compared figure
+    published: float | None  # the published figure (of accuracy in percent), to compare with
     figures: Mapping[str, Spread]  # by column of a row
     clusters: list[int | None]  # per seed, as the following
     rounds: list[int | None]
@@ -59,6 +62,7 @@ class Summary:
             "method": self.method,
             "seeds": self.seeds,
             "metric": self.metric,
+            **({"measure": self.measure} if self.measure != ACCURACY.name else {}),
             "published": self.published,
         }
         for key, spread in self.figures.items():
@@ -79,11 +83,11 @@ def summaries(scenario: Scenario, rows: Sequence[ComparisonRow]) -> list[Summary
             key = (split.label, method.label)
             own = [row for row in rows if (row.partition, row.method) == key]
             if own:
-                found.append(_summary(split, own))
+                found.append(_summary(split, own, measure_of(section(scenario), scenario.task)))
     return found
 
 
-def _summary(split: Split, rows: Sequence[ComparisonRow]) -> Summary:
+def _summary(split: Split, rows: Sequence[ComparisonRow], measure: Measure) -> Summary:
     first = rows[0]
     columns: dict[str, None] = {}  # of all rows, in order
     for row in rows:
@@ -103,6 +107,7 @@ def _summary(split: Split, rows: Sequence[ComparisonRow]) -> Summary:
         method=first.method,
         seeds=[row.seed for row in rows],
         metric=first["metric"],
+        measure=measure.name,
         published=split.published.get(first.method),
         figures=figures,
         clusters=[row.get("clusters") for row in rows],
@@ -115,7 +120,7 @@ def _summary(split: Split, rows: Sequence[ComparisonRow]) -> Summary:
 def _is_averaged(column: str) -> bool:
     if column in AVERAGED or column == "figure":
         return True
-    return column.endswith(("_micro", "_macro")) or is_mixture_figure(column)
+    return column.endswith(("_micro", "_macro", "_diverged")) or is_mixture_figure(column)
 
 
 def no_better(scenario: Scenario, found: Sequence[Summary]) -> list[str]:
@@ -148,9 +153,11 @@ def _has_clusters(one: Summary) -> bool:
 def _is_ahead(one: Summary, baseline: Summary) -> bool | None:
     """Is it better in any mode that both have? None if they have none in common."""
     ahead = None
+    measure = MEASURES[one.measure]
     for mode in ("server", "tuned"):
-        figure = f"{mode}_accuracy_macro"
+        figure = f"{mode}_{measure.name}_macro"
         if figure in one.figures and figure in baseline.figures:
-            better = one.figures[figure].mean > baseline.figures[figure].mean
+            own = one.figures[figure].mean
+            better = measure.is_better(own, baseline.figures[figure].mean)
             ahead = better or ahead is True
     return ahead

@@ -7,10 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.coordinator.compare.grid import section, splits
-from covey.coordinator.compare.metrics import METRICS, TITLES
+from covey.coordinator.compare.metrics import METRICS, TITLES, measure_of
 from covey.coordinator.compare.mixture_columns import mixture_columns
 from covey.coordinator.compare.rows import TUNING
 from covey.coordinator.compare.summaries import Summary
+from covey.shared.numerics.measures import (
+    ACCURACY,
+    MEASURES,
+    OF_REGRESSION,
+    PERCENT,
+    SHOWN_OF_REGRESSION,
+    Measure,
+)
 from covey.shared.scenario.compare import Compare, Metric, Split
 from covey.shared.scenario.scenario import Scenario
 
@@ -47,7 +55,7 @@ def tables(scenario: Scenario, found: Sequence[Summary], average: str = "macro")
     Args:
         scenario: the comparison
         found: its summaries
-        average: of accuracies, "macro" (mean over agents) or "micro" (by samples)
+        average: of the figures, "macro" (mean over agents) or "micro" (by samples)
     """
     made = []
     for split in splits(scenario):
@@ -74,10 +82,12 @@ def markdown(scenario: Scenario, found: Sequence[Summary]) -> str:
 
 def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: str) -> TextTable:
     compare = section(scenario)
+    measure = measure_of(compare, scenario.task)
     if compare.layout == "averages":
-        title, figures = _both_averages(compare.metric)
+        title, figures = _both_averages(compare.metric, measure)
     else:
-        title, figures = _modes(found, average)
+        title, figures = _modes(found, measure, average)
+        figures |= _other_errors(found, measure, compare.metric, average)
     columns: Columns = {}
     columns["method"] = _method
     columns["seeds"] = _seeds
@@ -85,7 +95,7 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
     if _shows_tuned(compare, figures):
         columns |= _tuning(found)
     columns |= _published_and_clusters(split, found)
-    columns |= _traffic(split, found)
+    columns |= _traffic(split, found, measure)
     name = scenario.name
     if split.label:
         name = f"{name}, {split.label}"
@@ -101,35 +111,64 @@ def _table(scenario: Scenario, split: Split, found: Sequence[Summary], average: 
 # -- groups of columns ---------------------------------------------------------------------------------------------
 
 
-def _modes(found: Sequence[Summary], average: str) -> tuple[str, Columns]:
+def _modes(found: Sequence[Summary], measure: Measure, average: str) -> tuple[str, Columns]:
     """What the figures are, and a column for each mode of evaluation that any summary has."""
     columns: Columns = {}
     for mode, header in TITLES.items():
-        key = f"{mode}_accuracy_{average}"
+        key = f"{mode}_{measure.name}_{average}"
         if _has(found, key):
-            columns[header] = _percent(key)
-    if columns:
-        title = f"accuracy in %, {average} average"
-        return title, columns
-    for mode, header in TITLES.items():
-        key = f"{mode}_mse_{average}"
-        if _has(found, key):
-            columns[header] = _spread(key, 4)
-    title = f"mean squared error, {average} average"
+            columns[header] = _figure(key, measure)
+        diverged = f"{mode}_diverged"
+        if _has(found, diverged):
+            count_header = f"{header}, diverged"
+            columns[count_header] = _mean(diverged, 1)
+    title = f"{measure.title}, {average} average"
     return title, columns
 
 
-def _both_averages(metric: Metric) -> tuple[str, Columns]:
-    """The four columns of FeSEM's tables, in one mode of evaluation."""
+def _other_errors(
+    found: Sequence[Summary], measure: Measure, metric: Metric, average: str
+) -> Columns:
+    """The other usual measures of a regression, in the mode that is compared."""
     mode, _ = METRICS[metric]
-    columns = {
-        "Micro-Acc": _percent(f"{mode}_accuracy_micro"),
-        "Micro-F1": _percent(f"{mode}_f1_micro"),
-        "Macro-Acc": _percent(f"{mode}_accuracy_macro"),
-        "Macro-F1": _percent(f"{mode}_f1_macro"),
-    }
+    columns: Columns = {}
     title = TITLES[mode]
-    return f"{title} in %", columns
+    for name in SHOWN_OF_REGRESSION:
+        if name == measure.name:
+            continue
+        key = f"{mode}_{name}_{average}"
+        if _has(found, key):
+            other = MEASURES[name]
+            header = f"{title} {other.label}"
+            columns[header] = _figure(key, other)
+    return columns
+
+
+def _both_averages(metric: Metric, measure: Measure) -> tuple[str, Columns]:
+    """The four columns of FeSEM's tables, in one mode of evaluation; six for a regression."""
+    mode, _ = METRICS[metric]
+    labels = {"accuracy": "Acc", "f1": "F1"}
+    unit = "in %"
+    if measure.name in OF_REGRESSION:
+        labels = _labels_of_regression()
+        unit = measure.unit
+    columns: Columns = {}
+    for average in ("micro", "macro"):
+        for name, label in labels.items():
+            capital = average.capitalize()
+            header = f"{capital}-{label}"
+            key = f"{mode}_{name}_{average}"
+            columns[header] = _figure(key, MEASURES[name])
+    title = TITLES[mode]
+    return f"{title} {unit}", columns
+
+
+def _labels_of_regression() -> dict[str, str]:
+    labels = {}
+    for name in SHOWN_OF_REGRESSION:
+        measure = MEASURES[name]
+        labels[name] = measure.label
+    return labels
 
 
 def _shows_tuned(compare: Compare, columns: Columns) -> bool:
@@ -180,12 +219,14 @@ def _published_and_clusters(split: Split, found: Sequence[Summary]) -> Columns:
     return columns
 
 
-def _traffic(split: Split, found: Sequence[Summary]) -> Columns:
+def _traffic(split: Split, found: Sequence[Summary], measure: Measure) -> Columns:
     """Rounds and traffic to the target, and the whole traffic."""
     columns: Columns = {}
     if split.target is not None:
-        percent = 100 * split.target
-        header = f"rounds to {percent:g} %"
+        target = measure.target_text(split.target)
+        header = f"rounds to {target}"
+        if measure != ACCURACY:
+            header = f"rounds to {measure.label} {target}"
         columns[header] = _rounds_to_target
         columns["Mbit to it"] = _mean("mbit_to_target", 2)
         if _has(found, "mb_wire_to_target"):
@@ -204,9 +245,10 @@ def _has(found: Sequence[Summary], figure: str) -> bool:
 # -- columns -------------------------------------------------------------------------------------------------------
 
 
-def _percent(key: str) -> Column:
-    """Mean and deviation of a share, in percent."""
-    return _spread(key, 2, 100.0)
+def _figure(key: str, measure: Measure) -> Column:
+    """Mean and deviation of a figure of this measure: percentages have two digits, others four."""
+    digits = 2 if measure.scale == PERCENT else 4
+    return _spread(key, digits, measure.scale)
 
 
 def _spread(key: str, digits: int, scale: float = 1.0) -> Column:
@@ -277,10 +319,13 @@ def _published(one: Summary) -> str:
         return NONE
     ours = NONE
     figure = one.figures.get("figure")
+    measure = MEASURES[one.measure]
     if figure is not None:
-        percent = 100 * figure.mean
-        ours = f"{one.metric} {percent:.2f}"
-    return f"{one.published:.2f} ({ours})"
+        text = measure.text(figure.mean)
+        ours = f"{one.metric} {text}"
+    stored = one.published / measure.scale
+    published = measure.text(stored)
+    return f"{published} ({ours})"
 
 
 def _rounded(value: float, digits: int) -> str:

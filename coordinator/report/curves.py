@@ -16,6 +16,7 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.records import lines, mbit_per_agent, rounds_done
 from covey.coordinator.run.sketches import ModelSketches
+from covey.shared.numerics.measures import ACCURACY, shown_measure
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Proximity, Strategy
@@ -59,7 +60,7 @@ class Curves:
 
     label: str
     result: Mapping[str, Any]  # as result.json has it
-    figure: str  # "accuracy", or "mse" for a regression task
+    figure: str  # "accuracy", or "rmse" for a regression task ("mse" of older runs)
     loss: Points  # over rounds
     evaluated: Sequence[Evaluated]
     sizes: Sequence[tuple[int, Mapping[str, int]]]  # agents by cluster, after this many rounds
@@ -136,7 +137,8 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
     record = lines(folder)
     phases = [line for line in record if line["event"] == "phase"]
     served = result["accuracy"].get("server", {})
-    figure = "accuracy" if "accuracy" in served else "mse"
+    measure = shown_measure(served) or ACCURACY
+    figure = measure.name
     loss = []
     sizes = []
     for phase in phases:

@@ -20,6 +20,7 @@ from covey.coordinator.report.tables import results
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
+from covey.shared.numerics.measures import MEASURES
 
 MIN_CUTS = 3  # runs at different cuts that make a curve
 XML = '<?xml version="1.0" encoding="utf-8"?>'
@@ -111,7 +112,8 @@ def _drawings(runs: Sequence[Curves]) -> Iterator[_Drawing]:
 
 def _over_rounds(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     figure = runs[0].figure
-    name = figure.capitalize()
+    label = MEASURES[figure].label
+    name = label[:1].upper() + label[1:]
     by_rounds = _plots_by_mode(runs, Curves.over_rounds)
     if by_rounds:
         title = f"{name} over rounds, mean over agents"
@@ -150,7 +152,8 @@ def _plots_by_mode(
 def _over_agents(runs: Sequence[Curves]) -> Iterator[_Drawing]:
     figure = runs[0].figure
     if any(_has_figures(run) for run in runs):
-        title = f"Agents: {figure} in E-server, agent by agent"
+        label = MEASURES[figure].label
+        title = f"Agents: {label} in E-server, agent by agent"
         boxes = plots.boxes_of_agents(runs)
         yield _Drawing("agents", title, boxes)
     clustered = [run for run in runs if _has_clusters(run)]

@@ -21,6 +21,7 @@ from covey.coordinator.report.projection import Tree, rounds_in_one_plane, tree_
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.sketches import ModelSketches
 from covey.shared.numerics.clustering import Matrix
+from covey.shared.numerics.measures import MEASURES
 from covey.shared.strategies.base import ClientId, Proximity
 
 PANELS = 5  # rounds that are drawn of one run, at most
@@ -249,7 +250,7 @@ def curve_of_the_cut(runs: Sequence[Curves]) -> Figure:
             ax.plot(xs, ys, marker=".", label=title)
     _draw_runs_without_cut(ax, runs)
     ax.set_xlabel("cut, as a quantile of all distances")
-    ax.set_ylabel(runs[0].figure)
+    ax.set_ylabel(MEASURES[runs[0].figure].label)
     clusters = []
     for quantile in quantiles:
         counts = [cut.clusters for cut in cuts[quantile]]

@@ -9,14 +9,20 @@ from typing import Any
 from covey.coordinator.compare.tables import TextTable
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.run.modes import MODE_TITLES
+from covey.shared.numerics.measures import (
+    ACCURACY,
+    MEASURES,
+    SHOWN_OF_REGRESSION,
+    Measure,
+    shown_measure,
+)
 
 Result = Mapping[str, Any]  # as result.json has it
-Figures = Mapping[str, Any]  # the averages of one mode: "agents", and "accuracy" or "mse"
+Figures = Mapping[str, Any]  # the averages of one mode: "agents", and averages by measure
 Words = Callable[[Result], str]  # the text of a result in one column
 
 NONE = "–"
 MAX_NAMES = 20  # agents that a sentence lists
-UNITS = {"accuracy": "accuracy in %", "mse": "mean squared error"}
 NO_FIGURES: Figures = {}
 
 
@@ -92,7 +98,7 @@ def _modes(found: Iterable[Result]) -> list[str]:
     for result in found:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
-            if figures.get("agents"):
+            if figures.get("agents") or figures.get("diverged"):
                 present.add(mode)
     return [mode for mode in MODE_TITLES if mode in present]
 
@@ -114,18 +120,26 @@ def _figure_in(mode: str) -> Words:
 
 
 def _figure(figures: Figures) -> str:
-    """The micro and the macro average of one mode."""
-    if "accuracy" in figures:
-        accuracy = figures["accuracy"]
-        micro = 100 * accuracy["micro"]
-        macro = 100 * accuracy["macro"]
-        return f"{micro:.2f} / {macro:.2f}"
-    if "mse" in figures:
-        mse = figures["mse"]
-        micro = mse["micro"]
-        macro = mse["macro"]
-        return f"mse {micro:.4g} / {macro:.4g}"
-    return NONE
+    """The micro and the macro average of one mode, and how many agents are in neither."""
+    words = NONE
+    measure = shown_measure(figures)
+    if measure is not None:
+        words = _averages(measure, figures[measure.name])
+        if measure != ACCURACY:
+            words = f"{measure.label} {words}"
+    diverged = figures.get("diverged", ())
+    if diverged:
+        words = f"{words} ({len(diverged)} diverged)"
+    return words
+
+
+def _averages(measure: Measure, averages: Mapping[str, float]) -> str:
+    """Micro and macro average; R2 has none if all test targets are equal."""
+    words = []
+    for average in ("micro", "macro"):
+        figure = averages.get(average)
+        words.append(NONE if figure is None else measure.text(figure))
+    return " / ".join(words)
 
 
 def _method(result: Result) -> str:
@@ -195,17 +209,87 @@ def _title(found: Sequence[Result]) -> str:
 
 
 def _units(found: Sequence[Result]) -> list[str]:
-    """The units of all figures that the table shows."""
-    kinds: set[str] = set()
+    """The titles of all measures that the table shows."""
+    shown: set[str] = set()
     modes = _modes(found)
     for result in found:
         for mode in modes:
             figures = _figures(result, mode)
-            kinds.update(figures)
-    return [unit for kind, unit in UNITS.items() if kind in kinds]
+            measure = shown_measure(figures)
+            if measure is not None:
+                shown.add(measure.name)
+    return [measure.title for name, measure in MEASURES.items() if name in shown]
 
 
 # -- sentences below the table -------------------------------------------------------------------------------------
+
+
+def regression(result: Result) -> str:
+    """RMSE, MAE and R2 of a regression in every mode; empty for a classification."""
+    sentences = []
+    for mode in _modes([result]):
+        figures = _figures(result, mode)
+        words = []
+        for name in SHOWN_OF_REGRESSION:
+            if name in figures:
+                measure = MEASURES[name]
+                averages = _averages(measure, figures[name])
+                words.append(f"{measure.label} {averages}")
+        if words:
+            listed = ", ".join(words)
+            sentences.append(f"{MODE_TITLES[mode]}: {listed}")
+    if sentences:
+        sentences.append("(micro: all test samples together; macro: mean over agents)")
+    return "\n".join(sentences)
+
+
+def unevaluated(result: Result) -> str:
+    """Why the figures are not those of all agents at the end of the run; empty if they are."""
+    sentences = []
+    agents = result["agents"]
+    late = result.get("unevaluated", ())
+    if late:
+        sentences.append(f"{len(late)} of {agents} agents were never evaluated: {_listed(late)}")
+    stale = result.get("stale", {})
+    if stale:
+        dated = [f"{agent} (round {round_})" for agent, round_ in stale.items()]
+        sentences.append(
+            f"{len(stale)} of {agents} agents did not report the last evaluation; their figures are of an "
+            f"earlier one: {_listed(dated)}"
+        )
+    for mode in _modes_with_divergence(result):
+        diverged = _figures(result, mode)["diverged"]
+        sentences.append(
+            f"{MODE_TITLES[mode]}: the model of {len(diverged)} agents diverged (its outputs are not finite); "
+            f"they are in no average: {_listed(diverged)}"
+        )
+    for agent, failure in result.get("failures", {}).items():
+        times = "once" if failure["times"] == 1 else f"{failure['times']} times"
+        sentences.append(
+            f"{agent} could not do its work {times}, last in round {failure['round']}: {failure['why']}"
+        )
+    return "\n".join(sentences)
+
+
+def _modes_with_divergence(result: Result) -> list[str]:
+    return [mode for mode in MODE_TITLES if _figures(result, mode).get("diverged")]
+
+
+def nobody_evaluated(result: Result) -> str:
+    """The sentence about a run without a single figure; empty if any agent was evaluated."""
+    if _figures(result, "server").get("agents"):
+        return ""
+    return (
+        "no agent was evaluated: this run has no figures. An agent is evaluated if it has test data, is present at the "
+        "end, and its model's outputs are finite. See the remarks above, and `coordinator story AGENT RUN` for one agent"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    listed = ", ".join(names[:MAX_NAMES])
+    more = len(names) - MAX_NAMES
+    return f"{listed} and {more} more" if more > 0 else listed
 
 
 def participation(result: Result) -> str:
@@ -214,10 +298,7 @@ def participation(result: Result) -> str:
     if not undrawn:
         return ""
     count = len(undrawn)
-    names = ", ".join(undrawn[:MAX_NAMES])
-    if count > MAX_NAMES:
-        more = count - MAX_NAMES
-        names += f" and {more} more"
+    names = _listed(undrawn)
     of_participants = _figures(result, "last_of_participants")
     of_undrawn = _figures(result, "last_of_undrawn")
     drawn = _figure(of_participants)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
 from covey.shared.numerics import metrics
+from covey.shared.numerics.measures import ACCURACY, MEASURES, main_measure, pooled_r2
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Reports
 
@@ -26,7 +28,7 @@ Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their
 Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mode
 Clients = Collection[ClientId]
 
-FIGURES = ("accuracy", "f1", "loss", "mse")
+FIGURES = tuple(MEASURES)
 RESULT = (
     "name",
     "method",
@@ -132,6 +134,10 @@ def best_so_far(best: dict[str, float] | None, numbers: Mapping[str, Any]) -> di
         return newest
     if not newest["n"]:
         return best
+    if "diverged" in newest:
+        return best
+    if "diverged" in best:
+        return newest
     if "accuracy" in newest:
         is_better = newest["accuracy"] > best["accuracy"]
     else:
@@ -208,7 +214,7 @@ def _evaluation_means(
 
 
 def _tracked_means(reports: Reports, weight: str) -> Row | None:
-    """Test figures right after local training: averages, and the accuracy of each agent."""
+    """Test figures right after local training: averages, and the accuracy or RMSE of each agent."""
     tracked: dict[ClientId, Row] = {}
     for client, report in reports:
         if "track" in report.numbers:
@@ -218,11 +224,12 @@ def _tracked_means(reports: Reports, weight: str) -> Row | None:
     train = _train_samples(reports)
     by_mode = averages(tracked, train, weight)
     means: Row = by_mode["trained"]
-    accuracies: dict[ClientId, float | None] = {}
+    measure = main_measure(regression=ACCURACY.name not in means)
+    by_agent: dict[ClientId, float | None] = {}
     for client, modes in tracked.items():
         figures = modes["trained"]
-        accuracies[client] = figures.get("accuracy")
-    means["by_agent"] = accuracies
+        by_agent[client] = figures.get(measure.name)
+    means["by_agent"] = by_agent
     return means
 
 
@@ -268,12 +275,20 @@ def _average(
     train_samples: Mapping[ClientId, int],
     weight: str,
 ) -> Row:
-    """The row of one mode: of each figure the average over samples and the average over agents."""
+    """The row of one mode: of each figure the average over samples and the average over agents.
+
+    Micro averages are the figures of all samples together: RMSE is the root of the pooled squared error, and R2 comes
+    from pooled sums. Agents whose models gave no finite outputs are in no average; "diverged" names them.
+    """
     tested: list[Mapping[str, Any]] = []  # the figures of the agents with test data
     samples: list[float] = []  # that weigh each of them
+    diverged: list[ClientId] = []
     for client, modes in evaluation.items():
         figures = modes.get(mode)
         if not figures or figures["n"] <= 0:
+            continue
+        if "diverged" in figures:
+            diverged.append(client)
             continue
         amount = figures["n"]
         if weight == "total":
@@ -285,10 +300,32 @@ def _average(
         values = [figures[figure] for figures in tested if figure in figures]
         if not values:
             continue
-        micro = metrics.micro(values, samples)
         macro = metrics.macro(values)
-        row[figure] = {"micro": micro, "macro": macro}
+        if len(values) < len(
+            tested
+        ):  # R2 of agents whose targets are all equal, or MAE of an older agent
+            row[figure] = {"macro": macro, "agents": len(values)}
+        else:
+            micro = metrics.micro(values, samples)
+            row[figure] = {"micro": micro, "macro": macro}
+    if "mse" in row:
+        _pool(row, tested, samples)
+    if diverged:
+        row["diverged"] = sorted(diverged)
     return row
+
+
+def _pool(row: Row, tested: Sequence[Mapping[str, Any]], samples: Sequence[float]) -> None:
+    """Replace the micro averages of RMSE and R2 by the figures of all samples together."""
+    row["rmse"]["micro"] = math.sqrt(row["mse"]["micro"])
+    r2 = row.pop("r2", {})
+    pooled = pooled_r2(tested, samples)
+    if pooled is None:
+        r2.pop("micro", None)  # a mean of the agents' own R2 is not the R2 of their samples
+    else:
+        r2 = {**r2, "micro": pooled}
+    if r2:
+        row["r2"] = r2
 
 
 def mbit_per_agent(traffic: Mapping[str, int], agents: int) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 
 from covey.coordinator.run.modes import REPORTED_MODES
 from covey.shared.errors import DecodeError
+from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.scenario import Scenario
@@ -32,6 +33,8 @@ LARGEST_VALUE = 1e18
 MAX_SAMPLES = 2**53  # the integers that a float64 holds exactly
 MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
+# figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
+OPTIONAL = ("mae", "mean", "variance")
 MOMENT_NAMES = ("count", "sum", "square")
 
 Numbers = Mapping[str, Any]  # a report's, by name
@@ -220,7 +223,7 @@ def _wrong_figures(mode: str, value: Any, task: Task) -> str:
     if not _has_samples(value):
         return f"{mode} is {value!r:.60}; expected figures with a number of samples n"
     samples = value["n"]
-    if not samples:
+    if not samples or _has_diverged(value):
         return ""
     expected = _expected_figures(value, task)
     if expected:
@@ -245,11 +248,30 @@ def _expected_figures(figures: Numbers, task: Task) -> str:
     if not _all_within(figures, amounts, LARGEST):
         names = " and ".join(amounts)
         return f"{names} from 0 to {LARGEST:g}"
-    if task.classes is None or "correct" not in figures:
+    if task.classes is None:
+        return _expected_sums(figures)
+    if "correct" not in figures:
         return ""
     correct = figures["correct"]
     if not _number(correct, 0, figures["n"], whole=True):
         return "correct from 0 to n"
+    return ""
+
+
+def _has_diverged(figures: Numbers) -> bool:
+    """Were the model's outputs not finite? Then there are no figures."""
+    return figures.get("diverged") is True
+
+
+def _expected_sums(figures: Numbers) -> str:
+    """What the optional figures of a regression lack, in words; empty if they are right."""
+    optional = _those_of(figures, OPTIONAL)
+    target_mean = optional.pop("mean", 0.0)
+    if not _number(target_mean, -LARGEST, LARGEST):
+        return f"mean from {-LARGEST:g} to {LARGEST:g}"
+    if not _all_within(optional, optional, LARGEST):
+        names = " and ".join(optional)
+        return f"{names} from 0 to {LARGEST:g}"
     return ""
 
 
@@ -264,12 +286,17 @@ def _all_within(figures: Numbers, names: Iterable[str], most: float) -> bool:
 def _kept_figures(figures: Numbers, task: Task) -> Kept:
     if not figures["n"]:
         return {"n": 0}
+    if _has_diverged(figures):
+        return _those_of(figures, ("n", "diverged"))
     known = ["n"]
     if task.classes is not None:
         known.append("correct")
     known += _shares(task)
     known += _amounts(task)
-    return _those_of(figures, known)
+    if task.classes is not None:
+        return _those_of(figures, known)
+    kept = _those_of(figures, [*known, *OPTIONAL])
+    return kept | derived(kept)
 
 
 def _shares(task: Task) -> tuple[str, ...]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 from covey.coordinator.run.array_files import save_arrays
 from covey.coordinator.run.modes import KEPT_MODES
 from covey.coordinator.run.records import (
-    FIGURES,
     NOTHING_MIXED,
     averages,
     by_mode,
@@ -27,12 +26,14 @@ from covey.coordinator.run.run import Run
 from covey.shared.files import atomic_replace, write_atomically
 from covey.shared.model_files import model_file
 from covey.shared.numerics import metrics
+from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 from covey.shared.strategies.base import ClientId
 
 Figures = dict[str, Any]  # of one agent, by mode
 Truth = Mapping[ClientId, int]  # the true cluster of each agent
 UNKNOWN_SAMPLES = (0, 0)  # of an agent whose status never came
 NO_AGENTS: Mapping[str, Any] = {"agents": 0}  # the averages over nobody
+FIGURES: tuple[str, ...] = ("accuracy", "f1", "loss", "mse")  # columns of the table of agents
 
 
 def per_agent(run: Run) -> dict[ClientId, Figures]:
@@ -77,13 +78,18 @@ class RunResult:
     devices: Mapping[str, int]
     versions: Mapping[str, str]
     notes: Mapping[str, Any]
-    privacy: Mapping[str, Any] | None = None  # no key without a `privacy` section
+    # No key for any of these if there is nothing to say.
+    privacy: Mapping[str, Any] | None = None
+    unevaluated: Sequence[ClientId] = ()  # agents of the federation without any figures
+    stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
+    failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
 
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
         document = dict(vars(self))
-        if self.privacy is None:
-            del document["privacy"]
+        for key in ("privacy", "unevaluated", "stale", "failures"):
+            if not document[key]:
+                del document[key]
         return document
 
 
@@ -126,6 +132,9 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         versions=versions(),
         notes=dict(strategy.notes(run.state)),
         privacy=run.privacy.spent() if run.privacy is not None else None,
+        unevaluated=_unevaluated(run, federated),
+        stale=_stale(run, federated),
+        failures=_failures(run),
     )
 
 
@@ -143,6 +152,34 @@ def _number_of_clusters(run: Run, assignment: Mapping[ClientId, int]) -> int:
         return len(occupied)
     models = run.strategy.clusters(run.state)
     return len(models)
+
+
+def _unevaluated(run: Run, federated: Set[ClientId]) -> list[ClientId]:
+    """The agents that never reported an evaluation."""
+    evaluated = run.facts.evaluation.keys()
+    missing = federated - evaluated
+    return sorted(missing)
+
+
+def _failures(run: Run) -> dict[ClientId, Figures]:
+    by_agent = run.facts.failures.items()
+    in_order = sorted(by_agent)
+    return dict(in_order)
+
+
+def _stale(run: Run, federated: Set[ClientId]) -> dict[ClientId, int]:
+    """The agents whose newest figures are not of the last evaluation, with the rounds that were over when they were."""
+    facts = run.facts
+    newest = facts.evaluated
+    evaluated = sorted(facts.evaluated_in)
+    stale: dict[ClientId, int] = {}
+    for client in evaluated:
+        if client not in federated:
+            continue
+        rounds = facts.evaluated_in[client]
+        if rounds < newest:
+            stale[client] = rounds
+    return stale
 
 
 def _accuracy(run: Run) -> dict[str, Any]:
@@ -279,6 +316,10 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
     clusters = run.strategy.assignment(run.state)
     everybody = per_agent(run)
     facts = run.facts
+    kept = FIGURES
+    task = run.scenario.task
+    if task.classes is None:
+        kept += SHOWN_OF_REGRESSION
     rows: list[dict[str, Any]] = []
     for client in sorted(run.engine.known):
         train, test = run.samples.get(client, UNKNOWN_SAMPLES)
@@ -294,7 +335,7 @@ def _write_table(path: Path, run: Run, truth: Truth | None) -> None:
         modes = everybody.get(client, {})
         for mode in KEPT_MODES:
             figures = modes.get(mode) or {}
-            for figure in FIGURES:
+            for figure in kept:
                 row[f"{mode}_{figure}"] = figures.get(figure)
         rows.append(row)
     table = Table.from_pylist(rows)

@@ -77,6 +77,7 @@ from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
+MAX_FAILURE_CHARS = 500  # that are kept of an agent's reason
 MAX_OTHER_BYTES = 2 << 20  # of a report, for everything else in it
 HONEST_REFUSALS = frozenset({"other run"})  # an honest agent may cause these: they blame nobody
 
@@ -285,12 +286,22 @@ class Run:
         """An agent reports that it could not do its work."""
         what = f"step {step}: {why}"
         self.audit.blame("failed", client, what)
+        self._count_failure(client, why)
         failed = Failed(client, step, why)
         effects = self.handle(failed, now)
         notice = WorkFailed(client, step, why)
         shown = Announce(notice)
         order = self.order_of(client)
         return [*effects, shown, order]
+
+    def _count_failure(self, client: ClientId, why: str) -> None:
+        failures = self.facts.failures
+        times = 1
+        if client in failures:
+            times += failures[client]["times"]
+        # people count from one; after the last round agents are evaluated
+        round_ = min(self.engine.round + 1, self.engine.rules.rounds)
+        failures[client] = {"times": times, "round": round_, "why": why[:MAX_FAILURE_CHARS]}
 
     def _accept(self, client: ClientId, step: int) -> None:
         """The report lies in the spool. The checkpoint learns of it with the fold: until then the spool knows."""
@@ -559,6 +570,7 @@ class Run:
         if phase.name == EVALUATE:
             facts.evaluated = round_
             facts.evaluation |= outcome.evaluation
+            facts.evaluated_in |= dict.fromkeys(outcome.evaluation, self.engine.round)
         if phase.name == "train":
             trained = [client for client, _ in reports]
             facts.trained |= dict.fromkeys(trained, round_)

@@ -47,6 +47,13 @@ class RunState:
     # The figures of each agent's newest evaluation, by mode.
     evaluation: dict[ClientId, Json] = field(default_factory=dict)
 
+    # How many rounds were over at each agent's newest evaluation.
+    evaluated_in: Steps = field(default_factory=dict)
+
+    # Of each agent that could not do the work of an order: how many times, and the round (from 1) and the reason of the
+    # newest time.
+    failures: dict[ClientId, Json] = field(default_factory=dict)
+
     # The best test figures of each agent right after its local training, where they are tracked.
     tracked: dict[ClientId, Figures] = field(default_factory=dict)
 
@@ -72,7 +79,9 @@ class RunState:
         """The attributes as a checkpoint names them."""
         saved: Json = {}
         for name, value in vars(self).items():
-            key = "again" if name == "incarnation" else name
+            key = name
+            if name == "incarnation":
+                key = "again"
             saved[key] = value
         return saved
 

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from covey.coordinator.serve.service import Service
 from covey.shared.errors import UserError
+from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
 
 
 class PrometheusCollector(Collector):
@@ -66,12 +67,14 @@ class PrometheusCollector(Collector):
             loss_help = "mean training loss of the newest round"
             yield GaugeMetricFamily("covey_train_loss", loss_help, newest.means.loss)
         evaluation = service.last_evaluation
-        accuracy = {
-            mode: one["accuracy"]["macro"] for mode, one in evaluation.items() if "accuracy" in one
-        }
-        yield _labelled(
-            "covey_accuracy", "mean over agents, at the newest evaluation", "mode", accuracy
-        )
+        for measure in ("accuracy", *SHOWN_OF_REGRESSION):
+            figures = {}
+            for mode, one in evaluation.items():
+                if "macro" in one.get(measure, {}):
+                    figures[mode] = one[measure]["macro"]
+            if figures or measure == "accuracy":
+                text = "mean over agents, at the newest evaluation"
+                yield _labelled(f"covey_{measure}", text, "mode", figures)
         refused = CounterMetricFamily(
             "covey_refused_messages", "messages that were dropped", labels=["reason"]
         )

@@ -16,6 +16,7 @@ Float32 = npt.NDArray[np.float32]
 Classes = npt.NDArray[np.int64]
 Figures = dict[str, Any]
 
+LARGEST_FIGURE = 1e99  # a coordinator refuses larger numbers
 SMALLEST = np.finfo(np.float64).tiny  # in place of a probability of 0, whose logarithm is infinite
 
 
@@ -46,16 +47,43 @@ def classification_figures(truth: Classes, probabilities: Float64) -> Figures:
 
 
 def regression_figures(truth: Float32, values: Float64) -> Figures:
-    """n, mse (mean squared error) and loss (the same) of predicted values (n, 1) for targets (n,)."""
+    """Figures of predicted values, in the units of the targets.
+
+    Args:
+        truth: targets (n,), n >= 1.
+        values: predictions (n, 1).
+
+    Returns:
+        n, mse (mean squared error), mae (mean absolute error), mean and variance of the targets (population variance:
+        the coordinator computes R2 from them) and loss (the same as mse).
+    """
     count = len(truth)
     predicted = values[:, 0]
-    squared_errors = (predicted - truth) ** 2
-    mse = float(np.mean(squared_errors))
+    targets = truth.astype(np.float64)
+    errors = predicted - targets
+    mse = np.mean(errors**2)
+    mae = np.mean(np.abs(errors))
+    variance = 0.0
+    if (
+        targets != targets[0]
+    ).any():  # else rounding would leave a tiny variance, and R2 a huge one
+        variance = float(np.var(targets))
     return {
         "n": count,
-        "mse": mse,
-        "loss": mse,
+        "mse": float(mse),
+        "mae": float(mae),
+        "mean": float(np.mean(targets)),
+        "variance": variance,
+        "loss": float(mse),
     }
+
+
+def or_diverged(figures: Figures) -> Figures:
+    """The figures, or {"n", "diverged": True} if one of them is not finite: the model's outputs were not."""
+    for name, figure in figures.items():
+        if name != "n" and not abs(figure) <= LARGEST_FIGURE:
+            return {"n": figures["n"], "diverged": True}
+    return figures
 
 
 def softmax(logits: Float32) -> Float64:

@@ -7,12 +7,19 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic_core import CoreSchema
 
+from covey.shared.numerics.measures import (
+    MEASURES,
+    OF_CLASSIFICATION,
+    OF_REGRESSION,
+    main_measure,
+)
 from covey.shared.scenario.partition import Partition
-from covey.shared.scenario.section import Section, Share, repeated
+from covey.shared.scenario.section import Section, repeated
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Name
 
 Metric = Literal["last", "server", "tuned", "global", "newcomers"]
+Measured = Literal["accuracy", "f1", "rmse", "mae", "r2", "mse"]
 JsonSchema = dict[str, Any]
 
 
@@ -99,8 +106,8 @@ class Split(_WrittenFlat):
     published: dict[str, float] = Field(
         {}, description="Published figures for this partition, as compare.published."
     )
-    target: Share | None = Field(
-        None, description="Accuracy to reach on this partition, as compare.target."
+    target: float | None = Field(
+        None, description="Figure to reach on this partition, as compare.target."
     )
 
 
@@ -118,7 +125,9 @@ class Compare(Section):
         description="Seeds of the runs. The default gives a mean and a deviation at three times the cost of one run.",
     )
     published: dict[str, float] = Field(
-        {}, description="Published figure of each method by label, in percent, shown next to ours."
+        {},
+        description="Published figure of each method by label, shown next to ours: accuracies in percent, errors in the "
+        "units of the target.",
     )
     metric: Metric = Field(
         "last",
@@ -131,11 +140,15 @@ class Compare(Section):
         description="Columns of the tables: one per evaluation mode, or micro and macro accuracy and F1 in the mode of "
         "metric.",
     )
+    measure: Measured | None = Field(
+        None,
+        description="Kind of figure that is compared and that target and published are of: accuracy or f1 of classes; "
+        "rmse, mae, r2 or mse of a regression. null: accuracy, or rmse for a regression.",
+    )
     target: float | None = Field(
         None,
-        gt=0,
-        le=1,
-        description="Count the rounds until the accuracy reaches this share. null: do not count.",
+        description="Count the rounds until the figure is this good: an accuracy as a share, such as 0.75, or an error in "
+        "the units of the target, which must fall to this value. null: do not count.",
     )
 
     @model_validator(mode="after")
@@ -173,6 +186,28 @@ class Compare(Section):
                 f"published names {unknown}; expected labels of the methods {self._method_labels}"
             )
         return self
+
+    def check_measure(self, *, regression: bool) -> None:
+        """Raise ValueError if the measure is not one of the task, or a target cannot be one of its figures."""
+        measure = main_measure(regression=regression)
+        if self.measure is not None:
+            measure = MEASURES[self.measure]
+        possible = OF_REGRESSION if regression else OF_CLASSIFICATION
+        if measure.name not in possible:
+            task = "a regression" if regression else "a classification"
+            expected = [name for name in possible if name != "loss"]
+            raise ValueError(
+                f"compare.measure {measure.name} is not for {task}; expected one of {expected}"
+            )
+        targets = [self.target, *(split.target for split in self.partitions)]
+        for target in targets:
+            if target is None:
+                continue
+            if not measure.can_be_target(target):
+                raise ValueError(
+                    f"target {target:g} can never be reached or is always reached; expected {measure.label} "
+                    f"{measure.range_text}"
+                )
 
     @property
     def _method_labels(self) -> list[str]:

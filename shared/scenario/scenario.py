@@ -117,6 +117,12 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_measure(self) -> Self:
+        if self.compare is not None:
+            self.compare.check_measure(regression=self.task.classes is None)
+        return self
+
+    @model_validator(mode="after")
     def _check_training_of_methods(self) -> Self:
         """Validate the merged training settings of each compared method now, not hours into the comparison."""
         for method in self._compared:

@@ -12,7 +12,7 @@ from covey.coordinator.compare.grid import chosen, grid
 from covey.coordinator.compare.rows import row_of
 from covey.coordinator.compare.summaries import Spread, Summary, no_better, summaries
 from covey.coordinator.compare.tables import markdown, tables
-from tests.coordinator.comparisons import cell, compared, scenario
+from tests.coordinator.comparisons import DIGITS, cell, compared, scenario
 
 
 def figures(**modes: tuple[float, float]) -> dict[str, Any]:
@@ -377,3 +377,77 @@ def test_the_layout_of_averages_has_both_of_accuracy_and_f1_in_the_metrics_mode(
     ]
     assert "E-last" not in shown
     assert markdown(scene, found).count("| :--") == 1
+
+
+# -- regression ----------------------------------------------------------------------------------------------------
+
+REGRESSION = {**DIGITS["task"], "classes": None}
+
+
+def errors(rmse: float) -> dict[str, Any]:
+    """Averages of one mode; micro and macro are equal."""
+    figures = {"rmse": rmse, "mae": rmse / 2, "r2": 0.8, "mse": rmse**2, "loss": rmse**2}
+    return {
+        "agents": 6,
+        **{name: dict.fromkeys(("micro", "macro"), one) for name, one in figures.items()},
+    }
+
+
+def test_a_comparison_of_a_regression_speaks_of_errors_in_units_of_the_target() -> None:
+    scene = scenario(
+        task=REGRESSION,
+        compare={"target": 3.5, "published": {"fedclust": 4.25}, "metric": "server"},
+    )
+    compare = compared(scene)
+    cells = {one.label: one for one in grid(scene)}
+    lines = [line(n, evaluation={"server": errors(6.0 - n)}) for n in range(4)]
+    rows = [
+        row_of(cells["fedclust"], compare, result(0, accuracy={"server": errors(3.25)}), lines),
+        row_of(cells["fedavg"], compare, result(0, accuracy={"server": errors(3.0)}), lines),
+    ]
+    assert (rows[0]["figure"], rows[0]["measure"], rows[0]["rounds_to_target"]) == (3.25, "rmse", 3)
+    found = summaries(scene, rows)
+    (words,) = tables(scene, found)
+    assert "RMSE in units of the target, macro average" in words.title
+    shown = dict(zip(words.headers, words.lines[1], strict=True))
+    expected = {
+        "E-server": "3.2500",
+        "E-server MAE": "1.6250",
+        "E-server R2": "0.8000",
+        "published (ours)": "4.25 (server 3.25)",
+        "rounds to RMSE 3.5": "3",
+    }
+    assert expected.items() <= shown.items()
+    # a lower error is better: the one model is ahead
+    assert no_better(scene, found) == [
+        "fedclust: its clusters are no better than fedavg's one model"
+    ]
+
+
+def test_the_target_of_a_regression_may_be_tracked_after_training() -> None:
+    scene = scenario(task=REGRESSION, compare={"target": 3.5})
+    (cell_, *_) = [one for one in grid(scene) if one.label == "fedclust"]
+    lines = [
+        line(n, phase="train", ends_round=True, tracked={**errors(1.0), "by_agent": reached})
+        for n, reached in enumerate(({"a": 4.0, "b": None}, {"c": 3.0}))
+    ]
+    row = row_of(cell_, compared(scene), result(0, accuracy={"last": errors(3.0)}), lines)
+    assert (row["target_on"], row["rounds_to_target"]) == ("last, tracked", 2)
+    assert row["rounds_to_target_participants"] == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "compare", "why"),
+    [
+        ({}, {"measure": "rmse"}, "compare.measure rmse is not for a classification"),
+        (REGRESSION, {"measure": "accuracy"}, "compare.measure accuracy is not for a regression"),
+        ({}, {"target": 1.5}, "expected accuracy as a share, above 0 and up to 1"),
+        (REGRESSION, {"target": -1.0}, "expected RMSE above 0 in units of the target"),
+        (REGRESSION, {"target": 1.5, "measure": "r2"}, "expected R2 below or equal to 1"),
+    ],
+)
+def test_a_measure_or_target_that_is_not_of_the_task_is_refused(
+    task: dict[str, Any], compare: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        scenario(task={**DIGITS["task"], **task}, compare=compare)

@@ -164,7 +164,7 @@ def result(**others: Any) -> dict[str, Any]:
 def test_a_table_of_results_is_complete_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
     show(narrow, results_table(results([result()])))
-    assert text.getvalue().count("mse 44.85 / 45.02") == 3
+    assert text.getvalue().count("MSE 44.85 / 45.02") == 3
     assert "…" not in text.getvalue()
 
 
@@ -183,12 +183,12 @@ def test_runs_of_different_methods_need_no_other_name() -> None:
 def test_the_title_holds_only_facts_of_all_results() -> None:
     right = {"server": {"agents": 9, "accuracy": {"micro": 0.5, "macro": 0.5}}}
     for others, title in (
-        ({}, "heat, 20 agents; mean squared error, micro / macro"),
-        ({"name": "cold"}, "20 agents; mean squared error, micro / macro"),
-        ({"agents": 9}, "heat; mean squared error, micro / macro"),
+        ({}, "heat, 20 agents; MSE in squared units of the target, micro / macro"),
+        ({"name": "cold"}, "20 agents; MSE in squared units of the target, micro / macro"),
+        ({"agents": 9}, "heat; MSE in squared units of the target, micro / macro"),
         (
             {"agents": 9, "name": "cold", "accuracy": right},
-            "accuracy in % or mean squared error, micro / macro",
+            "accuracy in % or MSE in squared units of the target, micro / macro",
         ),
     ):
         assert results([result(), result(**others)]).title == title

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from covey.coordinator.run import records
 from covey.shared.errors import UserError
+from covey.shared.numerics.measures import derived
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,37 @@ def test_a_damaged_line_of_the_record_is_named_by_its_number(tmp_path: Path) -> 
     (tmp_path / "rounds.jsonl").write_text('{"event": "link", "up": true}\n{"event": "pha')
     with pytest.raises(UserError, match=r"rounds.jsonl, line 2: no JSON"):
         records.lines(tmp_path)
+
+
+def regression(n: int, mse: float, mean: float, variance: float) -> dict[str, Any]:
+    figures = {"n": n, "mse": mse, "mae": mse / 2, "loss": mse, "mean": mean, "variance": variance}
+    return {"server": figures | derived(figures)}
+
+
+def test_averages_of_a_regression_are_those_of_all_samples_and_those_of_all_agents() -> None:
+    agents = {"a": regression(30, 1.0, 0.0, 4.0), "b": regression(10, 9.0, 8.0, 4.0)}
+    row = records.averages(agents, {}, "test")["server"]
+    assert row["agents"] == 2
+    assert row["rmse"] == {"micro": pytest.approx(3**0.5), "macro": 2.0}
+    assert row["mae"] == {"micro": 1.5, "macro": 2.5}
+    # SSE = 30 * 1 + 10 * 9; SST = 40 * 4 + 30 * 2^2 + 10 * 6^2, for the common mean is 2
+    assert row["r2"] == {"micro": pytest.approx(1 - 120 / 640), "macro": (0.75 - 1.25) / 2}
+
+
+def test_an_agent_that_diverged_is_named_and_in_no_average() -> None:
+    agents = {"a": regression(30, 1.0, 0.0, 4.0), "b": {"server": {"n": 10, "diverged": True}}}
+    row = records.averages(agents, {}, "test")["server"]
+    assert (row["agents"], row["diverged"], row["rmse"]["macro"]) == (1, ["b"], 1.0)
+
+
+def test_agents_whose_targets_are_all_equal_have_no_r2_of_their_own() -> None:
+    agents = {"a": regression(30, 1.0, 0.0, 4.0), "b": regression(10, 1.0, 4.0, 0.0)}
+    row = records.averages(agents, {}, "test")["server"]
+    assert row["r2"] == {"macro": 0.75, "agents": 1, "micro": pytest.approx(1 - 40 / 240)}
+
+
+def test_the_best_tracked_figures_are_never_those_of_a_diverged_model() -> None:
+    good = {"n": 4, "mse": 2.0}
+    diverged: dict[str, Any] = {"n": 4, "diverged": True}
+    assert records.best_so_far(dict(good), {"track": diverged}) == good
+    assert records.best_so_far(diverged, {"track": good}) == good

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined
+from covey.coordinator.report.tables import nobody_evaluated, unevaluated
 from covey.coordinator.run import records
-from covey.coordinator.run.effects import Announce, Effect, SendOrder
+from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.notices import ReportIgnored
 from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.result import result_of, write_all, write_models
@@ -408,3 +409,62 @@ def test_micro_averages_of_the_record_weigh_agents_as_those_of_the_result(tmp_pa
 def scored(accuracy: float, examples: int) -> Report:
     """The report of an agent with one test sample."""
     return Report({}, examples, {"server": {"n": 1, "accuracy": accuracy}})
+
+
+def orders_of(effects: list[Effect]) -> dict[ClientId, Any]:
+    return {
+        effect.client: effect.order
+        for effect in effects
+        if isinstance(effect, SendOrder) and effect.order.work is not None
+    }
+
+
+def failure(run: Run, client: ClientId, step: int, why: str) -> bytes:
+    nothing: dict[str, Any] = {"examples": 0, "steps": 0, "loss": 0.0, "seconds": 0.0}
+    nothing |= {"numbers": {}, "vectors": {}}
+    content = ReportContent(run=run.facts.run, step=step, client=client, failure=why, **nothing)
+    return content.to_bytes()
+
+
+def test_figures_of_an_earlier_evaluation_and_failures_are_named_in_the_result(
+    tmp_path: Path,
+) -> None:
+    """An agent that cannot work at the end is not counted as if it had been evaluated there."""
+    run, orders = opened(tmp_path, evaluation={"every": 1})
+    steps = 0
+    while orders:
+        effects: list[Effect] = []
+        for client, order in orders.items():
+            broken = client == "agent-0" and steps >= 2
+            if broken or client == "agent-1":
+                content = failure(run, client, order.step, "the training diverged")
+            else:
+                content = answer(run, client, order).to_bytes()
+            effects += run.accept(client, content, 0.0)
+        orders = orders_of(effects)
+        steps += 1
+    assert any(isinstance(effect, Done) for effect in effects)
+    document = result_of(run, None).to_json()
+    assert document["unevaluated"] == ["agent-1"]
+    assert document["stale"] == {"agent-0": 1}
+    assert document["failures"]["agent-0"] == {
+        "times": 4,
+        "round": 3,
+        "why": "the training diverged",
+    }
+    assert document["failures"]["agent-1"]["times"] == 6
+    remarks = unevaluated(document)
+    assert "1 of 8 agents were never evaluated: agent-1" in remarks
+    assert "agent-0 (round 1)" in remarks
+    assert (
+        "agent-1 could not do its work 6 times, last in round 3: the training diverged" in remarks
+    )
+    assert nobody_evaluated(document) == ""
+    assert "no agent was evaluated" in nobody_evaluated({"accuracy": {"server": {"agents": 0}}})
+
+
+def test_the_result_of_a_run_without_losses_has_no_such_keys(tmp_path: Path) -> None:
+    run = in_process(tmp_path, scenario("fedavg", rounds={"count": 1}))
+    document = result_of(run, None).to_json()
+    assert document.keys().isdisjoint({"unevaluated", "stale", "failures"})
+    assert unevaluated(document) == ""

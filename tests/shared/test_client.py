@@ -229,7 +229,18 @@ def test_without_tuning_epochs_that_mode_is_left_out() -> None:
 
 def test_a_regression_is_measured_by_its_squared_error() -> None:
     content, _ = done(bowl(3, 0), order(phase="evaluate"))
-    assert content.numbers["server"] == {"n": 10, "mse": 9.0, "loss": 9.0}
+    assert content.numbers["server"] == {
+        **{"n": 10, "mse": 9.0, "loss": 9.0, "mae": 3.0},
+        **{"mean": 3.0, "variance": 0.0},
+    }
+
+
+def test_a_model_whose_outputs_are_not_finite_is_reported_as_diverged() -> None:
+    content, _ = done(
+        bowl(3, 0), order(phase="evaluate", evaluation={}), {LAST_MODEL: flat(np.inf, 0)}
+    )
+    assert content.numbers["server"]["mse"] == 9.0
+    assert content.numbers["last"] == {"n": 10, "diverged": True}
 
 
 def test_a_mixture_of_models_mixes_what_they_predict_by_weight(
