@@ -164,7 +164,7 @@ def _both_averages(metric: Metric, measure: Measure) -> tuple[str, Columns]:
 
 
 def _labels_of_regression() -> dict[str, str]:
-    labels = {}
+    labels: dict[str, str] = {}
     for name in SHOWN_OF_REGRESSION:
         measure = MEASURES[name]
         labels[name] = measure.label
