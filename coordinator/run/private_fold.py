@@ -321,11 +321,10 @@ def _moved(
     count: float,
 ) -> Vector:
     """The model after a noised sum: one addition of noise, whatever the number of reports."""
-    spread = settings.clip * settings.noise_multiplier
     noised = total
-    if spread:
+    if settings.deviation:
         drawn = noise.normal(total.size)
-        noised = total + spread * drawn
+        noised = total + settings.deviation * drawn
     mean = noised / count
     moved = base + mean
     model: Vector = moved.astype(np.float32)

@@ -32,45 +32,60 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class SignaturePrivacy(_Section):
+def _norm(description: str) -> Any:
+    """The field of a Euclidean norm to which a vector is shortened."""
+    return Field(1.0, gt=0, description=description)
+
+
+def _multiplier(description: str) -> Any:
+    """The field of a standard deviation in multiples of the norm."""
+    return Field(1.0, ge=0, description=description)
+
+
+def _delta(description: str) -> Any:
+    """The field of a privacy account's delta."""
+    return Field(1e-5, gt=0, lt=1, description=description)
+
+
+class ClippedNoise(_Section):
+    """Gaussian noise on steps that are clipped: the noise is in proportion to the longest step there can be.
+
+    Each member says in the description of a field what is clipped, and what the noise is added to.
+    """
+
+    clip: float
+    noise_multiplier: float
+    delta: float
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on each value."""
+        return self.clip * self.noise_multiplier
+
+
+class SignaturePrivacy(ClippedNoise):
     """Noise that agents add to their signatures, which they send once for clustering (FedClust, PACFL, FeSEM)."""
 
-    clip: float = Field(
-        1.0,
-        gt=0,
-        description="Euclidean norm to which a signature's step is shortened before noise is added.",
+    clip: float = _norm(
+        "Euclidean norm to which a signature's step is shortened before noise is added."
     )
-    noise_multiplier: float = Field(
-        1.0,
-        ge=0,
-        description="Standard deviation of the noise on each value, in multiples of clip. 0: clip only, which hides nothing.",
+    noise_multiplier: float = _multiplier(
+        "Standard deviation of the noise on each value, in multiples of clip. 0: clip only, which hides nothing."
     )
-    delta: float = Field(
-        1e-5,
-        gt=0,
-        lt=1,
-        description="Delta of the privacy account if there is no client section. Choose it well below 1 / number of agents.",
+    delta: float = _delta(
+        "Delta of the privacy account if there is no client section. Choose it well below 1 / number of agents."
     )
 
 
-class ClientPrivacy(_Section):
+class ClientPrivacy(ClippedNoise):
     """Client-level privacy: the released models hide everything that any one agent sends in the whole run."""
 
-    clip: float = Field(
-        1.0,
-        gt=0,
-        description="Euclidean norm to which each agent's change of the model is shortened.",
+    clip: float = _norm("Euclidean norm to which each agent's change of the model is shortened.")
+    noise_multiplier: float = _multiplier(
+        "Standard deviation of the noise on each cluster's sum, in multiples of clip. 0: no noise, for comparison."
     )
-    noise_multiplier: float = Field(
-        1.0,
-        ge=0,
-        description="Standard deviation of the noise on each cluster's sum, in multiples of clip. 0: no noise, for comparison.",
-    )
-    delta: float = Field(
-        1e-5,
-        gt=0,
-        lt=1,
-        description="Delta of the privacy account. Choose it well below 1 / number of agents.",
+    delta: float = _delta(
+        "Delta of the privacy account. Choose it well below 1 / number of agents."
     )
 
 
@@ -87,14 +102,9 @@ class LocalPrivacy(_Section):
         gt=0,
         description="Epsilon that no agent exceeds in the run. Each agent computes its own noise_multiplier from it. null: noise_multiplier is given.",
     )
-    max_grad_norm: float = Field(
-        1.0, gt=0, description="Euclidean norm to which each example's gradient is shortened."
-    )
-    delta: float = Field(
-        1e-5,
-        gt=0,
-        lt=1,
-        description="Delta of the privacy account. Choose it below 1 / number of examples of an agent.",
+    max_grad_norm: float = _norm("Euclidean norm to which each example's gradient is shortened.")
+    delta: float = _delta(
+        "Delta of the privacy account. Choose it below 1 / number of examples of an agent."
     )
 
     @model_validator(mode="after")
@@ -159,9 +169,8 @@ def noised(vector: Vector, base: Vector, settings: SignaturePrivacy, noise: Nois
     """
     step = vector.astype(np.float64) - base
     step *= _clip_factor(vector, base, settings.clip)
-    if settings.noise_multiplier:
-        deviation = settings.clip * settings.noise_multiplier
-        step += deviation * noise.normal(step.size)
+    if settings.deviation:
+        step += settings.deviation * noise.normal(step.size)
     return (base + step).astype(np.float32)
 
 
