@@ -99,6 +99,7 @@ def resume_command(arguments: Sequence[str]) -> str:
 BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
 CONTRADICTIONS = (
     ("in_process", "needs no broker", (*BROKER_OPTIONS, "embedded", "metrics")),
+    ("executor", "runs without a broker", (*BROKER_OPTIONS, "embedded")),
     ("embedded", "starts its own broker", BROKER_OPTIONS),
 )
 
@@ -245,6 +246,15 @@ def compare(
         ),
     ] = True,
     in_process: InProcess = False,
+    executor: Annotated[
+        str,
+        typer.Option(
+            metavar="<address>",
+            help="run the cells on a Dask cluster, dask://host:port of its scheduler, instead of on this machine; "
+            "without a broker, as --in-process",
+            show_default=False,
+        ),
+    ] = "",
     connection: Connection,
     embedded: Embedded = False,
     overrides: Set = None,
@@ -273,8 +283,15 @@ def compare(
         connection.tls,
         allowed=AllowedCode.parse(allow),
     )
+    if executor and not executor.startswith("dask://"):
+        raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
     request = command.Request(
-        cells or [], known or [], run=run, in_process=in_process, write=run or folder is not None
+        cells or [],
+        known or [],
+        run=run,
+        in_process=in_process,
+        executor=executor,
+        write=run or folder is not None,
     )
     done = False
     with suppress(KeyboardInterrupt):

@@ -46,6 +46,7 @@ STAIRS = {
         "plan run",
         "processes compare serve",
         "simulate report",
+        "cluster",
         "commands",
         "cli",
     ],
@@ -57,6 +58,9 @@ ONLY = {
     "torch": ["agent/training/*.py", "agent/data/*.py", "agent/worker/worker.py"],
     "aiomqtt": ["shared/mqtt/mqtt_link.py"],
     "amqtt": ["broker/embedded/*.py", "broker/programs/embedded.py"],
+    "distributed": [
+        "coordinator/cluster/dask_cells.py"
+    ],  # it pickles: between the user's own machines alone
     "matplotlib": ["coordinator/report/*.py"],  # a device never draws
     "pickle": [],
     "cloudpickle": [],

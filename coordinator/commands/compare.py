@@ -21,6 +21,8 @@ from typing import Any
 
 from rich.console import Console
 
+from covey.coordinator.cluster.cell_task import CellOutcome
+from covey.coordinator.cluster.dask_cells import failed, place_of, run_on_dask
 from covey.coordinator.commands import run as command
 from covey.coordinator.compare.grid import Cell, chosen, grid, section, target_of
 from covey.coordinator.compare.metrics import measure_of
@@ -64,6 +66,7 @@ class Request:
     known: Sequence[Path] = ()  # compare.json files
     run: bool = True  # run the missing cells
     in_process: bool = False
+    executor: str = ""  # the cluster that runs the cells, dask://host:port; empty for this machine
     write: bool = True  # write the tables to files
 
 
@@ -79,7 +82,9 @@ def compare(
     if request.known and console is not None:
         remark = f"{len(known)} cells are known: those with the same scenario and target"
         console.print(remark, highlight=False)
-    if request.run:
+    if request.run and request.executor:
+        run_on_cluster(scenario, options, request, known, console)
+    elif request.run:
         observing = _observing(scenario, options.folder, console)
         in_process = request.in_process
         if not run_cells(
@@ -200,8 +205,7 @@ def run_cells(
     Raises UserError, before anything starts, if a cell's folder holds a run of another scenario.
     """
     check_code(scenario, options.allowed)
-    cells = [cell for cell in chosen(grid(scenario), names) if cell.name not in known]
-    missing = [cell for cell in cells if not is_finished(cell, options.folder)]
+    missing = _missing(scenario, options.folder, names, known)
     if not missing:
         return True
     with ExitStack() as stack:
@@ -215,6 +219,50 @@ def run_cells(
                 if _run(cell, options, pool, observer) is None:
                     return False
     return True
+
+
+def _missing(scenario: Scenario, out: Path, names: Iterable[str], known: KnownRows) -> list[Cell]:
+    """The chosen cells that have no result yet.
+
+    Raises UserError if a cell's folder holds a run of another scenario.
+    """
+    missing: list[Cell] = []
+    for cell in chosen(grid(scenario), names):
+        if cell.name not in known and not is_finished(cell, out):
+            missing.append(cell)
+    return missing
+
+
+def run_on_cluster(
+    scenario: Scenario,
+    options: Options,
+    request: Request,
+    known: KnownRows,
+    console: Console | None,
+) -> None:
+    """Run the missing cells on the machines of a cluster.
+
+    Raises UserError, once all other cells are finished, if cells could not be run.
+    """
+    check_code(scenario, options.allowed)
+    missing = _missing(scenario, options.folder, request.cells, known)
+    if not missing:
+        return
+
+    def show(outcome: CellOutcome, left: int) -> None:
+        if console is None:
+            json_line({**outcome.to_json(), "left": left})
+        else:
+            text = f"{outcome.text()}; {left} left"
+            console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    folder = options.folder
+    with alone_in(folder):
+        failures = run_on_dask(
+            request.executor, missing, folder, options.data_root, options.allowed, show
+        )
+    if failures:
+        raise failed(failures)
 
 
 def _run(
@@ -281,12 +329,25 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
         "methods": [one.to_json() for one in found],
         "cells": cells,
     }
+    places = _places(scenario, out)
+    if places:
+        document["ran_on"] = places
     text = json.dumps(document, indent=1, allow_nan=False)
     write_atomically(out / "compare.json", text.encode())
     write_atomically(out / "compare.csv", _csv(cells).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
     with atomic_replace(out / "compare.parquet") as new:
         parquet.write_table(Table.from_pylist(cells), new)
+
+
+def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
+    """The machines that cells ran on, by the cell's name, for those that a cluster ran."""
+    places: dict[str, Any] = {}
+    for cell in grid(scenario):
+        place = place_of(out / cell.folder)
+        if place is not None:
+            places[cell.name] = place
+    return places
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

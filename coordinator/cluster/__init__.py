@@ -1,0 +1,1 @@
+"""Cells of a comparison on the machines of a cluster."""

@@ -1,0 +1,174 @@
+"""One cell of a comparison as a task for another machine: a scenario goes there, the run's folder comes back.
+
+The cell runs without a broker, in a temporary folder of the machine that it runs on, so the machines need no common
+file system. What they need is Covey of the same version, and the data below the same data root.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import platform
+import tarfile
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.notices import AgentExcluded, Notice, Observer
+from covey.coordinator.run.options import Options
+from covey.coordinator.simulate.driver import simulate
+from covey.shared.consent import AllowedCode, consented
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
+
+# A finished run needs none of these: they are what agents remember, and reports that were folded.
+WORKING_FILES = ("agents", "outgoing", "spool")
+PACKAGES = ("covey", "torch", "numpy")
+
+
+@dataclass(frozen=True)
+class CellTask:
+    """What a machine is asked to do. Plain data: no code travels with it."""
+
+    name: str  # the cell's
+    scenario: str  # YAML
+    data_root: str | None  # of the named data sets, on the machine that runs the cell
+    allowed: tuple[
+        str, ...
+    ]  # code of the user's own, by name: it is imported only where it is installed
+
+
+@dataclass(frozen=True)
+class Place:
+    """The machine that a cell ran on."""
+
+    worker: str  # its address in the cluster
+    host: str
+    system: str
+    cores: int
+    versions: dict[str, str]  # of the packages that decide the bytes of a model
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """What a machine sends back: the folder of the run, or why there is none."""
+
+    name: str
+    place: Place
+    seconds: float
+    archive: bytes = b""  # the run's folder as a tar file
+    failure: str = ""  # in words for the user; empty if the cell is finished
+
+    def text(self) -> str:
+        """The outcome in a few words."""
+        ended = "failed" if self.failure else "finished"
+        return f"{self.name}: {ended} on {self.place.host} after {self.seconds:.0f} s"
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as `--json` prints it."""
+        return {
+            "event": "cell",
+            "cell": self.name,
+            "host": self.place.host,
+            "worker": self.place.worker,
+            "seconds": self.seconds,
+            "failure": self.failure,
+        }
+
+
+def this_place(worker: str) -> Place:
+    """A description of the machine that runs this."""
+    versions = {package: _version(package) for package in PACKAGES}
+    return Place(
+        worker=worker,
+        host=platform.node(),
+        system=f"{platform.system()} {platform.machine()}",
+        cores=os.cpu_count() or 1,
+        versions=versions,
+    )
+
+
+def _version(package: str) -> str:
+    """The version of an installed package, or an empty text."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def run_cell(task: CellTask, worker: str, cores: int) -> CellOutcome:
+    """Run one cell to its end.
+
+    Args:
+        task: the cell.
+        worker: the address of this machine in the cluster, for the record.
+        cores: worker processes, where the scenario does not say how many.
+    """
+    place = this_place(worker)
+    begin = time.monotonic()
+    excluded: list[AgentExcluded] = []
+
+    def observe(notice: Notice) -> None:
+        """Keep what may explain a failure. The rest is in the record that goes back."""
+        if isinstance(notice, AgentExcluded):
+            excluded.append(notice)
+
+    with tempfile.TemporaryDirectory(prefix="covey-cell-") as temporary:
+        folder = Path(temporary) / "run"
+        failure = ""
+        archive = b""
+        try:
+            _run(task, folder, cores, observe)
+        except UserError as error:
+            failure = _with_reason(str(error), excluded)
+        else:
+            archive = packed(folder)
+    seconds = time.monotonic() - begin
+    return CellOutcome(task.name, place, seconds, archive, failure)
+
+
+def _with_reason(failure: str, excluded: Sequence[AgentExcluded]) -> str:
+    """A failure in words, with the reason why the first agent took no part."""
+    if not excluded:
+        return failure
+    first = excluded[0]
+    return f"{failure}; {first.agent}: {first.why}"
+
+
+def _run(task: CellTask, folder: Path, cores: int, observer: Observer) -> None:
+    document = yaml.safe_load(task.scenario)
+    scenario = Scenario.model_validate(document)
+    workers = scenario.fleet.workers if scenario.fleet is not None else 0
+    data_root = Path(task.data_root) if task.data_root is not None else None
+    allowed = AllowedCode.parse(task.allowed)
+    options = Options(folder, data_root=data_root, allowed=allowed)
+    log = folder.parent / "workers.log"
+    with consented(allowed), WorkerPool(workers or cores, log) as pool:
+        simulate(scenario, options, pool, observer)
+
+
+def packed(folder: Path) -> bytes:
+    """The folder of a finished run as a compressed tar file, without its working files."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as archive:
+        for path in sorted(folder.iterdir()):
+            if path.name not in WORKING_FILES:
+                archive.add(path, arcname=path.name)
+    return content.getvalue()
+
+
+def unpack(content: bytes, folder: Path) -> None:
+    """Write the files of `packed` to a folder that exists.
+
+    Raises:
+        tarfile.TarError: this is no such file, or it names files outside of the folder.
+    """
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+        archive.extractall(folder, filter="data")
