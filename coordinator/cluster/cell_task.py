@@ -1,7 +1,7 @@
 """One cell of a comparison as a task for another machine: a scenario goes there, the run's folder comes back.
 
 The cell runs without a broker, in a temporary folder of the machine that it runs on, so the machines need no common
-file system. What they need is Covey of the same version, and the data below the same data root.
+file system. Each of them needs the same version of Covey, and the data below the same data root.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PACKAGES = ("covey", "torch", "numpy")
 
 @dataclass(frozen=True)
 class CellTask:
-    """What a machine is asked to do. Plain data: no code travels with it."""
+    """The order for one cell. It is plain data: no code travels with it."""
 
     name: str  # the cell's
     scenario: str  # YAML

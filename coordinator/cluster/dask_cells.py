@@ -126,7 +126,7 @@ def _on_a_worker(task: CellTask) -> CellOutcome:
 
 
 def _place_of_worker(dask_worker: Any) -> Place:
-    """What a worker says of itself; Dask fills in the argument."""
+    """The description that a worker gives of its machine; Dask fills in the argument."""
     return this_place(dask_worker.address)
 
 

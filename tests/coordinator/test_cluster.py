@@ -9,6 +9,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,6 +22,7 @@ from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.run.options import Options
 from covey.shared.consent import NO_CODE
 from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
 from tests.coordinator.comparisons import scenario
 
 distributed = pytest.importorskip("distributed")
@@ -51,6 +53,12 @@ def digests(folder: Path) -> dict[str, str]:
     return found
 
 
+def rows(scene: Scenario, folder: Path) -> list[dict[str, Any]]:
+    """The rows of a comparison without its times."""
+    found = [row.to_json() for row in finished_rows(scene, folder)]
+    return [{name: row[name] for name in row if "seconds" not in name} for row in found]
+
+
 @pytest.mark.processes
 def test_cells_on_two_machines_of_a_cluster_give_the_bytes_of_this_machine(
     cluster: str, tmp_path: Path
@@ -67,7 +75,7 @@ def test_cells_on_two_machines_of_a_cluster_give_the_bytes_of_this_machine(
     assert digests(there.folder) == digests(here.folder)
     models = there.folder.glob("*/*/models/cluster-*.safetensors")
     assert len(list(models)) == 3, "one of FedAvg and two of FedClust"
-    assert finished_rows(scene, there.folder) == finished_rows(scene, here.folder)
+    assert rows(scene, there.folder) == rows(scene, here.folder)
     for cell in grid(scene):
         assert f"{cell.name}: finished on " in shown.getvalue()
     document = json.loads((there.folder / "compare.json").read_text())
@@ -79,11 +87,9 @@ def test_cells_on_two_machines_of_a_cluster_give_the_bytes_of_this_machine(
 @pytest.mark.processes
 def test_a_cell_that_fails_is_named_and_the_others_are_kept(cluster: str, tmp_path: Path) -> None:
     good = grid(scenario())[0]
-    fleet = good.scenario.fleet
-    assert fleet is not None
-    no_such_data = fleet.model_copy(update={"data": "cifar10"})
-    without_data = good.scenario.model_copy(update={"fleet": no_such_data})
-    bad = Cell(split="", label="bad", seed=4, scenario=without_data)
+    other_shape = good.scenario.task.model_copy(update={"features": (1, 9, 9)})
+    does_not_fit = good.scenario.model_copy(update={"task": other_shape})
+    bad = Cell(split="", label="bad", seed=4, scenario=does_not_fit)
     outcomes: list[str] = []
 
     def note(outcome: CellOutcome, left: int) -> None:
@@ -92,7 +98,7 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(cluster: str, tmp_pa
     failures = run_on_dask(cluster, [good, bad], tmp_path, None, NO_CODE, note)
     assert sorted(outcomes) == sorted([good.name, bad.name])
     assert list(failures) == [bad.name]
-    assert "cifar10" in failures[bad.name]
+    assert "the task expects [1, 9, 9]" in failures[bad.name]
     assert (tmp_path / good.folder / "result.json").exists()
     assert not (tmp_path / bad.folder).exists()
 
