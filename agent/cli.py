@@ -8,6 +8,7 @@ import logging
 import re
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -28,6 +29,7 @@ from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 
 if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
+    from covey.agent.device.keeper import KeepOptions
     from covey.agent.device.notices import DeviceObserver
     from covey.agent.policy import Policy, Rules
     from covey.shared.mqtt.broker_url import BrokerUrl
@@ -72,6 +74,51 @@ Device = Annotated[
         show_default=False,
     ),
 ]
+ModelDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-dir",
+        help="folder that always has the newest model for this device; `agent predict` uses it",
+        envvar="COVEY_MODEL_DIR",
+        show_default=False,
+    ),
+]
+AcceptMargin = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="keep the old model if the new one's accuracy on this device's test data is lower by more than "
+        "this (for regression: if its squared error is larger by more than this share)  [default: 0.05]",
+        envvar="COVEY_ACCEPT_MARGIN",
+        show_default=False,
+    ),
+]
+KeepModels = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="earlier models that stay in --model-dir  [default: 3]",
+        envvar="COVEY_KEEP_MODELS",
+        show_default=False,
+    ),
+]
+OnModel = Annotated[
+    str | None,
+    typer.Option(
+        help="command to run after each new model, without a shell; its last argument is the model's path",
+        envvar="COVEY_ON_MODEL",
+        show_default=False,
+    ),
+]
+OnModelSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        help="time limit of that command, in seconds  [default: 60]",
+        envvar="COVEY_ON_MODEL_SECONDS",
+        show_default=False,
+    ),
+]
 ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
 
 
@@ -112,6 +159,11 @@ def start(
     policy: PolicyFile = None,
     limit: Limits = None,
     device: Device = None,
+    model_dir: ModelDirOption = None,
+    accept_margin: AcceptMargin = None,
+    keep_models: KeepModels = None,
+    on_model: OnModel = None,
+    on_model_seconds: OnModelSeconds = None,
     as_json: Json = False,
 ) -> None:
     """Stay connected to a broker, and train when the coordinator asks for it.
@@ -135,11 +187,12 @@ def start(
     if device is not None:
         limits.append(f"device={device}")
     rules = Rules(_policy(policy, limits), AllowedCode.parse(allow))
+    keep = _keep_options(model_dir, accept_margin, keep_models, on_model, on_model_seconds)
     _quiet_links()
     observer = print_json if as_json else DeviceDisplay()
     observer(Started(agent, federation, str(url), data))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_start(identity, url, keep_warm, observer, rules))
+        asyncio.run(_start(identity, url, keep_warm, observer, rules, keep))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -319,6 +372,64 @@ def export(
 
 
 @app.command()
+def predict(
+    data: Annotated[
+        Path, typer.Option(help="new samples: a table or an .npz file, with or without targets")
+    ],
+    *,
+    model_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="folder of `agent start --model-dir`: use the model in use",
+            envvar="COVEY_MODEL_DIR",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="one model file, such as models/cluster-0.safetensors of a run", show_default=False
+        ),
+    ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="the column of a table that holds targets; it is left out"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="the file to write  [default: print]", show_default=False)
+    ] = None,
+    device: Device = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Predict the targets of new samples with the model in use. Needs no broker and no network.
+
+    Prints a table with the columns row, prediction and, for classes, probability.
+    """
+    from covey.agent.policy import DEFAULT, Rules
+    from covey.agent.training.predict import as_csv, as_json_lines, model_in_use
+    from covey.agent.training.predict import predict as predicted
+    from covey.shared.consent import AllowedCode
+    from covey.shared.files import write_atomically
+
+    if model is None and model_dir is None:
+        raise UserError(
+            "no model: name the agent's folder with --model-dir, or a file with --model"
+        )
+    file = model
+    if file is None and model_dir is not None:
+        file = model_in_use(model_dir)
+    assert file is not None  # noqa: S101 - one of the two was given
+    policy = DEFAULT if device is None else DEFAULT.with_limits([f"device={device}"])
+    predictions = predicted(file, data, label, Rules(policy, AllowedCode.parse(allow)))
+    text = as_json_lines(predictions) if as_json else as_csv(predictions)
+    if out is None:
+        print(text, end="")
+        return
+    write_atomically(out, text.encode())
+
+
+@app.command()
 def superclasses(
     scenario: ScenarioFile,
     models: Annotated[
@@ -358,8 +469,48 @@ def _scaling(text: str) -> dict[str, list[float]]:
         ) from None
 
 
+def _keep_options(
+    folder: Path | None,
+    margin: float | None,
+    previous: int | None,
+    hook: str | None,
+    hook_seconds: float | None,
+) -> KeepOptions | None:
+    """How the device keeps models; None without `--model-dir`. Raises UserError for options that need it."""
+    given = {
+        "--accept-margin": margin,
+        "--keep-models": previous,
+        "--on-model": hook,
+        "--on-model-seconds": hook_seconds,
+    }
+    if folder is None:
+        idle = [option for option, value in given.items() if value is not None]
+        if idle:
+            names = " and ".join(idle)
+            raise UserError(f"{names} without --model-dir has no effect; add --model-dir")
+        return None
+    from covey.agent.device.hook import parse_hook
+    from covey.agent.device.keeper import KeepOptions
+
+    options = KeepOptions(folder)
+    if margin is not None:
+        options = replace(options, margin=margin)
+    if previous is not None:
+        options = replace(options, previous=previous)
+    if hook is not None:
+        options = replace(options, hook=parse_hook(hook))
+    if hook_seconds is not None:
+        options = replace(options, hook_limit_s=hook_seconds)
+    return options
+
+
 async def _start(
-    identity: Identity, url: BrokerUrl, keep_warm_s: float, observer: DeviceObserver, rules: Rules
+    identity: Identity,
+    url: BrokerUrl,
+    keep_warm_s: float,
+    observer: DeviceObserver,
+    rules: Rules,
+    keep: KeepOptions | None,
 ) -> None:
     from covey.agent.device.service import Agent
     from covey.agent.worker.pool import Pool, check_device
@@ -367,7 +518,7 @@ async def _start(
 
     loop = asyncio.get_running_loop()
     pool = Pool(1, keep_warm_s=keep_warm_s)
-    agent = Agent(identity, pool, observer=observer, rules=rules)
+    agent = Agent(identity, pool, observer=observer, rules=rules, keep=keep)
     if hasattr(signal, "SIGUSR1"):
         loop.add_signal_handler(signal.SIGUSR1, agent.show_story)
     async with Pool(1) as short_lived:  # its worker ends before the agent waits for orders

@@ -133,6 +133,7 @@ ENTRIES = (
             "accepted": "the newest step of that run whose report the agent knows to be accepted",
             "version": "version of the agent's program, for people",
             "dropped": "messages that the agent refused, by reason",
+            "model": "the model that the device uses itself; left out if it keeps none",
         },
         wire.AgentStatus(
             agent="pi-7",
@@ -145,6 +146,23 @@ ENTRIES = (
             test_samples=30,
             labels=["0", "1"],
         ),
+    ),
+    Entry(
+        wire.ModelInUse,
+        "Model in use",
+        "",
+        "",
+        "The model that a device uses for its own predictions, inside of an agent's status. For people; the coordinator "
+        "decides nothing by it.",
+        {
+            "run": "the run that made the model; empty before the first one",
+            "round": "complete rounds that the model was trained in",
+            "cluster": "the cluster that it belongs to; null: the method has none",
+            "rejected": "models that the device's own check kept out",
+            "hook_failures": "failures of the command that runs after a change",
+            "note": "the newest decision",
+        },
+        None,
     ),
     Entry(
         wire.OrderMessage,

@@ -42,6 +42,7 @@ from covey.shared.strategies.base import (
     LAST_MODEL,
     MODEL,
     MOMENTS,
+    TRAIN,
     ClientState,
     Job,
     Local,
@@ -239,7 +240,7 @@ def _train(
         state = {**state, LAST_MODEL: trained}
     has_trained = state.get(LAST_MODEL) is not before.get(LAST_MODEL)
     if track and has_trained:
-        figures = _measure(((1.0, state[LAST_MODEL]),), local)
+        figures = measure(((1.0, state[LAST_MODEL]),), local)
         report = replace(report, numbers={**report.numbers, "track": figures})
     return report, _with_error_feedback(state, before)
 
@@ -319,21 +320,21 @@ def _evaluate(
 ) -> Report:
     """Figures in the modes E-server, E-tuned and E-last."""
     mixture = strategy.personal(job, local, _without_error_feedback(client_state))
-    numbers = {"server": _measure(mixture, local)}
+    numbers = {"server": measure(mixture, local)}
     epochs = int(evaluation.get("tune_epochs", 0))
     if epochs > 0:
         tuned = []
         for weight, model in mixture:
             result = local.train(model, epochs=epochs)
             tuned.append((weight, result.end))
-        numbers["tuned"] = _measure(tuple(tuned), local)
+        numbers["tuned"] = measure(tuple(tuned), local)
     if LAST_MODEL in client_state:
-        numbers["last"] = _measure(((1.0, client_state[LAST_MODEL]),), local)
+        numbers["last"] = measure(((1.0, client_state[LAST_MODEL]),), local)
     return Report({}, local.examples, numbers)
 
 
-def _measure(mixture: Mixture, local: Local) -> Figures:
-    """Test figures of a mixture of models; only {"n": 0} without test data, and no figures of outputs that diverged."""
+def measure(mixture: Mixture, local: Local) -> Figures:
+    """Figures of a mixture of models on the test part; {"n": 0} without test data, no figures if it diverged."""
     truth = local.targets("test")
     if not len(truth):
         return {"n": 0}
@@ -348,6 +349,44 @@ def _measure(mixture: Mixture, local: Local) -> Figures:
             probabilities = [softmax(output) for output in outputs]
             figures = classification_figures(truth, weighted_mean(weights, probabilities))
     return or_diverged(figures)
+
+
+def model_for_use(
+    order: OrderMessage,
+    models: Sequence[Vector],
+    local: Local,
+    client_state: ClientState,
+    *,
+    client: str,
+) -> Mixture | None:
+    """The model that the agent can use for predictions after an order, as mode E-server would; None if it has none.
+
+    An order of an evaluation gives the agent what the method serves it. An order to train names the same model if the
+    method keeps no part of it on the agent and the order has no choice of models; a model without any training is of
+    no use.
+
+    Args:
+        order: an order with work.
+        models: the vectors (d,) of `order.work.models`, in that order.
+        local: the agent's data and training.
+        client_state: the state that the work began with.
+        client: the agent's id.
+    """
+    work = order.work
+    if work is None:
+        return None
+    strategy, training = settings_of(work)
+    job = _job(work, client, models, training)
+    if work.phase == EVALUATE:
+        return strategy.personal(job, local, _without_error_feedback(client_state))
+    is_plain = type(strategy).personal is Strategy.personal
+    is_trained = work.phase == TRAIN and work.round > 0
+    if not is_plain or not is_trained or len(models) != 1:
+        return None
+    model = models[0]
+    if model.size != job.layout.size:
+        return None
+    return ((1.0, model),)
 
 
 # -- onto the wire -----------------------------------------------------------------------------------------------------

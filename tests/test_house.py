@@ -50,7 +50,7 @@ STAIRS = {
         "commands",
         "cli",
     ],
-    "agent": ["own_code policy", "data", "training", "worker", "device", "fleet", "cli"],
+    "agent": ["own_code policy kept", "data", "training", "worker", "device", "fleet", "cli"],
 }
 
 # what is imported -> the only files that may

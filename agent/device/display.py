@@ -14,6 +14,10 @@ from covey.agent.device.notices import (
     FleetDisconnected,
     FleetNotice,
     FleetStarted,
+    HookFailed,
+    ModelNotKept,
+    ModelRejected,
+    ModelTaken,
     OfAgent,
     Problem,
     ReportAccepted,
@@ -62,6 +66,14 @@ class DeviceDisplay:
                 _print_error(f"step {step} failed: {why}")
             case ReportAccepted(step):
                 _print(f"step {step}: report accepted")
+            case ModelTaken(run, round_, _, path, why):
+                _print(f"model of run {run}, round {round_} in use: {why}; {path}")
+            case ModelRejected(run, round_, _, why):
+                _print_error(f"model of run {run}, round {round_} rejected: {why}")
+            case ModelNotKept(why):
+                _print_error(f"a new model was not kept: {why}")
+            case HookFailed(why):
+                _print_error(f"the command of --on-model failed: {why}")
             case StorySoFar(lines):
                 _print_story(lines)
 

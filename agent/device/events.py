@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, OrderMessage
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,13 @@ class ModelDamaged:
 
 
 @dataclass(frozen=True)
+class ModelSettled:
+    """A model was taken over for the device's own use, or kept out; the model in use now."""
+
+    model: ModelInUse
+
+
+@dataclass(frozen=True)
 class Tick:
     """The time that the session asked for (`wake_at`) has come."""
 
@@ -124,6 +131,7 @@ Event = (
     | ReportDamaged
     | ModelDamaged
     | SubscriptionsRefused
+    | ModelSettled
     | Tick
 )
 

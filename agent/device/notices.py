@@ -137,6 +137,48 @@ class AskedAgain(_Notice):
     accepted: int
 
 
+# -- the model in use --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ModelTaken(_Notice):
+    """A new model is in use on this device."""
+
+    kind = "model"
+    run: str
+    round: int
+    cluster: int | None
+    path: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ModelRejected(_Notice):
+    """A new model is worse than the model in use, which stays."""
+
+    kind = "model rejected"
+    run: str
+    round: int
+    cluster: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class ModelNotKept(_Notice):
+    """A new model could not be judged or written. The model in use stays."""
+
+    kind = "model not kept"
+    why: str
+
+
+@dataclass(frozen=True)
+class HookFailed(_Notice):
+    """The command of `--on-model` failed. The new model is in use all the same."""
+
+    kind = "hook failed"
+    why: str
+
+
 # -- the device --------------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +259,10 @@ DeviceNotice = (
     | ReportAccepted
     | ReportDropped
     | AskedAgain
+    | ModelTaken
+    | ModelRejected
+    | ModelNotKept
+    | HookFailed
     | Damaged
     | DiskFull
     | StorySoFar

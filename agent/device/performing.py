@@ -13,6 +13,7 @@ from typing import Any
 
 from covey.agent.device import events as e
 from covey.agent.device.identity import Identity
+from covey.agent.device.keeper import Keeper
 from covey.agent.device.model_store import ModelStore
 from covey.agent.device.notices import (
     Damaged,
@@ -68,6 +69,7 @@ class Performer:
         disk: waits while the disk has no room for a report.
         observer: receives notices.
         before_report: awaited between the work and its report, for drills.
+        keeper: names the model that the device uses; None if the device keeps none.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Performer:
         disk: DiskWait,
         observer: DeviceObserver,
         before_report: BeforeReport,
+        keeper: Keeper | None = None,
     ) -> None:
         self._identity = identity
         self._pool = pool
@@ -89,6 +92,7 @@ class Performer:
         self._disk = disk
         self._observer = observer
         self._before_report = before_report
+        self._keeper = keeper
         self._samples = 0.0  # training samples of the newest inspection: the weight of later jobs
 
     async def inspect(self, task: dict[str, Any], task_digest: str) -> e.Inspected:
@@ -133,6 +137,8 @@ class Performer:
             return e.WorkFailed(order.step, why)
         if answer["failed"]:
             self._observer(WorkFailed(order.step, answer["failed"]))
+        if self._keeper is not None:
+            self._keeper.settle(answer.get("kept"))
         await self._before_report(order)
         self._outbox.put(
             order.step,
@@ -190,6 +196,7 @@ class Performer:
             "report_out": str(report),
             "memory_out": str(memory),
             "durable": self._identity.durable,
+            "keep": None if self._keeper is None else self._keeper.place_for(order),
             **self._rules.to_wire(),
         }
 

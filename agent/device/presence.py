@@ -17,7 +17,7 @@ from covey.agent.device.events import (
     YieldId,
 )
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, bounded_labels
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, bounded_labels
 
 ROLL_SPREAD_S = 0.5  # answers to a roll call are spread over this time
 
@@ -32,6 +32,7 @@ class Progress:
     run: str
     accepted: int
     dropped: dict[str, int]
+    model: ModelInUse | None = None  # that the device uses itself
 
 
 class Presence:
@@ -110,6 +111,7 @@ class Presence:
             run=progress.run,
             accepted=progress.accepted,
             dropped=progress.dropped,
+            model=progress.model,
         )
 
     def announce(self, progress: Progress) -> Actions:

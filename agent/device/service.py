@@ -18,6 +18,7 @@ from typing import Any
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
+from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.device.model_store import MAX_MODEL_BYTES, ModelStore
 from covey.agent.device.outbox import Outbox
 from covey.agent.device.performing import BeforeReport, DiskWait, Performer
@@ -63,6 +64,7 @@ class Agent:
         before_report: awaited between the work and its report, for fault drills.
         dies: asked at the start of each work whether the agent is cut off, for fault drills.
         session: a name for this life; by default one that sorts by its start.
+        keep: how the device keeps models for its own use; None: it keeps none.
 
     Raises:
         UserError: another process uses the agent's folder.
@@ -78,6 +80,7 @@ class Agent:
         before_report: BeforeReport = _at_once,
         dies: Callable[[OrderMessage], bool] = _never,
         session: str | None = None,
+        keep: KeepOptions | None = None,
     ) -> None:
         self.identity = identity
         self.topics = Topics(identity.federation)
@@ -85,6 +88,9 @@ class Agent:
         max_model_bytes = rules.policy.largest_model_bytes or MAX_MODEL_BYTES
         models = identity.state / "models"
         self.store = ModelStore(models, max_model_bytes, durable=identity.durable)
+        self.keeper: Keeper | None = None
+        if keep is not None:
+            self.keeper = Keeper(keep, observer, self._feed, durable=identity.durable)
         self.session = Session(
             identity.agent,
             self.topics,
@@ -92,6 +98,7 @@ class Agent:
             version=_version(),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
+            model_in_use=self.keeper.status if self.keeper is not None else None,
             rules=rules,
         )
         self.vanished = False  # True from `vanish` on: nothing is published any more
@@ -99,7 +106,15 @@ class Agent:
         self._dies = dies
         self._disk = DiskWait(identity.state, observer)
         self._performer = Performer(
-            identity, pool, rules, self.outbox, self.store, self._disk, observer, before_report
+            identity,
+            pool,
+            rules,
+            self.outbox,
+            self.store,
+            self._disk,
+            observer,
+            before_report,
+            self.keeper,
         )
         self._link: Link | None = None  # None before `run`
         self._subscriptions: SubscriptionKeeper | None = None  # None before `run`
@@ -143,6 +158,8 @@ class Agent:
         self._link = link
         for why in [*self.outbox.damaged, *self.store.damaged]:
             self._observer(n.Damaged(why))
+        if self.keeper is not None:
+            self.keeper.report_damage()
         tasks = [
             asyncio.create_task(self._receive(link)),
             asyncio.create_task(self._publish(link)),
@@ -160,6 +177,8 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self.outbox.close()
+            if self.keeper is not None:
+                await self.keeper.close()
             if not self.vanished:
                 await self._say_goodbye(link)
 

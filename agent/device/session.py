@@ -30,6 +30,7 @@ from covey.agent.device.events import (
     Inspected,
     ModelDamaged,
     ModelReady,
+    ModelSettled,
     OrderSeen,
     Outboxed,
     OwnStatusSeen,
@@ -48,7 +49,7 @@ from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage
+from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, OrderMessage
 from covey.shared.wire.topics import Topics
 
 REFUSED = "refused by this device"  # a key of `dropped`
@@ -66,6 +67,7 @@ class Session:
         version: the installed version of Covey, for others to read.
         outboxed: what the outbox holds at the start.
         models: digests of the models that are on disk at the start.
+        model_in_use: that the device uses itself at the start; None for none.
         rules: what a coordinator may ask of this device.
         seed: of the random delays that spread the load of many agents.
 
@@ -82,6 +84,7 @@ class Session:
         version: str = "",
         outboxed: Outboxed | None = None,
         models: Sequence[bytes] = (),
+        model_in_use: ModelInUse | None = None,
         rules: Rules = DEFAULT_RULES,
         seed: int = 0,
     ) -> None:
@@ -94,6 +97,7 @@ class Session:
         self._fetching = Fetching(topics, models)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
         self._story = Story()
+        self._model_in_use = model_in_use
         # the newest order that was not outdated, without its work where our rules refuse it
         self._order: OrderMessage | None = None
         # an order of a run that no running coordinator has named yet
@@ -134,6 +138,7 @@ class Session:
             run=self._delivery.run,
             accepted=self._delivery.accepted,
             dropped=dict(self.dropped),
+            model=self._model_in_use,
         )
 
     @property
@@ -187,6 +192,9 @@ class Session:
                 return self._report_damaged(step, now)
             case SubscriptionsRefused(topics):
                 return self._presence.subscriptions_refused(topics)
+            case ModelSettled(model):
+                self._model_in_use = model
+                return []
             case Tick():
                 return self._tick(now)
 

@@ -22,6 +22,7 @@ from covey.agent.device.events import (
     LoseMemory,
     ModelDamaged,
     ModelReady,
+    ModelSettled,
     Notify,
     OrderRefused,
     ReportDamaged,
@@ -139,6 +140,8 @@ def _of_event(event: Event, before: Circumstances) -> str | None:
             return f"Sent the report of step {step}."
         case Sent(step):
             return f"The link broke while the report of step {step} was being sent."
+        case ModelSettled(model) if model.note:
+            return f"Model {model.note}."
         case ReportDamaged(step):
             return f"The report of step {step} is damaged on disk."
     return None

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from covey.agent.kept.model_file import read_model
 from covey.agent.training.input_scaling import InputScaling
-from covey.agent.training.models import SAME_VERSION, build, layout_of, tensors_of
-from covey.shared import json_text
+from covey.agent.training.load_model import module_of
 from covey.shared.cli import ProgramFormat
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
@@ -83,30 +81,19 @@ def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:
 
 
 def load(model: Path, allowed: AllowedCode = NO_CODE) -> tuple[Task, nn.Module]:
-    """The task that a run left in a model's file, and its module with the weights.
+    """The task in a model's file, and its module with the weights.
 
     Raises:
-        UserError: the file was not left by a run, or its tensors are not those of its model.
+        UserError: the file is not a model's, it mixes several models, or its tensors are not those of its model.
         ConsentError: its model is not built in, and `allowed` does not name it.
     """
-    try:
-        with safe_open(model, framework="numpy") as file:
-            facts = json_text.loads((file.metadata() or {}).get("facts", "null"))
-            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-        task = Task.model_validate(facts["task"])
-    except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
+    file = read_model(model)
+    if len(file.models) > 1:
         raise UserError(
-            f"{model}: expected a model file of a finished run, such as "
-            f"models/cluster-0.safetensors; {str(error).splitlines()[0]}"
-        ) from None
-    module = build(task, 0, allowed)
-    if not layout_of(module).fits(named):
-        raise UserError(f"{model}: its tensors are not those of {task.model.name}; {SAME_VERSION}")
-    own = tensors_of(module)
-    with torch.no_grad():
-        for name, array in named.items():
-            own[name].copy_(torch.from_numpy(array))
-    return task, module.eval()
+            f"{model}: it mixes the outputs of {len(file.models)} models, and a program has one; "
+            "export the clusters' models of the run instead"
+        )
+    return file.task, module_of(file, 0, allowed)
 
 
 def _pt2(program: torch.export.ExportedProgram, task: Task) -> bytes:

@@ -7,8 +7,9 @@ Every job has `source` (where the data comes from) and `policy` and `allow` (the
 
 - `inspect` (task): compare the data with a task. The answer describes the data. If the data does not fit, `problem`
   gives the reason without private values, and `detail` gives it in full for the device's own terminal
-- `perform` (order, models, memory, report_out, memory_out, client): do the work of an order. `order` is the message's
-  bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending in `_out`
+- `perform` (order, models, memory, report_out, memory_out, client, keep): do the work of an order. `order` is the
+  message's bytes, `models` and `memory` are paths; the report and the new memory are written to the two paths ending in
+  `_out`. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
 - `device` (wanted): check which kind of device the work would be done on
@@ -164,9 +165,10 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     memory_out = Path(job["memory_out"])
     detail = None
     memory_digest = b""
+    kept: frames.Job | None = None
     try:
         with _memory_limited(Rules.from_wire(job).policy.max_memory_mb):
-            content, memory_digest = _work(job, order, memory_out)
+            content, memory_digest, kept = _work(job, order, memory_out)
     except MemoryDamaged:
         return {"memory_damaged": True}
     except ModelDamaged as error:
@@ -178,13 +180,16 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
         content = ReportContent.failed(order, job["client"], _line(public_text(error)))
     report = content.to_bytes()
     _write(Path(job["report_out"]), report, durable=job["durable"])
-    return {
+    done: frames.Job = {
         "digest": digest(report),
         "size": len(report),
         "fresh": bool(memory_digest),
         "memory_digest": memory_digest,
         "failed": detail,
     }
+    if kept is not None:
+        done["kept"] = kept
+    return done
 
 
 class DiskFull(Exception):  # noqa: N818 - the service waits and asks again
@@ -207,11 +212,14 @@ class MemoryDamaged(Exception):  # noqa: N818 - the service sets it aside
     """The file of an agent's memory is not the one that a worker wrote, or cannot be read."""
 
 
-def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[ReportContent, bytes]:
+def _work(
+    job: frames.Job, order: OrderMessage, memory_out: Path
+) -> tuple[ReportContent, bytes, frames.Job | None]:
     """Execute an order.
 
     Returns:
-        The report, and the digest of the new memory's file: b"" if the memory is unchanged.
+        The report; the digest of the new memory's file, b"" if the memory is unchanged; and what became of the model
+        that the device may use, None if the order has none or the device keeps none.
 
     Raises:
         PolicyError: the rules of this device refuse the order.
@@ -258,9 +266,36 @@ def _work(job: frames.Job, order: OrderMessage, memory_out: Path) -> tuple[Repor
     content, new = execute_order(order, models, local, memory, client=client, noise=noise)
     circumstances = {"client_state": job.get("client_state", "whole"), "device": local.device}
     content = content.model_copy(update=circumstances)
+    kept = _kept(job, order, models, local, memory)
     if new is memory:
-        return content, b""
-    return content, save_memory(memory_out, new, durable=job["durable"])
+        return content, b"", kept
+    return content, save_memory(memory_out, new, durable=job["durable"]), kept
+
+
+def _kept(
+    job: frames.Job, order: OrderMessage, models: Sequence[Any], local: Any, memory: ClientState
+) -> frames.Job | None:
+    """Keep the model of an order for the device's own use. A failure is an answer: it must not cost the report."""
+    if job.get("keep") is None or order.work is None:
+        return None
+    from covey.agent.worker.keep import Place, keep_of_order
+    from covey.agent.worker.sources import source_of
+    from covey.shared.scenario.task import Task
+
+    try:
+        task = Task.model_validate(order.work.task)
+        return keep_of_order(
+            order,
+            models,
+            local,
+            memory,
+            client=job["client"],
+            dataset=source_of(job["source"]).dataset(task),
+            place=Place.of(job["keep"]),
+            rules=Rules.from_wire(job),
+        )
+    except Exception as error:
+        return {"failure": _explain(error, verbose=False)}
 
 
 def _model_content(path: Path) -> bytes:

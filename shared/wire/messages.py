@@ -385,6 +385,17 @@ def bounded_labels(labels: Sequence[str]) -> list[str]:
     return kept
 
 
+class ModelInUse(Message):
+    """The model that a device uses for its own predictions (`agent start --model-dir`), for people."""
+
+    run: Annotated[str, Field(max_length=64)] = ""  # "" before the first one
+    round: Count = 0
+    cluster: int | None = None
+    rejected: Count = 0  # models that the device's own check kept out
+    hook_failures: Count = 0  # of the command that runs after a change
+    note: Text = ""  # the newest decision
+
+
 class AgentStatus(Document):
     """The state of an agent (retained; also its last will, with `online` false).
 
@@ -414,6 +425,15 @@ class AgentStatus(Document):
     version: Text = ""
     # messages that this agent has refused, by reason
     dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}
+    model: ModelInUse | None = None  # None if the device keeps none
+
+    @model_serializer(mode="wrap")
+    def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave `model` out if it is not used: the status is then the same as before the field existed."""
+        fields: dict[str, Any] = dump(self)
+        if self.model is None:
+            del fields["model"]
+        return fields
 
 
 class CoordinatorStatus(Document):

@@ -1,0 +1,158 @@
+"""The models that a device uses itself: what the worker has judged becomes the model in use, or stays out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from covey.agent.device.events import ModelSettled
+from covey.agent.device.hook import LIMIT_S, ModelHook
+from covey.agent.device.notices import (
+    Damaged,
+    DeviceObserver,
+    HookFailed,
+    ModelNotKept,
+    ModelRejected,
+    ModelTaken,
+)
+from covey.agent.kept.model_dir import DEFAULT_PREVIOUS, ModelDir
+from covey.agent.kept.verdict import DEFAULT_MARGIN
+from covey.agent.kept.versions import Version
+from covey.shared.wire.messages import MAX_TEXT, ModelInUse, OrderMessage
+
+KEPT_PHASES = frozenset({"train", "evaluate"})  # whose orders may name a model for use
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KeepOptions:
+    """What the device's owner set for the models that the device uses."""
+
+    folder: Path
+    margin: float = DEFAULT_MARGIN  # how much worse than the model in use a new one may be
+    previous: int = DEFAULT_PREVIOUS  # earlier models that stay on disk
+    hook: tuple[str, ...] = ()  # words of a command that runs after each change; none: no command
+    hook_limit_s: float = LIMIT_S
+
+
+class Keeper:
+    """Names the model in use.
+
+    Args:
+        options: of the device's owner.
+        observer: receives notices.
+        settled: called after each decision.
+        durable: whether models survive a power cut.
+    """
+
+    def __init__(
+        self,
+        options: KeepOptions,
+        observer: DeviceObserver,
+        settled: Callable[[ModelSettled], None],
+        *,
+        durable: bool = True,
+    ) -> None:
+        self._options = options
+        self._observer = observer
+        self._settled = settled
+        self.models = ModelDir(options.folder, options.previous, durable)
+        self._hook: ModelHook | None = None
+        if options.hook:
+            self._hook = ModelHook(options.hook, options.hook_limit_s, self._hook_failed)
+
+    def __repr__(self) -> str:
+        return f"<Keeper {self._options.folder}: {self.models.in_use}>"
+
+    def report_damage(self) -> None:
+        """Give notice of an index that could not be read."""
+        if self.models.damage:
+            self._observer(Damaged(self.models.damage))
+
+    @property
+    def status(self) -> ModelInUse | None:
+        """The model in use as the agent's status shows it; None if there was no decision yet."""
+        index = self.models.index
+        version = self.models.in_use
+        if version is None and not index.note:
+            return None
+        return ModelInUse(
+            run=version.run if version is not None else "",
+            round=version.round if version is not None else 0,
+            cluster=version.cluster if version is not None else None,
+            rejected=index.rejected,
+            hook_failures=index.hook_failures,
+            note=index.note[:MAX_TEXT],
+        )
+
+    def place(self) -> dict[str, Any]:
+        """The folder of models and what a new one is compared with, for a worker's job."""
+        version = self.models.in_use
+        return {
+            "folder": str(self._options.folder.absolute()),
+            "current": version.file if version is not None else "",
+            "margin": self._options.margin,
+        }
+
+    def place_for(self, order: OrderMessage) -> dict[str, Any] | None:
+        """The same for the work of an order; None if its model is not to be kept."""
+        work = order.work
+        if work is None or work.phase not in KEPT_PHASES or self.models.index.pinned:
+            return None
+        return self.place()
+
+    def settle(self, answer: Answer | None) -> Version | None:
+        """Make the worker's answer about a model the device's own.
+
+        Args:
+            answer: {"version", "accepted", "why"}, or {"failure"}; None if nothing changes.
+
+        Returns:
+            The version that was judged; None if none was.
+        """
+        if answer is None:
+            return None
+        if "failure" in answer:
+            self._observer(ModelNotKept(answer["failure"]))
+            return None
+        version = Version.from_json(answer["version"])
+        try:
+            self._decide(version, answer["why"], accepted=answer["accepted"])
+        except OSError as error:  # a full disk, for instance: the model in use stays
+            self._observer(ModelNotKept(str(error)))
+            return None
+        self._announce()
+        return version
+
+    def _decide(self, version: Version, why: str, *, accepted: bool) -> None:
+        if accepted:
+            self._take(version, why)
+            return
+        self.models.reject(version, why)
+        self._observer(ModelRejected(version.run, version.round, version.cluster, why))
+
+    def _take(self, version: Version, why: str) -> None:
+        path = self.models.take(version, why)
+        cluster = version.cluster
+        self._observer(ModelTaken(version.run, version.round, cluster, str(path), why))
+        if self._hook is not None:
+            self._hook.start(path.absolute(), version)
+
+    def _announce(self) -> None:
+        status = self.status
+        if status is not None:
+            self._settled(ModelSettled(status))
+
+    def _hook_failed(self, why: str) -> None:
+        self._observer(HookFailed(why))
+        with contextlib.suppress(OSError):  # a full disk: the count is of no great importance
+            self.models.count_hook_failure()
+        self._announce()
+
+    async def close(self) -> None:
+        if self._hook is not None:
+            await self._hook.close()

@@ -1,0 +1,198 @@
+"""The folder of `agent start --model-dir`: one file per model, and `in_use.json`, which names the model in use.
+
+A reader sees the old state or the new one, never a part: each file is replaced as a whole, a model is on disk before
+`in_use.json` names it, and it leaves the disk after `in_use.json` has forgotten it. The agent alone writes here. An idle
+agent imports this module, so it needs neither numpy nor torch.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from covey.agent.kept.versions import Version
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.files import make_folder, write_atomically
+from covey.shared.model_files import SUFFIX
+
+INDEX = "in_use.json"
+FORMAT = 1  # of the index
+DEFAULT_PREVIOUS = 3
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A model on disk."""
+
+    version: Version
+    since: str  # when it was taken over, UTC, ISO 8601
+    why: str = ""  # the reason, with figures on the device's test part
+
+    def to_json(self) -> dict[str, Any]:
+        content = self.version.to_json()
+        return {"file": self.version.file, **content, "since": self.since, "why": self.why}
+
+
+@dataclass(frozen=True)
+class Index:
+    """The content of `in_use.json`."""
+
+    in_use: Kept | None = None
+    previous: tuple[Kept, ...] = ()  # newest first
+    rejected: int = 0  # models that the local check kept out, in all
+    last_rejected: Version | None = None
+    hook_failures: int = 0  # of `--on-model`, in all
+    serial: int = 0  # of the newest publication that was settled; 0 for none
+    # an operator chose the model in use: models of orders do not replace it
+    pinned: bool = False
+    note: str = ""  # the newest decision, for people
+
+    def to_json(self) -> dict[str, Any]:
+        in_use = self.in_use.to_json() if self.in_use is not None else None
+        rejected = self.last_rejected.to_json() if self.last_rejected is not None else None
+        return {
+            "format": FORMAT,
+            "in_use": in_use,
+            "previous": [kept.to_json() for kept in self.previous],
+            "rejected": self.rejected,
+            "last_rejected": rejected,
+            "hook_failures": self.hook_failures,
+            "serial": self.serial,
+            "pinned": self.pinned,
+            "note": self.note,
+        }
+
+
+@dataclass
+class ModelDir:
+    """The models that a device keeps.
+
+    Attributes:
+        folder: created if it does not exist.
+        previous: how many earlier models stay on disk after the one in use.
+        durable: whether the files survive a power cut.
+        damage: why the index could not be read, for a person; empty if it could. The folder then counts as empty.
+    """
+
+    folder: Path
+    previous: int = DEFAULT_PREVIOUS
+    durable: bool = True
+    damage: str = field(default="", init=False)
+    index: Index = field(default_factory=Index, init=False)
+
+    def __post_init__(self) -> None:
+        make_folder(self.folder, durable=self.durable)
+        try:
+            self.index = read_index(self.folder)
+        except UserError as error:
+            self.damage = str(error)
+
+    def path(self, version: Version) -> Path:
+        return self.folder / version.file
+
+    @property
+    def in_use(self) -> Version | None:
+        """The model in use; None if there is none, or its file is gone."""
+        kept = self.index.in_use
+        if kept is None or not self.path(kept.version).is_file():
+            return None
+        return kept.version
+
+    def take(self, version: Version, why: str) -> Path:
+        """Use a model whose file is on disk. The one before it stays as long as there is room for it.
+
+        Returns:
+            The path of the file.
+        """
+        before = self.index
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        kept = Kept(version, now, why)
+        earlier: list[Kept] = []
+        if before.in_use is not None:
+            earlier.append(before.in_use)
+        earlier += before.previous
+        others = [one for one in earlier if one.version.file != version.file]
+        note = f"in use: {version}: {why}"
+        self._write(
+            replace(before, in_use=kept, previous=tuple(others[: self.previous]), note=note)
+        )
+        self._sweep()
+        return self.path(version)
+
+    def reject(self, version: Version, why: str) -> None:
+        """Note that the local check kept a model out."""
+        before = self.index
+        note = f"rejected: {version}: {why}"
+        count = before.rejected + 1
+        self._write(replace(before, rejected=count, last_rejected=version, note=note))
+        self._sweep()
+
+    def settle(self, serial: int, *, pinned: bool) -> None:
+        """Note that a publication was dealt with."""
+        self._write(replace(self.index, serial=serial, pinned=pinned))
+
+    def count_hook_failure(self) -> None:
+        failures = self.index.hook_failures + 1
+        self._write(replace(self.index, hook_failures=failures))
+
+    def _write(self, index: Index) -> None:
+        text = json_text.dumps(index.to_json(), indent=1)
+        write_atomically(self.folder / INDEX, text.encode(), durable=self.durable)
+        self.index = index
+
+    def _sweep(self) -> None:
+        """Remove the files of models that the index does not name."""
+        index = self.index
+        named = {kept.version.file for kept in index.previous}
+        if index.in_use is not None:
+            named.add(index.in_use.version.file)
+        for path in self.folder.glob(f"*{SUFFIX}"):
+            if path.name not in named:
+                path.unlink(missing_ok=True)
+
+
+def read_index(folder: Path) -> Index:
+    """The index of a folder; an empty one if it has none.
+
+    Raises:
+        UserError: the index is damaged.
+    """
+    path = folder / INDEX
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Index()
+    try:
+        return _index_of(json_text.loads(text))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: the list of models is damaged ({error}); remove the file, and the agent keeps the next model "
+            "that it gets"
+        ) from None
+
+
+def _index_of(data: Any) -> Index:
+    if data["format"] != FORMAT:
+        raise ValueError(f"format {data['format']}, expected {FORMAT}")
+    in_use = data["in_use"]
+    rejected = data["last_rejected"]
+    previous = [_kept_of(one) for one in data["previous"]]
+    return Index(
+        in_use=_kept_of(in_use) if in_use is not None else None,
+        previous=tuple(previous),
+        rejected=int(data["rejected"]),
+        last_rejected=Version.from_json(rejected) if rejected is not None else None,
+        hook_failures=int(data["hook_failures"]),
+        serial=int(data["serial"]),
+        pinned=bool(data["pinned"]),
+        note=str(data["note"]),
+    )
+
+
+def _kept_of(data: Any) -> Kept:
+    """One entry. Its file's name follows from its version: an index cannot name files elsewhere."""
+    version = Version.from_json(data)
+    return Kept(version, str(data["since"]), str(data["why"]))

@@ -1,0 +1,131 @@
+"""The file of a kept model: safetensors, with everything that a prediction needs.
+
+The facts in the header are those of a run's `models/cluster-0.safetensors`: the task with its class names, its scale and
+the means and deviations that the fleet found. A kept model adds its version, and the weights if it mixes several models.
+`agent export` and `task.init` therefore accept both kinds of file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from covey.agent.kept.versions import Version
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.files import atomic_replace
+from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.task import Task
+from covey.shared.strategies.base import Mixture
+
+Named = dict[str, npt.NDArray[Any]]  # arrays by the name of their tensor
+SINGLE = (1.0,)
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """What a model's file holds."""
+
+    path: Path
+    task: Task  # its `standardise` has the values that the model was trained with
+    weights: tuple[float, ...]  # of the models whose outputs are mixed; (1.0,) for a single one
+    models: tuple[Named, ...]  # one per weight
+    version: Version | None  # None: a file that a run left in its folder
+
+
+def save_model(
+    path: Path, version: Version, task: Mapping[str, Any], mixture: Mixture, layout: Layout
+) -> None:
+    """Write a kept model, whole or not at all.
+
+    Args:
+        path: the file.
+        version: names the model.
+        task: the task as a run's model file has it.
+        mixture: one or more models (d,) with their weights.
+        layout: of every model.
+
+    Raises:
+        OSError: the disk is full, for instance.
+    """
+    weights: list[float] = []
+    arrays: Named = {}
+    is_single = len(mixture) == 1
+    for number, (weight, model) in enumerate(mixture):
+        weights.append(float(weight))
+        named = layout.named(model)
+        for name, array in named.items():
+            key = name if is_single else f"{number}/{name}"
+            arrays[key] = np.ascontiguousarray(array)
+    facts = {"task": dict(task), **version.to_json(), "weights": weights}
+    text = json.dumps(facts, allow_nan=False)
+    metadata = {"facts": text}
+    with atomic_replace(path) as temporary:
+        save_file(arrays, temporary, metadata=metadata)
+
+
+def task_with_scaling(
+    task: Mapping[str, Any], scaling: Mapping[str, Sequence[float]] | None
+) -> dict[str, Any]:
+    """The task as a model's file has it: with the means and deviations that the fleet found, if it did."""
+    complete = dict(task)
+    if scaling is not None:
+        means = list(scaling["mean"])
+        stds = list(scaling["std"])
+        complete["standardise"] = {"mean": means, "std": stds}
+    return complete
+
+
+def read_model(path: Path) -> ModelFile:
+    """Read a kept model, or a model that a run left in its folder.
+
+    Raises:
+        UserError: the file is missing, damaged, or no such file.
+    """
+    try:
+        facts, arrays = _read(path)
+        task = Task.model_validate(facts["task"])
+        weights = list(map(float, facts.get("weights", SINGLE)))
+        version = None
+        if "run" in facts:
+            version = Version.from_json(facts)
+        models = _models(arrays, len(weights))
+    except (SafetensorError, OSError, ValidationError, ValueError, KeyError, TypeError) as error:
+        first_line = str(error).splitlines()[0]
+        raise UserError(
+            f"{path}: expected a model file of a finished run or of --model-dir, such as "
+            f"models/cluster-0.safetensors; {first_line}"
+        ) from None
+    return ModelFile(path, task, tuple(weights), models, version)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], Named]:
+    """The facts and the arrays of a file."""
+    arrays: Named = {}
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() or {}
+        facts = json_text.loads(metadata.get("facts", "null"))
+        for name in file.keys():  # noqa: SIM118  it is no mapping
+            arrays[name] = file.get_tensor(name)
+    return facts, arrays
+
+
+def _models(arrays: Named, count: int) -> tuple[Named, ...]:
+    """The arrays of each model. Raises KeyError for a name without its number."""
+    if count == 1:
+        return (arrays,)
+    models: list[Named] = [{} for _ in range(count)]
+    for key, array in arrays.items():
+        number, _, name = key.partition("/")
+        own = models[int(number)]
+        own[name] = array
+    return tuple(models)

@@ -1,0 +1,54 @@
+"""Is a new model good enough to replace the one in use? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DEFAULT_MARGIN = 0.05
+# what models are compared by, the first that both have; 1: larger is better, -1: smaller is better
+METRICS = (("accuracy", 1), ("mse", -1))
+
+Figures = Mapping[str, Any]  # of one model on the device's test part; {"n": 0} without one
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a new model is taken over, and a sentence that gives the reason."""
+
+    accepted: bool
+    why: str
+
+
+def judge(new: Figures, old: Figures | None, margin: float) -> Verdict:
+    """Compare a new model with the model in use.
+
+    Args:
+        new: figures of the new model.
+        old: figures of the model in use on the same samples; None: no model is in use, or it solves another task.
+        margin: how much worse the new model may be. An accuracy may be lower by `margin`; a mean squared error may be
+            larger by the share `margin`.
+    """
+    if old is None:
+        return Verdict(True, "no model to compare with is in use")
+    samples = new.get("n", 0)
+    if not samples:
+        return Verdict(True, "the device has no test samples to compare with")
+    for metric, sign in METRICS:
+        after = new.get(metric)
+        before = old.get(metric)
+        if after is not None and before is not None:
+            seen = f"{metric} {after:.4g} on {samples} test samples"
+            why = f"{seen}, the model in use has {before:.4g}"
+            worst = _worst(before, sign, margin)
+            accepted = after * sign >= worst * sign
+            return Verdict(accepted, why)
+    return Verdict(True, "the model in use solves another task")
+
+
+def _worst(before: float, sign: int, margin: float) -> float:
+    """The worst figure that is still accepted."""
+    if sign > 0:
+        return before - margin
+    return before * (1 + margin)

@@ -1,0 +1,143 @@
+"""Predictions of a kept model for new samples, on the device and without a broker."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.unlabelled import load_unlabelled
+from covey.agent.kept.model_dir import INDEX, read_index
+from covey.agent.kept.model_file import ModelFile, read_model
+from covey.agent.policy import NO_CODE_RULES, Rules
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import SAME_VERSION, build, layout_of
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.numerics.figures import softmax, weighted_mean
+from covey.shared.scenario.task import Task
+from covey.shared.strategies.base import Training
+
+Outputs = npt.NDArray[Any]
+DIGITS = 6  # of a probability, decimal places; of a value, significant digits
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The output of a model for one sample."""
+
+    row: int  # from 1, in the order of the file
+    prediction: (
+        str | float
+    )  # a class by name, or its number if it has none; a value for a regression task
+    probability: float | None = None  # of that class; None for a regression task
+
+    def to_json(self) -> dict[str, Any]:
+        """Its row, its prediction, and the probability if it has one."""
+        content: dict[str, Any] = {"row": self.row, "prediction": self.prediction}
+        if self.probability is not None:
+            content["probability"] = self.probability
+        return content
+
+
+def model_in_use(folder: Path) -> Path:
+    """The file of the model in use in a folder of `agent start --model-dir`.
+
+    Raises:
+        UserError: there is none.
+    """
+    kept = read_index(folder).in_use
+    if kept is None:
+        raise UserError(
+            f"{folder / INDEX}: no model is in use yet; start the agent with --model-dir {folder}, and wait for a model"
+        )
+    return folder / kept.version.file
+
+
+def predict(
+    model: Path, data: Path, label: str | None = None, rules: Rules = NO_CODE_RULES
+) -> list[Prediction]:
+    """The predictions for all samples of a file.
+
+    Args:
+        model: a kept model, or a model that a run left in its folder.
+        data: a table or an .npz file, with or without targets.
+        label: the column of a table that holds targets; it is left out.
+        rules: the code that may be imported for the model.
+
+    Raises:
+        UserError: the model cannot be used here.
+        DataError: the samples cannot be read, or do not fit the model's task.
+    """
+    file = read_model(model)
+    samples = load_unlabelled(data, file.task, label)
+    layout = layout_of(build(file.task, 0, rules.allowed))
+    generator = np.random.default_rng(0)
+    local = TorchLocal(samples.data, file.task, layout, Training(), generator, rules=rules)
+    outputs: list[Outputs] = []
+    for named in file.models:
+        if not layout.fits(named):
+            name = file.task.model.name
+            raise UserError(f"{model}: its tensors are not those of {name}; {SAME_VERSION}")
+        vector = layout.vector(named)
+        raw = local.predict(vector, "train")
+        own = raw[: samples.count]
+        outputs.append(own.astype(np.float64))
+    return _predictions(outputs, file)
+
+
+def _predictions(outputs: Sequence[Outputs], file: ModelFile) -> list[Prediction]:
+    """Mix the outputs of all models by their weights, as an evaluation does."""
+    weights = list(file.weights)
+    if file.task.classes is None:
+        values = weighted_mean(weights, outputs)
+        return _values(values[:, 0])
+    probabilities = [softmax(output) for output in outputs]
+    return _classes(weighted_mean(weights, probabilities), file.task)
+
+
+def _values(values: Outputs) -> list[Prediction]:
+    found: list[Prediction] = []
+    for row, value in enumerate(values.tolist(), start=1):
+        short = f"{value:.{DIGITS}g}"
+        found.append(Prediction(row, float(short)))
+    return found
+
+
+def _classes(probabilities: Outputs, task: Task) -> list[Prediction]:
+    found: list[Prediction] = []
+    for row, own in enumerate(probabilities.tolist(), start=1):
+        probability = max(own)
+        index = own.index(probability)
+        name = str(index)
+        if isinstance(task.classes, tuple):
+            name = task.classes[index]
+        rounded = round(probability, DIGITS)
+        found.append(Prediction(row, name, rounded))
+    return found
+
+
+def as_csv(predictions: Sequence[Prediction]) -> str:
+    """A table with the columns row and prediction, and probability for classes."""
+    text = io.StringIO()
+    has_probability = any(one.probability is not None for one in predictions)
+    columns = ["row", "prediction"]
+    if has_probability:
+        columns.append("probability")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    for one in predictions:
+        writer.writerow(one.to_json().values())
+    return text.getvalue()
+
+
+def as_json_lines(predictions: Sequence[Prediction]) -> str:
+    """One JSON object per line."""
+    lines = [json_text.dumps(one.to_json()) for one in predictions]
+    return "\n".join(lines) + "\n"

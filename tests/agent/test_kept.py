@@ -1,0 +1,254 @@
+"""Models that a device keeps: which one is in use, what is compared, and the owner's command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.agent.device.hook import ModelHook, parse_hook
+from covey.agent.device.keeper import KeepOptions
+from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
+from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
+from covey.agent.kept.verdict import Figures, judge
+from covey.agent.kept.versions import Version
+from covey.agent.worker.worker import answer
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.shared.client import encode_model
+from covey.shared.errors import UserError
+from covey.shared.numerics.vectors import Layout, Tensor, Vector
+from covey.shared.scenario.task import Model, Task
+from covey.shared.seeds import generator
+from covey.shared.wire.codec import Codec
+from covey.shared.wire.messages import ModelRef, digest
+from tests import clock
+from tests.agent.orders import order, ref
+from tests.agent.test_service import FakePool, World, worked
+
+TASK = Task(features=(2,), classes=("no", "yes"), model=Model(name="linear", options={}))
+LAYOUT = Layout((Tensor("fc.weight", (2, 2)), Tensor("fc.bias", (2,))), 2)
+# logits (-x0, x0): "yes" for positive first features; and the opposite
+GOOD = np.array([-1, 0, 1, 0, 0, 0], np.float32)
+BAD = -GOOD
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "accepted"),
+    [
+        ({"n": 20, "accuracy": 0.90}, {"n": 20, "accuracy": 0.94}, True),
+        ({"n": 20, "accuracy": 0.88}, {"n": 20, "accuracy": 0.94}, False),
+        ({"n": 20, "mse": 1.04}, {"n": 20, "mse": 1.0}, True),
+        ({"n": 20, "mse": 1.06}, {"n": 20, "mse": 1.0}, False),
+        ({"n": 0}, {"n": 0}, True),
+        ({"n": 20, "accuracy": 0.1}, None, True),
+        ({"n": 20, "accuracy": 0.1}, {"n": 20, "mse": 1.0}, True),
+    ],
+)
+def test_a_model_that_is_worse_by_more_than_the_margin_is_rejected(
+    new: Figures, old: Figures | None, accepted: bool
+) -> None:
+    verdict = judge(new, old, 0.05)
+    assert verdict.accepted == accepted
+    if old is not None and not accepted:
+        assert "the model in use has" in verdict.why
+
+
+def put(models: ModelDir, version: Version, vector: Vector = GOOD) -> Path:
+    save_model(models.path(version), version, TASK.for_agents(), ((1.0, vector),), LAYOUT)
+    return models.take(version, "first")
+
+
+def test_the_newest_models_stay_and_older_ones_leave_the_disk(tmp_path: Path) -> None:
+    models = ModelDir(tmp_path, previous=2)
+    versions = [Version("r1", round_, 0) for round_ in range(1, 6)]
+    for version in versions:
+        put(models, version)
+    again = ModelDir(tmp_path, previous=2)
+    assert again.in_use == versions[-1]
+    assert [kept.version for kept in again.index.previous] == versions[-2:-4:-1]
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert names == [f"r1-round-0000{round_}-cluster-0.safetensors" for round_ in (3, 4, 5)]
+    put(again, versions[2])  # back to an earlier one
+    assert [kept.version.round for kept in again.index.previous] == [5, 4]
+
+
+def test_a_damaged_index_is_named_and_does_not_stop_the_agent(tmp_path: Path) -> None:
+    put(ModelDir(tmp_path), Version("r1", 1))
+    (tmp_path / INDEX).write_text('{"format": 1, "in_use": ')
+    with pytest.raises(UserError, match=r"in_use\.json: the list of models is damaged"):
+        read_index(tmp_path)
+    models = ModelDir(tmp_path)
+    assert "damaged" in models.damage
+    assert models.in_use is None
+    put(models, Version("r1", 2))
+    assert read_index(tmp_path).in_use is not None
+
+
+def test_an_index_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    put(ModelDir(tmp_path), Version("r1", 1))
+    index = json.loads((tmp_path / INDEX).read_text())
+    index["in_use"]["run"] = "../r1"
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    with pytest.raises(UserError, match="damaged"):
+        read_index(tmp_path)
+
+
+def test_a_model_file_has_all_that_a_prediction_needs(tmp_path: Path) -> None:
+    scaling = {"mean": [1.0, 2.0], "std": [3.0, 4.0]}
+    task = task_with_scaling(TASK.for_agents(), scaling)
+    version = Version("r1", 3, 1, "operator")
+    path = tmp_path / version.file
+    save_model(path, version, task, ((0.25, GOOD), (0.75, BAD)), LAYOUT)
+    file = read_model(path)
+    assert file.version == version
+    assert file.weights == (0.25, 0.75)
+    assert file.task.classes == ("no", "yes")
+    assert file.task.standardise.std == (3.0, 4.0)  # type: ignore[union-attr]
+    assert [LAYOUT.vector(named).tolist() for named in file.models] == [GOOD.tolist(), BAD.tolist()]
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match="expected a model file"):
+        read_model(path)
+
+
+# -- the worker ------------------------------------------------------------------------------------
+
+
+def samples(folder: Path) -> Path:
+    """The class follows the sign of the first feature."""
+    x = generator(0, "kept").normal(0, 1, (60, 2)).astype(np.float32)
+    np.savez(folder / "data.npz", x=x, y=(x[:, 0] > 0).astype(np.int64))
+    return folder / "data.npz"
+
+
+def perform(folder: Path, vector: Vector, models: ModelDir, **changes: Any) -> dict[str, Any]:
+    """Do the work of an order with this model, and make the model in use of what the worker accepted."""
+    content = encode_model(vector, LAYOUT.digest, Codec(), generator(0, "down"))
+    (folder / "model").write_bytes(content)
+    reference = ModelRef(key="0", digest=digest(content), parts=1, size=len(content))
+    plain = {"task": TASK.for_agents(), "layout": LAYOUT.to_wire(), "cluster": 0}
+    message = order(1, reference, **{**plain, "sizes": {"model": LAYOUT.size}, **changes})
+    current = models.in_use.file if models.in_use is not None else ""
+    done = answer(
+        {
+            "job": "perform",
+            "source": {"data": str(samples(folder)), "label": None},
+            "client": "pi",
+            "order": message.to_bytes(),
+            "models": [str(folder / "model")],
+            "memory": "",
+            "durable": False,
+            "report_out": str(folder / "report"),
+            "memory_out": str(folder / "memory"),
+            "keep": {"folder": str(models.folder), "current": current, "margin": 0.05},
+        }
+    )
+    assert done["failed"] is None
+    kept: dict[str, Any] = done.get("kept") or {}
+    if kept.get("accepted"):
+        models.take(Version.from_json(kept["version"]), kept["why"])
+    return kept
+
+
+def test_the_worker_keeps_a_model_unless_it_is_worse_here(
+    tmp_path: Path, single_thread: None
+) -> None:
+    models = ModelDir(tmp_path / "models")
+    assert perform(tmp_path, GOOD, models, round_=0) == {}, "an untrained model is of no use"
+    assert perform(tmp_path, GOOD, models, round_=1)["accepted"]
+    assert perform(tmp_path, GOOD, models, round_=1) == {}, "the very same model"
+    worse = perform(tmp_path, BAD, models, phase="evaluate", sizes={}, round_=2)
+    assert not worse["accepted"]
+    assert "accuracy" in worse["why"]
+    assert models.in_use == Version("run-1", 1, 0)
+    better = perform(tmp_path, 2 * GOOD, models, phase="evaluate", sizes={}, round_=3)
+    assert better["accepted"]
+    models.path(Version("run-1", 3, 0)).write_bytes(b"damaged")
+    assert perform(tmp_path, BAD, models, round_=4)["accepted"], "nothing to compare with"
+
+
+# -- the agent -------------------------------------------------------------------------------------
+
+
+class KeepingPool(FakePool):
+    """Its worker accepts each model, unless `accepts` is False."""
+
+    accepts = True
+
+    async def call(self, job: dict[str, Any], *, weight: float = 0) -> dict[str, Any]:
+        done = await super().call(job, weight=weight)
+        if job["job"] != "perform":
+            return done
+        version = Version("run-1", len(self.jobs), 0)
+        folder = Path(job["keep"]["folder"])
+        (folder / version.file).write_bytes(b"a model")
+        kept = {"version": version.to_json(), "accepted": self.accepts, "why": "as it is"}
+        return {**worked(job), "kept": kept}
+
+
+@clock.virtual(within_s=3600)
+async def test_an_agent_shows_which_model_is_in_use_and_which_was_rejected(tmp_path: Path) -> None:
+    pool = KeepingPool()
+    keep = KeepOptions(tmp_path / "models")
+    async with (
+        World.open(tmp_path, broker=MemoryBroker(), pool=pool) as world,
+        world.living(keep=keep),
+    ):
+        await world.model()
+        await world.order(order(1, ref()))
+        await asyncio.sleep(2)
+        first = world.statuses[-1].model
+        assert first is not None
+        assert (first.run, first.cluster, first.rejected) == ("run-1", 0, 0)
+        pool.accepts = False
+        await world.order(order(2, ref(), accepted=1))
+        await asyncio.sleep(2)
+        second = world.statuses[-1].model
+        assert second is not None
+        assert (second.round, second.rejected) == (first.round, 1)
+        assert second.note.startswith("rejected: run run-1")
+    events = [notice["event"] for notice in world.notices]
+    assert events.count("model") == 1
+    assert events.count("model rejected") == 1
+    kept = read_index(tmp_path / "models").in_use
+    assert kept is not None
+    assert kept.version.round == first.round
+
+
+async def test_the_command_gets_the_path_and_its_failures_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COVEY_BROKER", "mqtts://pi:secret@server")
+    script = tmp_path / "hook.sh"
+    script.write_text(
+        '#!/bin/sh\necho "$@" "$COVEY_MODEL_ROUND" "$COVEY_BROKER" >> "$1.log"\nexit $2\n'
+    )
+    script.chmod(0o700)
+    failures: list[str] = []
+    path = tmp_path / "a model"
+
+    async def run(command: str, limit_s: float = 20) -> None:
+        hook = ModelHook(parse_hook(command), limit_s, failures.append)
+        hook.start(path, Version("r1", 7))
+        assert hook._running is not None
+        await hook._running
+
+    await run(f"'{script}' {tmp_path}/out 0")
+    assert (tmp_path / "out.log").read_text() == f"{tmp_path}/out 0 {path} 7 \n"
+    assert failures == []
+    await run(f"{script} {tmp_path}/out 3")
+    assert failures.pop().endswith("it ended with exit code 3")
+    await run("/nowhere/command")
+    assert "No such file" in failures.pop()
+    await run(f"{sys.executable} -c 'while True: pass'", 0.2)
+    assert "ended after 0.2 s" in failures.pop()
+
+
+@pytest.mark.parametrize("command", ["", "say 'hello"])
+def test_a_command_that_is_none_is_refused(command: str) -> None:
+    with pytest.raises(UserError, match="--on-model"):
+        parse_hook(command)

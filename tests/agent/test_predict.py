@@ -1,0 +1,119 @@
+"""`agent predict`: the same preparation as training, files without targets, names, probabilities and units."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from covey.agent.cli import app
+from covey.agent.kept.model_dir import ModelDir
+from covey.agent.kept.model_file import save_model
+from covey.agent.kept.versions import Version
+from covey.agent.training.predict import predict
+from covey.shared.errors import DataError, UserError
+from covey.shared.scenario.task import Model, Standardise, Task
+from tests.agent.test_kept import BAD, GOOD, LAYOUT, TASK
+
+ROWS = ((1.5, 0.0), (-2.0, 1.0), (0.5, 9.0))
+
+
+def table(path: Path, *targets: str, header: str = "a,b") -> Path:
+    with path.open("w", newline="") as file:
+        file.write(header + "\n")
+        writer = csv.writer(file)
+        for number, row in enumerate(ROWS):
+            writer.writerow([*row, *targets[number : number + 1]])
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster-0.safetensors"
+    save_model(path, Version("r1", 3, 0), TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    return path
+
+
+def test_classes_have_names_and_probabilities(tmp_path: Path, model: Path) -> None:
+    found = predict(model, table(tmp_path / "new.csv"))
+    assert [one.prediction for one in found] == ["yes", "no", "yes"]
+    expected = [1 / (1 + np.exp(-2 * abs(a))) for a, _ in ROWS]
+    assert [one.probability for one in found] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("header", "label"), [("a,b,label", None), ("a,b,z", None), ("a,b,z", "z"), ("y,b,label", None)]
+)
+def test_a_target_column_is_left_out_whatever_it_holds(
+    tmp_path: Path, model: Path, header: str, label: str | None
+) -> None:
+    path = table(tmp_path / "new.csv", "", "?", "unheard of", header=header)
+    plain = predict(model, table(tmp_path / "plain.csv"))
+    assert predict(model, path, label or ("label" if header.startswith("y") else None)) == plain
+
+
+def test_one_row_and_arrays_are_enough(tmp_path: Path, model: Path) -> None:
+    np.savez(tmp_path / "new.npz", x=np.array(ROWS[:1], np.float32))
+    [only] = predict(model, tmp_path / "new.npz")
+    assert only.prediction == "yes"
+    one = tmp_path / "one.csv"
+    one.write_text("a,b\n-1,0\n")
+    assert [found.prediction for found in predict(model, one)] == ["no"]
+
+
+def test_a_mixture_is_mixed_and_inputs_are_standardised(tmp_path: Path) -> None:
+    scaling = Standardise(mean=(10.0, 0.0), std=(2.0, 1.0))
+    task = TASK.model_copy(update={"standardise": scaling}).for_agents()
+    path = tmp_path / "mixed.safetensors"
+    save_model(path, Version("r1", 3), task, ((0.9, GOOD), (0.1, BAD)), LAYOUT)
+    [first, *_] = predict(path, table(tmp_path / "new.csv"))
+    share = 1 / (1 + np.exp(2 * (1.5 - 10) / 2))  # of "no" by the first model
+    assert first.prediction == "no"
+    assert first.probability == pytest.approx(0.9 * share + 0.1 * (1 - share), abs=1e-6)
+
+
+def test_a_regression_predicts_values(tmp_path: Path) -> None:
+    task = Task(features=(2,), classes=None, model=Model(name="linear", options={}))
+    from covey.agent.training.models import initial
+
+    _, layout = initial(task, 0)
+    vector = np.array([2, 0, 1], np.float32)  # 2 x0 + 1
+    path = tmp_path / "values.safetensors"
+    save_model(path, Version("r1", 3), task.for_agents(), ((1.0, vector),), layout)
+    found = predict(path, table(tmp_path / "new.csv"))
+    assert [one.prediction for one in found] == [4.0, -3.0, 2.0]
+    assert found[0].probability is None
+
+
+def test_mistakes_name_the_users_own_file(tmp_path: Path, model: Path) -> None:
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("a,b\n1,2\n3,four\n")
+    with pytest.raises(DataError, match=r"wrong\.csv: row 2 \(line 3\), column 'b': 'four'"):
+        predict(model, wrong)
+    wide = tmp_path / "wide.csv"
+    wide.write_text("a,b,c,d\n1,2,3,4\n")
+    with pytest.raises(DataError, match="the task expects"):
+        predict(model, wide)
+    with pytest.raises(UserError, match="expected a model file"):
+        predict(wrong, wrong)
+
+
+def test_the_command_uses_the_model_in_use(tmp_path: Path) -> None:
+    models = ModelDir(tmp_path / "models")
+    new = table(tmp_path / "new.csv")
+    options = ["predict", "--data", str(new), "--model-dir", str(models.folder)]
+    runner = CliRunner()
+    assert "no model is in use yet" in str(runner.invoke(app, options).output)
+    version = Version("r1", 3, 0)
+    save_model(models.path(version), version, TASK.for_agents(), ((1.0, GOOD),), LAYOUT)
+    models.take(version, "first")
+    shown = runner.invoke(app, options)
+    assert shown.stdout.splitlines()[:2] == ["row,prediction,probability", "1,yes,0.952574"]
+    out = tmp_path / "predictions.jsonl"
+    assert runner.invoke(app, [*options, "--json", "--out", str(out)]).exit_code == 0
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert lines[1] == {"row": 2, "prediction": "no", "probability": 0.982014}
