@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -118,7 +119,7 @@ def read_table(
         path: the file.
         label: the label column; None: as `load_table` finds it.
         task: names the feature columns, or none.
-        label_needed: whether a table without the label column is refused.
+        label_needed: whether a table without the label column is refused; if not, its cells are not read.
         vocabularies: words of an earlier part of the same data, which are extended.
 
     Raises:
@@ -135,8 +136,12 @@ def read_table(
     with open_table(path, expected, least) as file:
         if task is not None and task.columns:
             selection = _selected_by_task(path, file.columns, wish, task, label_needed=label_needed)
+        elif task is not None and not label_needed:
+            selection = _features_only(path, file.columns, wish, task)
         else:
             selection = _all_columns(path, file.columns, wish, task)
+        if not label_needed:  # the cells of a label may hold anything
+            selection = replace(selection, label=None)
         if vocabularies is None:
             vocabularies = {}
         return _read(path, file, selection, vocabularies)
@@ -186,6 +191,16 @@ def _all_columns(
         if column != label:
             features.append(TableColumn(column))
     return Selection(tuple(features), label, missing=False)
+
+
+def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: Task) -> Selection:
+    """Every column that is used, without the label if the table has one."""
+    used = [column for column in columns if column not in task.ignore]
+    width = math.prod(task.features)
+    if len(used) != width or wish in used:
+        return _all_columns(path, columns, wish if wish in columns else None, task)
+    features = [TableColumn(column) for column in used]
+    return Selection(tuple(features), None, missing=False)
 
 
 def _selected_by_task(

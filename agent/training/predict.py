@@ -87,40 +87,49 @@ def predict(
             raise UserError(f"{model}: its tensors are not those of {name}; {SAME_VERSION}")
         vector = layout.vector(named)
         raw = local.predict(vector, "train")
-        own = raw[: samples.count]
+        own = raw[: len(samples.rows)]
         outputs.append(own.astype(np.float64))
-    return _predictions(outputs, file)
+    return _predictions(outputs, samples.rows, file)
 
 
-def _predictions(outputs: Sequence[Outputs], file: ModelFile) -> list[Prediction]:
+def _predictions(
+    outputs: Sequence[Outputs], rows: Sequence[int], file: ModelFile
+) -> list[Prediction]:
     """Mix the outputs of all models by their weights, as an evaluation does."""
     weights = list(file.weights)
     if file.task.classes is None:
-        values = weighted_mean(weights, outputs)
-        return _values(values[:, 0])
+        mixed = weighted_mean(weights, outputs)
+        values = mixed[:, 0]
+        return _values(values, rows)
     probabilities = [softmax(output) for output in outputs]
-    return _classes(weighted_mean(weights, probabilities), file.task)
+    mixed = weighted_mean(weights, probabilities)
+    return _classes(mixed, rows, file.task)
 
 
-def _values(values: Outputs) -> list[Prediction]:
+def _values(values: Outputs, rows: Sequence[int]) -> list[Prediction]:
     found: list[Prediction] = []
-    for row, value in enumerate(values.tolist(), start=1):
+    for row, value in zip(rows, values.tolist(), strict=True):
         short = f"{value:.{DIGITS}g}"
-        found.append(Prediction(row, float(short)))
+        prediction = float(short)
+        found.append(Prediction(row, prediction))
     return found
 
 
-def _classes(probabilities: Outputs, task: Task) -> list[Prediction]:
+def _classes(probabilities: Outputs, rows: Sequence[int], task: Task) -> list[Prediction]:
     found: list[Prediction] = []
-    for row, own in enumerate(probabilities.tolist(), start=1):
+    for row, own in zip(rows, probabilities.tolist(), strict=True):
         probability = max(own)
         index = own.index(probability)
-        name = str(index)
-        if isinstance(task.classes, tuple):
-            name = task.classes[index]
         rounded = round(probability, DIGITS)
+        name = _class_name(task, index)
         found.append(Prediction(row, name, rounded))
     return found
+
+
+def _class_name(task: Task, index: int) -> str:
+    if isinstance(task.classes, tuple):
+        return task.classes[index]
+    return str(index)
 
 
 def as_csv(predictions: Sequence[Prediction]) -> str:
