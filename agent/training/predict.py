@@ -135,14 +135,14 @@ def _class_name(task: Task, index: int) -> str:
 def as_csv(predictions: Sequence[Prediction]) -> str:
     """A table with the columns row and prediction, and probability for classes."""
     text = io.StringIO()
-    has_probability = any(one.probability is not None for one in predictions)
-    columns = ["row", "prediction"]
-    if has_probability:
-        columns.append("probability")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
+    columns: list[str] = []
     for one in predictions:
-        writer.writerow(one.to_json().values())
+        content = one.to_json()
+        if not columns:
+            columns = list(content)
+            writer.writerow(columns)
+        writer.writerow(content.values())
     return text.getvalue()
 
 
