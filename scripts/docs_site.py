@@ -35,7 +35,15 @@ ROOT_PAGES = {
 # the sidebar: captions with their pages
 NAVIGATION = {
     "Get started": ["quickstart", "tutorials/your-fleet", "tutorials/your-own-method", "glossary"],
-    "How to": ["operations", "model-in-use", "choosing-k", "privacy", "aggregation", "security", "figures"],
+    "How to": [
+        "operations",
+        "model-in-use",
+        "choosing-k",
+        "privacy",
+        "aggregation",
+        "security",
+        "figures",
+    ],
     "Methods": ["methods", "reference/methods"],
     "Reference": [
         "reference/scenario",

@@ -30,9 +30,13 @@ def judge(new: Figures, old: Figures | None, margin: float) -> Verdict:
         margin: how much worse the new model may be. An accuracy may be lower by `margin`; a mean squared error may be
             larger by the share `margin`.
     """
+    if new.get("diverged"):
+        return Verdict(False, "its outputs on the test samples are not finite")
     if old is None:
         return Verdict(True, "no model to compare with is in use")
     samples = new.get("n", 0)
+    if old.get("diverged"):
+        return Verdict(True, "the outputs of the model in use are not finite")
     if not samples:
         return Verdict(True, "the device has no test samples to compare with")
     for metric, sign in METRICS:
