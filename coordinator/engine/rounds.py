@@ -26,12 +26,12 @@ The rules:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
+from covey.coordinator.engine.cohort import Pool
 from covey.coordinator.engine.events import (
     Action,
     Ask,
@@ -64,8 +64,8 @@ from covey.coordinator.engine.events import (
     Unreadable,
     Void,
 )
+from covey.coordinator.engine.presence import Presence
 from covey.coordinator.engine.rules import Rules
-from covey.coordinator.engine.sampling import cohort_size, invitation_order
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.story import Story, StoryLine
 from covey.shared.strategies.base import ClientId, Phase, View
@@ -76,7 +76,6 @@ ASK_AGAIN_S = 1.0  # after a plan for which too few agents were there
 FIRST_PAUSE_S = 0.5  # after a void step; doubled with each one that follows
 LONGEST_PAUSE_S = 30.0
 MAX_DOUBLINGS = 6
-ROUNDING = 1e-9  # of a share of agents: less than this above an integer is no further agent
 NEVER_REFUSED = (0, 0)
 
 
@@ -86,15 +85,6 @@ class Stage(Enum):
     OPEN = "open"
     FOLDING = "folding"
     DONE = "finished"
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Who is invited to a phase."""
-
-    invited: list[ClientId]  # some of those present
-    spare: list[ClientId]  # present too; invited in place of another, in this order
-    target: int  # reports that the phase needs
 
 
 class RoundEngine:
@@ -107,10 +97,7 @@ class RoundEngine:
         self.number = 0  # of the newest step; never reused
         self.attempt = 0  # void attempts at the coming phase: each draws another cohort
         self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
-        self.known: set[ClientId] = set()  # everybody ever seen and not forgotten
-        self.present: set[ClientId] = set()  # some of the known: who can be invited
-        self.leaving: dict[ClientId, float] = {}  # present; counts as gone at this time
-        self.unconfirmed: set[ClientId] = set()  # present before a roll call, not seen since
+        self.presence = Presence()
         # steps with a refused report, and the last of these steps, by client
         self.refused: dict[ClientId, tuple[int, int]] = {}
         self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
@@ -123,7 +110,6 @@ class RoundEngine:
         self._gather_until: float | None = None  # then the start is overdue
         if rules.start_wait_s is not None:
             self._gather_until = now + rules.start_wait_s
-        self._rollcall_until: float | None = None  # then the unconfirmed have left
         self._not_before: float | None = None  # no plan is asked for before this time
 
     def __repr__(self) -> str:
@@ -133,6 +119,16 @@ class RoundEngine:
         agents = f"{present} of {known} agents present"
         rounds = f"round {self.round} of {self.rules.rounds}"
         return f"<RoundEngine {stage}: {rounds}, step {self.number}, {agents}>"
+
+    @property
+    def known(self) -> set[ClientId]:
+        """Everybody ever seen and not forgotten."""
+        return self.presence.known
+
+    @property
+    def present(self) -> set[ClientId]:
+        """Some of the known: who can be invited."""
+        return self.presence.present
 
     def story(self, agent: ClientId) -> list[StoryLine]:
         """What happened to one agent, in order, in sentences for a person. Old sentences are forgotten."""
@@ -144,11 +140,11 @@ class RoundEngine:
         if self._link_lost_at is not None or self.stage is Stage.DONE:
             return None
         times: list[float | None] = [
-            self._rollcall_until,
+            self.presence.rollcall_until,
             self._not_before,
             self._gather_until,
         ]
-        times += self.leaving.values()
+        times += self.presence.leaving.values()
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
             grace_end = step.grace_end(self.rules)
@@ -206,44 +202,22 @@ class RoundEngine:
     # -- who is there ------------------------------------------------------------------------------
 
     def _joined(self, client: ClientId, now: float) -> Actions:
-        arrival = self._arrival(client)
+        arrival = self.presence.join(client)
         self._story.add(now, (client,), arrival)
-        self.known.add(client)
-        self.present.add(client)
-        self.unconfirmed.discard(client)
-        self.leaving.pop(client, None)
         return self._settle(now)
-
-    def _arrival(self, client: ClientId) -> str:
-        """What its coming means, in words, before the engine knows of it."""
-        if client not in self.known:
-            return "Joined."
-        if client not in self.present:
-            return "Returned."
-        if client in self.leaving:
-            return "Returned in time."
-        if client in self.unconfirmed:
-            return "Answered the roll call."
-        return "Reported that it is online."
 
     def _left(self, client: ClientId, now: float) -> Actions:
         if self._link_lost_at is not None:
             return []
         absence_s = self.rules.absence_s
         if absence_s > 0 and client in self.present:
-            until = now + absence_s
-            self.leaving.setdefault(client, until)
+            self.presence.leave_at(now + absence_s, [client])
             sentence = f"Went offline; it has {absence_s:g} s to return."
             self._story.add(now, (client,), sentence)
             return []
-        self._go(client)
+        self.presence.leave(client)
         self._story.add(now, (client,), "Went offline.")
         return self._settle(now)
-
-    def _go(self, client: ClientId) -> None:
-        self.present.discard(client)
-        self.unconfirmed.discard(client)
-        self.leaving.pop(client, None)
 
     def _link_lost(self, now: float) -> Actions:
         # only the first loss counts: later ones are handled at the time of the first
@@ -256,11 +230,8 @@ class RoundEngine:
             lost_for = now - self._link_lost_at
             self._postpone(lost_for)
         self._link_lost_at = None
-        self.unconfirmed = set(self.present)
-        self.leaving.clear()  # the roll call decides
         until = now + self.rules.rollcall_s
-        earlier = self._rollcall_until or until
-        self._rollcall_until = max(until, earlier)
+        self.presence.call_roll(until)
         return self._settle(now)
 
     def _postpone(self, seconds: float) -> None:
@@ -275,33 +246,17 @@ class RoundEngine:
     def _tick(self, now: float) -> Actions:
         if self._link_lost_at is not None:
             return []
-        if _is_past(self._rollcall_until, now):
-            self._end_rollcall(now)
-        self._end_absences(now)
+        if _is_past(self.presence.rollcall_until, now):
+            silent = self.presence.end_rollcall()
+            self._story.add(now, silent, "Did not answer the roll call: counts as offline.")
+        overdue = self.presence.end_absences(now)
+        self._story.add(now, overdue, "Did not return in time: counts as offline.")
         if _is_past(self._gather_until, now):
             self._gather_until = None
             self._start_is_overdue = True
         if _is_past(self._not_before, now):
             self._not_before = None
         return self._settle(now)
-
-    def _end_absences(self, now: float) -> None:
-        """Agents that left and did not return in time count as gone."""
-        overdue: list[ClientId] = []
-        for client, until in self.leaving.items():
-            if now >= until:
-                overdue.append(client)
-        for client in overdue:
-            self._go(client)
-        self._story.add(now, overdue, "Did not return in time: counts as offline.")
-
-    def _end_rollcall(self, now: float) -> None:
-        """Who has not answered by now has left."""
-        self._rollcall_until = None
-        silent = tuple(self.unconfirmed)
-        self._story.add(now, silent, "Did not answer the roll call: counts as offline.")
-        self.present -= self.unconfirmed
-        self.unconfirmed.clear()
 
     # -- before a phase ----------------------------------------------------------------------------
 
@@ -324,7 +279,8 @@ class RoundEngine:
         return self.stage is Stage.GATHERING
 
     def _view(self) -> View:
-        admitted = self._admitted(self.present)
+        pool = self._pool()
+        admitted = pool.admitted(self.present)
         clients = sorted(admitted)
         return View(
             round=self.round,
@@ -338,8 +294,18 @@ class RoundEngine:
         self.rules = replace(self.rules, rounds=self.round)
         return self._view()
 
+    def _pool(self) -> Pool:
+        return Pool(
+            rules=self.rules,
+            round=self.round,
+            attempt=self.attempt,
+            known=self.known,
+            present=self.present,
+            quarantined=self.quarantined.keys(),
+        )
+
     def _enough_to_start(self) -> bool:
-        trusted = self._trusted(self.present)
+        trusted = self._trusted()
         there = len(trusted)
         if there < self.rules.quorum:
             return False
@@ -353,7 +319,7 @@ class RoundEngine:
         if not self._may_plan():
             return None
         rules = self.rules
-        trusted = self._trusted(self.present)
+        trusted = self._trusted()
         there = len(trusted)
         apart = len(self.present) - there
         others = ""
@@ -367,15 +333,9 @@ class RoundEngine:
             return "agents that the next phase needs are away or do not report"
         return None
 
-    def _admitted(self, clients: set[ClientId]) -> set[ClientId]:
-        """Those of them who may be invited yet."""
-        trusted = self._trusted(clients)
-        if self.round < self.rules.rounds:
-            return trusted - self.rules.newcomers
-        return trusted
-
-    def _trusted(self, clients: set[ClientId]) -> set[ClientId]:
-        return clients - self.quarantined.keys()
+    def _trusted(self) -> set[ClientId]:
+        """Those present who are not in quarantine."""
+        return self.present - self.quarantined.keys()
 
     def _planned(self, phase: Phase | None, now: float) -> Actions:
         if self.stage is not Stage.PLANNING:
@@ -383,84 +343,36 @@ class RoundEngine:
         if phase is None:
             self.stage = Stage.DONE
             return [Finished()]
-        step = None if self.paused else self._draw(phase)
-        if step is None:
+        cohort = None
+        if not self.paused:
+            cohort = self._pool().draw(phase)
+        if cohort is None:
             # the agents that the phase needs are away, or the operator was quicker: ask again later
             self.stage = Stage.GATHERING
             self._not_before = now + ASK_AGAIN_S
             return []
-        step.opened = now
-        step.deadline = now + self.rules.deadline_s
-        self.step = step
-        self.number = step.number
+        self.number += 1
+        self.step = Step(
+            number=self.number,
+            phase=phase,
+            cohort=cohort.invited,
+            spare=cohort.spare,
+            target=cohort.target,
+            quorum=cohort.quorum,
+            opened=now,
+            deadline=now + self.rules.deadline_s,
+        )
         self.stage = Stage.OPEN
-        cohort = sorted(step.cohort)
+        invited = sorted(cohort.invited)
         opened = Open(
-            step=step.number,
+            step=self.number,
             round=self.round,
             attempt=self.attempt,
             phase=phase,
-            cohort=tuple(cohort),
+            cohort=tuple(invited),
         )
         settled = self._settle(now)
         return [opened, *settled]
-
-    def _draw(self, phase: Phase) -> Step | None:
-        """The cohort of a phase among those present; None where too few of it are there."""
-        if phase.cohort == "sample" and self.rules.participants is None:
-            drawn = self._sample(phase)
-        else:
-            needed = self._needed(phase)
-            present = needed & self.present
-            drawn = Drawn(invited=sorted(present), spare=[], target=len(needed))
-        there = len(drawn.invited)
-        quorum = self._quorum(phase, drawn.target, there)
-        if there < quorum:
-            return None
-        return Step(
-            number=self.number + 1,
-            phase=phase,
-            cohort=drawn.invited,
-            spare=drawn.spare,
-            target=drawn.target,
-            quorum=quorum,
-        )
-
-    def _sample(self, phase: Phase) -> Drawn:
-        """A share of all known agents, from those of them who are there."""
-        rules = self.rules
-        known = self._admitted(self.known)
-        purpose = phase.draw or phase.name
-        order = invitation_order(known, rules.seed, self.round, self.attempt, purpose)
-        there = [client for client in order if client in self.present]
-        number_known = len(known)
-        target = cohort_size(number_known, rules.participation, rules.agents)
-        needed = target * rules.over_select
-        number = math.ceil(needed - ROUNDING)
-        return Drawn(invited=there[:number], spare=there[number:], target=target)
-
-    def _quorum(self, phase: Phase, target: int, invited: int) -> int:
-        """The run's quorum binds what is drawn for a round or ends it, as far as `target` reports can meet it."""
-        if phase.may_be_empty:
-            return 0
-        of_run = 1
-        if phase.ends_round or phase.cohort == "sample":
-            of_run = min(self.rules.quorum, target)
-        share = phase.quorum * invited
-        of_phase = math.ceil(share - ROUNDING)
-        return max(of_phase, of_run, 1)
-
-    def _needed(self, phase: Phase) -> set[ClientId]:
-        """Whom a phase names that draws nobody."""
-        if phase.cohort == "all":
-            return self._admitted(self.known)
-        if phase.cohort == "sample":
-            participants = self.rules.participants
-            assert participants is not None  # noqa: S101 - the caller has seen to it
-            of_round = set(participants[self.round])
-            return self._admitted(of_round)
-        listed = set(phase.cohort)
-        return self._trusted(listed)
 
     # -- while a phase is open -----------------------------------------------------------------------
 
@@ -546,8 +458,7 @@ class RoundEngine:
     def _forget(self, event: Event, client: ClientId, now: float) -> Actions:
         if client not in self.known:
             return [Ignored(event, f"{client} is not known")]
-        self._go(client)
-        self.known.discard(client)
+        self.presence.forget(client)
         self.quarantined.pop(client, None)
         self.refused.pop(client, None)
         if self.step is not None:
@@ -598,8 +509,7 @@ class RoundEngine:
             return []
         silent = sorted(awaited)
         until = now + self.rules.rollcall_s
-        for client in silent:
-            self.leaving.setdefault(client, until)
+        self.presence.leave_at(until, silent)
         clients = tuple(silent)
         return [Ask(clients)]
 
@@ -618,7 +528,7 @@ class RoundEngine:
             return []
         if not step.may_refill(now):
             return []
-        free = self._trusted(self.present)
+        free = self._trusted()
         free.difference_update(step.cohort)
         return [client for client in step.spare if client in free]
 
@@ -701,8 +611,8 @@ class RoundEngine:
         engine.round = snapshot["round"]
         engine.number = snapshot["number"]
         engine.attempt = snapshot["attempt"]
-        engine.known = set(snapshot["known"])
-        engine.present = set(snapshot["present"])
+        engine.presence.known = set(snapshot["known"])
+        engine.presence.present = set(snapshot["present"])
         refused = snapshot.get("refused", {})
         for client, (count, last) in refused.items():
             engine.refused[client] = (count, last)
@@ -714,7 +624,7 @@ class RoundEngine:
             deadline = now + rules.deadline_s
             engine.step = Step.from_json(saved_step, reported, now, deadline)
             engine.stage = Stage.OPEN
-        engine._rollcall_until = engine._gather_until
+        engine.presence.rollcall_until = engine._gather_until
         engine._story.add(now, snapshot["known"], "The coordinator was restarted.")
         actions = engine.handle(LinkBack(), now)
         return engine, actions

@@ -36,16 +36,32 @@ def methods() -> list[dict[str, Any]]:
     Returns:
         One object per method: name, summary, source (paper), and parameters with type, default and description.
     """
-    allowed = consent()
-    names = [name for name in plugins.installed(plugins.STRATEGIES) if allowed.allows(name)]
-    added = [installed_method(name) for name in names]
-    return [_method(kind) for kind in sorted([*members(AnyStrategy), *added], key=name_of)]
+    kinds = list(members(AnyStrategy))
+    allowed, _ = _installed_methods()
+    for name in allowed:
+        kind = installed_method(name)
+        kinds.append(kind)
+    by_name = sorted(kinds, key=name_of)
+    return [_method(kind) for kind in by_name]
 
 
 def methods_to_allow() -> list[str]:
     """The names of methods that installed packages add and the owner of this machine has not allowed."""
-    allowed = consent()
-    return [name for name in plugins.installed(plugins.STRATEGIES) if not allowed.allows(name)]
+    _, to_allow = _installed_methods()
+    return to_allow
+
+
+def _installed_methods() -> tuple[list[str], list[str]]:
+    """The names of methods of installed packages: those that the owner of this machine has allowed, and the others."""
+    consented = consent()
+    allowed: list[str] = []
+    to_allow: list[str] = []
+    for name in plugins.installed(plugins.STRATEGIES):
+        if consented.allows(name):
+            allowed.append(name)
+        else:
+            to_allow.append(name)
+    return allowed, to_allow
 
 
 def _method(kind: type[Strategy[Any]]) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""Which agents a phase invites, and how many of their reports it needs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set
+from dataclasses import dataclass, replace
+
+from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.sampling import cohort_size, invitation_order
+from covey.shared.strategies.base import ClientId, Phase
+
+ROUNDING = 1e-9  # of a share of agents: less than this above an integer is no further agent
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who is invited to a phase, and who could take their places."""
+
+    invited: list[ClientId]  # some of those present
+    spare: list[ClientId]  # present too; invited in place of another, in this order
+    target: int  # reports that the phase needs
+    quorum: int = 0  # with fewer reports the phase is void
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The agents from which one attempt at a phase draws its cohort."""
+
+    rules: Rules
+    round: int  # rounds folded before
+    attempt: int  # void attempts before: each draws another cohort
+    known: Set[ClientId]
+    present: Set[ClientId]  # some of the known
+    quarantined: Set[ClientId]
+
+    def trusted(self, clients: Set[ClientId]) -> set[ClientId]:
+        """Those of them who are not in quarantine."""
+        trusted = clients - self.quarantined
+        return set(trusted)
+
+    def admitted(self, clients: Set[ClientId]) -> set[ClientId]:
+        """Those of them who may be invited yet: newcomers of the rules come after the last round."""
+        trusted = self.trusted(clients)
+        if self.round < self.rules.rounds:
+            return trusted - self.rules.newcomers
+        return trusted
+
+    def draw(self, phase: Phase) -> Cohort | None:
+        """The cohort of a phase among those present; None where too few of it are there."""
+        if phase.cohort == "sample" and self.rules.participants is None:
+            drawn = self._sample(phase)
+        else:
+            drawn = self._whole(phase)
+        there = len(drawn.invited)
+        quorum = self._quorum(phase, drawn.target, there)
+        if there < quorum:
+            return None
+        return replace(drawn, quorum=quorum)
+
+    def _whole(self, phase: Phase) -> Cohort:
+        """All whom the phase names and who are there."""
+        needed = self._needed(phase)
+        present = needed & self.present
+        return Cohort(
+            invited=sorted(present),
+            spare=[],
+            target=len(needed),
+        )
+
+    def _sample(self, phase: Phase) -> Cohort:
+        """A share of all known agents, from those of them who are there."""
+        rules = self.rules
+        known = self.admitted(self.known)
+        purpose = phase.draw or phase.name
+        order = invitation_order(
+            known,
+            rules.seed,
+            self.round,
+            self.attempt,
+            purpose,
+        )
+        there = [client for client in order if client in self.present]
+        number_known = len(known)
+        target = cohort_size(number_known, rules.participation, rules.agents)
+        needed = target * rules.over_select
+        number = math.ceil(needed - ROUNDING)
+        return Cohort(
+            invited=there[:number],
+            spare=there[number:],
+            target=target,
+        )
+
+    def _needed(self, phase: Phase) -> set[ClientId]:
+        """Whom a phase names that draws nobody, whether they are there or not."""
+        if phase.cohort == "all":
+            return self.admitted(self.known)
+        if phase.cohort == "sample":
+            participants = self.rules.participants
+            assert participants is not None  # noqa: S101 - the caller has seen to it
+            of_round = set(participants[self.round])
+            return self.admitted(of_round)
+        listed = set(phase.cohort)
+        return self.trusted(listed)
+
+    def _quorum(self, phase: Phase, target: int, invited: int) -> int:
+        """The run's quorum binds what is drawn for a round or ends it, as far as `target` reports can meet it."""
+        if phase.may_be_empty:
+            return 0
+        of_run = 1
+        if phase.ends_round or phase.cohort == "sample":
+            of_run = min(self.rules.quorum, target)
+        share = phase.quorum * invited
+        of_phase = math.ceil(share - ROUNDING)
+        return max(of_phase, of_run, 1)

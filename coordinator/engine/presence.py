@@ -1,0 +1,88 @@
+"""Which agents of a federation are there. Pure: time is an argument, in the engine's seconds.
+
+An agent that left counts as present for `absence_s` more: a lost session that comes back costs nothing. A roll call asks
+everybody present to answer; an agent that does not answer in time has left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from covey.shared.strategies.base import ClientId
+
+
+class Presence:
+    """The known agents, and those of them who can be invited."""
+
+    def __init__(self) -> None:
+        self.known: set[ClientId] = set()  # everybody ever seen and not forgotten
+        self.present: set[ClientId] = set()  # some of the known: who can be invited
+        self.leaving: dict[ClientId, float] = {}  # present; counts as gone at this time
+        self.unconfirmed: set[ClientId] = set()  # present before a roll call, not seen since
+        self.rollcall_until: float | None = None  # then the unconfirmed have left
+
+    def __repr__(self) -> str:
+        present = len(self.present)
+        known = len(self.known)
+        return f"<Presence: {present} of {known} agents>"
+
+    def join(self, client: ClientId) -> str:
+        """The agent is there. Returns what its coming means, in words."""
+        arrival = self._arrival(client)
+        self.known.add(client)
+        self.present.add(client)
+        self.unconfirmed.discard(client)
+        self.leaving.pop(client, None)
+        return arrival
+
+    def _arrival(self, client: ClientId) -> str:
+        if client not in self.known:
+            return "Joined."
+        if client not in self.present:
+            return "Returned."
+        if client in self.leaving:
+            return "Returned in time."
+        if client in self.unconfirmed:
+            return "Answered the roll call."
+        return "Reported that it is online."
+
+    def leave(self, client: ClientId) -> None:
+        """The agent is gone, at once."""
+        self.present.discard(client)
+        self.unconfirmed.discard(client)
+        self.leaving.pop(client, None)
+
+    def leave_at(self, until: float, clients: Iterable[ClientId]) -> None:
+        """These agents are gone at this time unless they join again. An earlier time stays."""
+        for client in clients:
+            self.leaving.setdefault(client, until)
+
+    def forget(self, client: ClientId) -> None:
+        """The agent is gone, and not known any more."""
+        self.leave(client)
+        self.known.discard(client)
+
+    def call_roll(self, until: float) -> None:
+        """Everybody present must join again until this time. A roll call that ends later stays open that long."""
+        self.unconfirmed = set(self.present)
+        self.leaving.clear()  # the roll call decides
+        earlier = self.rollcall_until or until
+        self.rollcall_until = max(until, earlier)
+
+    def end_rollcall(self) -> Collection[ClientId]:
+        """Who has not answered by now has left. Returns these agents."""
+        self.rollcall_until = None
+        silent = tuple(self.unconfirmed)
+        self.present -= self.unconfirmed
+        self.unconfirmed.clear()
+        return silent
+
+    def end_absences(self, now: float) -> Collection[ClientId]:
+        """Agents that left and did not return in time are gone. Returns them."""
+        overdue: list[ClientId] = []
+        for client, until in self.leaving.items():
+            if now >= until:
+                overdue.append(client)
+        for client in overdue:
+            self.leave(client)
+        return overdue
