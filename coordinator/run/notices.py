@@ -44,6 +44,7 @@ class Means:
     newcomers: Mapping[str, Any] | None = None
     loss: float | None = None  # of local training, weighted by examples
     tracked: Mapping[str, Any] | None = None  # test figures right after local training
+    by_cluster: Mapping[str, Any] | None = None  # of the served models, by cluster id
 
     def to_json(self) -> Json:
         """The averages that the phase has, by name."""

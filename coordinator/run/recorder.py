@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,10 @@ class Recorder:
         train_seconds = spool.seconds(close.step, close.reporters)
         devices = records.counted(folded.devices)
         only_cpus = not set(devices) - {"cpu"}
+        means = folded.outcome.means
+        if step.phase.name == EVALUATE and clusters:
+            rows = records.means_by_cluster(folded.outcome.evaluation, clusters)
+            means = replace(means, by_cluster=rows)
         return PhaseFolded(
             phase=step.phase.name,
             ends_round=step.phase.ends_round,
@@ -137,7 +141,7 @@ class Recorder:
             devices={} if only_cpus else devices,
             cluster_sizes=records.sizes(clusters),
             moved=_moved(folded.clusters_before, clusters),
-            means=folded.outcome.means,
+            means=means,
             seconds=round(time.monotonic() - self._opened_at, 6),
             train_seconds=round(sum(train_seconds.values()), 6),
             fold_seconds=round(folded.fold_s, 6),

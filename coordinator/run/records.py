@@ -249,6 +249,29 @@ def averages(
     return {mode: _average(mode, evaluation, train_samples, weight) for mode in modes}
 
 
+def means_by_cluster(evaluation: Evaluation, clusters: Mapping[ClientId, int]) -> Row:
+    """{cluster: {figure: mean over its tested agents, "agents": how many}} of the served models."""
+    members: dict[int, list[Mapping[str, Any]]] = {}
+    for client in sorted(evaluation):
+        figures = evaluation[client].get("server")
+        if not figures or not figures["n"] or "diverged" in figures:
+            continue
+        if client in clusters:
+            cluster = clusters[client]
+            members.setdefault(cluster, []).append(figures)
+    rows: Row = {}
+    for cluster in sorted(members):
+        tested = members[cluster]
+        row: Row = {"agents": len(tested)}
+        for figure in FIGURES:
+            values = [figures[figure] for figures in tested if figure in figures]
+            if values:
+                row[figure] = metrics.macro(values)
+        name = str(cluster)
+        rows[name] = row
+    return rows
+
+
 def last_of_undrawn(
     figures: Evaluation,
     drawn: Clients,

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from covey.coordinator.engine.events import Joined, Left
+from covey.shared.numerics.measures import shown_measure
 from covey.shared.strategies.base import ClientId
 from covey.shared.wire.messages import EXPELLED, AgentStatus
 
 NOBODY: Mapping[ClientId, str] = {}
+NOT_EVALUATED: Mapping[ClientId, Mapping[str, Any]] = {}
 MAX_UNKNOWN = 1000  # kept of those that never fitted
 MAX_PROBLEM_CHARS = 500  # characters of it that are kept
 
@@ -125,14 +127,18 @@ class Roster:
             self.entries[agent].failure = why
 
     def rows(
-        self, clusters: Mapping[ClientId, int], quarantined: Mapping[ClientId, str] = NOBODY
+        self,
+        clusters: Mapping[ClientId, int],
+        quarantined: Mapping[ClientId, str] = NOBODY,
+        evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
     ) -> dict[ClientId, dict[str, Any]]:
-        """The roster for `coordinator status`, by agent."""
+        """The roster for `coordinator status`, by agent; `evaluation` holds the figures of each by mode."""
         return {
             agent: {
                 "online": entry.status.online,
                 "takes_part": entry.here and agent not in quarantined,
                 "cluster": clusters.get(agent),
+                "figure": _figure(evaluation.get(agent)),
                 "seen": round(entry.seen, 3),
                 "samples": entry.status.samples,
                 "test_samples": entry.status.test_samples,
@@ -146,6 +152,20 @@ class Roster:
             }
             for agent, entry in sorted(self.entries.items())
         }
+
+
+def _figure(modes: Mapping[str, Any] | None) -> float | None:
+    """The accuracy of the served model on the agent's test data, or its RMSE."""
+    if modes is None:
+        return None
+    figures = modes.get("server")
+    if not figures:
+        return None
+    measure = shown_measure(figures)
+    if measure is None:  # no test data, or a model that diverged
+        return None
+    value: float = figures[measure.name]
+    return round(value, 6)
 
 
 def _slim(status: AgentStatus) -> AgentStatus:

@@ -178,6 +178,7 @@ class Service:
         self._largest_payload = part_bytes + 4096
         self._roster_due = 0.0
         self._roster_shown = b""
+        self._status_kept: tuple[str, int, int, bool] | None = None  # what the run's folder has
         self._waiting_due: float | None = None  # when to say why no phase opens
         self._waiting_told = ""
         self._clock = SteadyClock()
@@ -242,7 +243,9 @@ class Service:
                     break
                 self._tell_of_waiting()
                 await self._show_roster()
+                self._keep_status()
             await self._show_roster(final=True)
+            self._keep_status(stopped=over is None)
             await self._tell(online=True, stopped=over is None)
             reader.cancel()
             heart.cancel()
@@ -707,6 +710,7 @@ class Service:
             self.observer(notice)
         if isinstance(notice, PhaseFolded):
             self.last_phase = notice
+            self._roster_due = self._roster_due or self.now() + ROSTER_EVERY_S
             if notice.means.evaluation is not None:
                 self.last_evaluation = notice.means.evaluation
             line = json.dumps(notice.to_json(), allow_nan=False)
@@ -773,9 +777,27 @@ class Service:
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
         """Publish the coordinator's status: the state of the engine, for agents and for people."""
         self._tell_due = None
+        status = self._status_now(online=online, stopped=stopped)
+        payload = status.to_bytes()
+        await self.link.publish(self.topics.coordinator_status, payload, retain=True)
+
+    def _keep_status(self, *, stopped: bool = False) -> None:
+        """Write the status to the run's folder, for people and their dashboards, where it has changed."""
+        engine = self.run.engine
+        shown = (self.state, engine.number, engine.round, stopped)
+        if shown == self._status_kept:
+            return
+        self._status_kept = shown
+        status = self._status_now(online=not stopped, stopped=stopped)
+        payload = status.to_bytes()
+        path = self.run.folder / "status.json"
+        with contextlib.suppress(OSError):  # a full disk must not end a run for it
+            write_atomically(path, payload, durable=False)
+
+    def _status_now(self, *, online: bool, stopped: bool) -> CoordinatorStatus:
         engine = self.run.engine
         task = self.scenario.task
-        status = CoordinatorStatus(
+        return CoordinatorStatus(
             online=online,
             epoch=self.epoch,
             run=self.run.facts.run,
@@ -789,8 +811,6 @@ class Service:
             task_digest=task.digest,
             delivery=self.scenario.wire.delivery,
         )
-        payload = status.to_bytes()
-        await self.link.publish(self.topics.coordinator_status, payload, retain=True)
 
     async def _show_roster(self, final: bool = False) -> None:
         """Publish and store who is there, at most once a second."""
@@ -801,7 +821,9 @@ class Service:
         self._roster_due = 0.0
         run = self.run
         assignment = run.strategy.assignment(run.state)
-        rows = self.roster.rows(dict(assignment), run.engine.quarantined)
+        clusters = dict(assignment)
+        evaluation = dict(run.facts.evaluation)
+        rows = self.roster.rows(clusters, run.engine.quarantined, evaluation)
         refusals = dict(self.roster.refusals)
         message = RosterMessage(run=run.facts.run, agents=rows, refusals=refusals)
         payload = message.to_bytes()

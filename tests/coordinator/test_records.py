@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from covey.coordinator.run import records
+from covey.coordinator.run.records import means_by_cluster
 from covey.shared.errors import UserError
 from covey.shared.numerics.measures import derived
 
@@ -66,3 +67,17 @@ def test_the_best_tracked_figures_are_never_those_of_a_diverged_model() -> None:
     diverged: dict[str, Any] = {"n": 4, "diverged": True}
     assert records.best_so_far(dict(good), {"track": diverged}) == good
     assert records.best_so_far(diverged, {"track": good}) == good
+
+
+def test_the_figures_of_a_cluster_are_means_over_its_tested_agents() -> None:
+    def figures(accuracy: float, n: int = 10) -> dict[str, Any]:
+        return {"server": {"n": n, "accuracy": accuracy} if n else {"n": 0}}
+
+    evaluation = {"a": figures(0.5), "b": figures(1.0), "c": figures(0.25), "d": figures(0.0, n=0)}
+    clusters = {"a": 1, "b": 1, "c": 0, "d": 0}
+    rows = means_by_cluster(evaluation, clusters)
+    assert rows == {
+        "0": {"agents": 1, "accuracy": 0.25},
+        "1": {"agents": 2, "accuracy": 0.75},
+    }
+    assert list(rows) == ["0", "1"]
