@@ -536,7 +536,7 @@ def report(
 
         runs = curves(folders, found)
         if html is not None:
-            write_atomically(html, page(runs).encode())
+            write_atomically(html, page(runs, folders).encode())
         write_pictures(runs, svg or [])
     if as_json:
         for result in found:

@@ -16,7 +16,7 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.coordinator.run.records import lines, mbit_per_agent, rounds_done
 from covey.coordinator.run.sketches import ModelSketches
-from covey.shared.numerics.measures import ACCURACY, shown_measure
+from covey.shared.numerics.measures import ACCURACY, MEASURES, Measure, shown_measure
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Proximity, Strategy
@@ -32,6 +32,15 @@ class Evaluated:
     rounds: int  # that were over
     mbit: float  # per agent until then
     figures: Mapping[str, float]  # macro averages by mode
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """How many agents of a training round reported, and how many did not."""
+
+    round: int  # counted from 1
+    reported: int
+    missing: int
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ class Curves:
 
     label: str
     result: Mapping[str, Any]  # as result.json has it
-    figure: str  # "accuracy", or "rmse" for a regression task ("mse" of older runs)
+    figure: str  # the measure that is drawn: "accuracy", or "rmse" of a regression ("mse" of older runs)
     loss: Points  # over rounds
     evaluated: Sequence[Evaluated]
     sizes: Sequence[tuple[int, Mapping[str, int]]]  # agents by cluster, after this many rounds
@@ -68,6 +77,13 @@ class Curves:
     models: Sequence[ModelSketches] = ()  # of agents' models, for each phase that reported any
     proximity: Proximity | None = None  # what clusters were made from
     cut: Cut | None = None  # how its tree was cut
+    attendance: Sequence[Attendance] = ()
+    seed: int = 0
+
+    @property
+    def measure(self) -> Measure:
+        """The measure of all figures that are drawn."""
+        return MEASURES[self.figure]
 
     @cached_property
     def clusters(self) -> Mapping[ClientId, int]:
@@ -124,16 +140,21 @@ class Curves:
         return counts
 
 
-def curves(folders: Sequence[Path], results: Sequence[Mapping[str, Any]]) -> list[Curves]:
-    """The finished runs in these folders, which have these results. Raises UserError for a damaged folder."""
+def curves(
+    folders: Sequence[Path], results: Sequence[Mapping[str, Any]], *, detailed: bool = True
+) -> list[Curves]:
+    """The finished runs in these folders, which have these results. Raises UserError for a damaged folder.
+
+    Without `detailed`, what only pages of single runs show is left out: agents' models, distances.
+    """
     found = []
     names = labels(folders, results)
     for name, result, folder in zip(names, results, folders, strict=True):
-        found.append(_curves(name, result, folder))
+        found.append(_curves(name, result, folder, detailed=detailed))
     return found
 
 
-def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
+def _curves(label: str, result: Mapping[str, Any], folder: Path, *, detailed: bool) -> Curves:
     record = lines(folder)
     phases = [line for line in record if line["event"] == "phase"]
     served = result["accuracy"].get("server", {})
@@ -141,33 +162,40 @@ def _curves(label: str, result: Mapping[str, Any], folder: Path) -> Curves:
     figure = measure.name
     loss = []
     sizes = []
+    attendance = []
     for phase in phases:
         rounds = rounds_done(phase)
         if "loss" in phase and phase["ends_round"]:
             loss.append((rounds, phase["loss"]))
         if phase["cluster_sizes"]:
             sizes.append((rounds, phase["cluster_sizes"]))
+        if phase["ends_round"]:
+            reported = len(phase["reported"])
+            missing = len(phase["missing"])
+            attendance.append(Attendance(rounds, reported, missing))
     proximity = None
     cut = None
+    models: Sequence[ModelSketches] = ()
     file = folder / "scenario.yaml"
-    if file.exists():
-        scenario = load(file)
-        proximity = _proximity(folder, scenario)
-        cut = _cut(result, figure, scenario)
-    evaluated = list(_evaluated(phases, figure, result["agents"]))
-    agents = _agents(folder / "agents.parquet", figure)
-    models = sketches.read(folder, phases)
+    if detailed:
+        models = sketches.read(folder, phases)
+        if file.exists():
+            scenario = load(file)
+            proximity = _proximity(folder, scenario)
+            cut = _cut(result, figure, scenario)
     return Curves(
         label,
         result,
         figure,
         loss,
-        evaluated,
+        list(_evaluated(phases, figure, result["agents"])),
         sizes,
-        agents,
+        _agents(folder / "agents.parquet", figure),
         models,
         proximity,
         cut,
+        attendance,
+        result["seed"],
     )
 
 

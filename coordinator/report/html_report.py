@@ -1,84 +1,58 @@
-"""`coordinator report --html`: finished runs as one page, complete in itself, with pictures as SVG."""
+"""`coordinator report`: finished runs as one page, complete in itself, with pictures as SVG."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
-from covey.coordinator.report import pictures, plots
-from covey.coordinator.report.curves import Curves, Points
-from covey.coordinator.report.tables import results
+from covey.coordinator.report import html_tables
+from covey.coordinator.report.curves import Curves
+from covey.coordinator.report.explanations import terms
+from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
+from covey.coordinator.report.pictures import Group, Picture, pictures
+from covey.coordinator.report.privacy import epsilons
+from covey.coordinator.report.run_facts import RunFacts, facts_of, moment
+from covey.coordinator.report.svg import document
+from covey.coordinator.report.tables import newcomers, participation, results
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
-from covey.shared.numerics.measures import MEASURES
+from covey.shared.numerics.measures import Measure
 
-MIN_CUTS = 3  # runs at different cuts that make a curve
-XML = '<?xml version="1.0" encoding="utf-8"?>'
-STYLE: dict[Any, Any] = {
-    "svg.hashsalt": "covey",  # the same runs give the same bytes
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-}
+Result = Mapping[str, Any]  # as result.json has it
 
 
-@dataclass(frozen=True)
-class Picture:
-    """One picture of the page."""
-
-    name: str  # the command line asks for it by this name
-    title: str
-    svg: Markup
-
-
-@dataclass(frozen=True)
-class _Drawing:
-    """A picture before it is rendered."""
-
-    name: str
-    title: str
-    figure: Figure
-
-
-def page(runs: Sequence[Curves]) -> str:
-    """The HTML of these runs, with the table that the terminal shows."""
-    pages = Environment(
-        loader=PackageLoader("covey.coordinator.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-    )
-    template = pages.get_template("report.html")
+def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
+    """The HTML of these runs, which lie in these folders. Raises UserError if files are damaged."""
     found = [run.result for run in runs]
-    labels = [run.label for run in runs]
-    return template.render(
-        runs=runs,
-        table=results(found, labels),
-        plots=drawn(runs),
+    facts = [facts_of(folder) for folder in folders]
+    if len(runs) == 1:
+        [run] = runs
+        [own] = facts
+        return html(_page_of_one(run, own))
+    table = results(found, [run.label for run in runs])
+    sections = []
+    for run, own in zip(runs, facts, strict=True):
+        sections.append(_section(run.label, run, own))
+    shown = Page(
+        title=f"{_common_name(found)}: {len(runs)} runs",
+        subtitle=table.title,
+        kind="run",
+        tiles=(),
+        tables=[html_tables.from_text(table)],
+        remarks=(),
+        terms=terms(MODE_TITLES, has_groups=_has_groups(found)),
+        pictures=drawn(runs),
+        sections=sections,
     )
+    return html(shown)
 
 
 def drawn(runs: Sequence[Curves]) -> list[Picture]:
     """All pictures of these runs, most important first."""
-    rendered = []
-    with mpl.rc_context(STYLE):
-        for drawing in _drawings(runs):
-            svg = _svg(drawing.figure)
-            picture = Picture(drawing.name, drawing.title, svg)
-            rendered.append(picture)
-    return rendered
+    groups = [Group(run.label, [run]) for run in runs]
+    return pictures(groups)
 
 
 def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
@@ -94,126 +68,114 @@ def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
         if name not in found:
             known = ", ".join(found)
             raise UserError(f"--svg {text}: these runs have no picture {name!r}; they have {known}")
-        path = Path(file)
-        picture = found[name]
-        document = f"{XML}\n{picture.svg}"
-        write_atomically(path, document.encode())
+        content = document(found[name].drawing)
+        write_atomically(Path(file), content.encode())
 
 
-# -- what is drawn -------------------------------------------------------------------------------------------------
+# -- a page of one run -----------------------------------------------------------------------------
 
 
-def _drawings(runs: Sequence[Curves]) -> Iterator[_Drawing]:
-    """Every picture that has points, most important first."""
-    yield from _over_rounds(runs)
-    yield from _over_agents(runs)
-    yield from _of_models(runs)
+def _page_of_one(run: Curves, facts: RunFacts) -> Page:
+    result = run.result
+    words = [result["method"], f"{result['agents']} agents", f"seed {result['seed']}"]
+    words.append(moment(facts.ended))
+    remarks = [*participation(result).splitlines(), newcomers(result), _stop(result)]
+    modes = html_tables.shown_modes(result)
+    return Page(
+        title=str(result["name"]),
+        subtitle=" · ".join(words),
+        kind="run",
+        tiles=_tiles(result, run.measure),
+        tables=[html_tables.figures_by_mode(result)],
+        remarks=[remark for remark in remarks if remark],
+        terms=terms(modes, has_groups=_has_groups([result])),
+        pictures=drawn([run]),
+        sections=[_section("", run, facts)],
+    )
 
 
-def _over_rounds(runs: Sequence[Curves]) -> Iterator[_Drawing]:
-    figure = runs[0].figure
-    label = MEASURES[figure].label
-    name = label[:1].upper() + label[1:]
-    by_rounds = _plots_by_mode(runs, Curves.over_rounds)
-    if by_rounds:
-        title = f"{name} over rounds, mean over agents"
-        drawing = plots.line_plots(by_rounds, "rounds")
-        yield _Drawing(figure, title, drawing)
-        by_traffic = _plots_by_mode(runs, Curves.over_traffic)
-        title = f"{name} for traffic"
-        drawing = plots.line_plots(by_traffic, "Mbit per agent")
-        yield _Drawing("traffic", title, drawing)
-    quantiles = {run.cut.quantile for run in runs if run.cut is not None}
-    if len(quantiles) >= MIN_CUTS:
-        title = f"{name} and clusters over the cut"
-        drawing = pictures.curve_of_the_cut(runs)
-        yield _Drawing("cut", title, drawing)
-    if any(run.loss for run in runs):
-        lines = [(run.label, run.loss) for run in runs]
-        loss = plots.Plot("", lines)
-        title = "Training loss, mean over a round's agents"
-        drawing = plots.line_plots([loss], "rounds")
-        yield _Drawing("loss", title, drawing)
-
-
-def _plots_by_mode(
-    runs: Sequence[Curves], points: Callable[[Curves, str], Points]
-) -> list[plots.Plot]:
-    """A plot for each mode of evaluation that any run has points in."""
-    made = []
+def _tiles(result: Result, measure: Measure) -> list[Tile]:
+    """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
+    tiles = []
     for mode, title in MODE_TITLES.items():
-        lines = [(run.label, points(run, mode)) for run in runs]
-        if any(of_run for _, of_run in lines):
-            plot = plots.Plot(title, lines)
-            made.append(plot)
-    return made
+        figure = result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
+        if figure is not None:
+            tiles.append(Tile(measure.text(figure), f"{title}, {measure.title}, mean over agents"))
+    if result["clusters"]:
+        label = "clusters"
+        if result["ari"] is not None:
+            label = f"clusters; ARI {result['ari']:.2f} with the planted groups"
+        tiles.append(Tile(str(result["clusters"]), label))
+    tiles.append(Tile(str(result["rounds"]), "rounds"))
+    sent = result["bytes"]
+    if sent["wire_up"]:
+        total = (sent["wire_up"] + sent["wire_down"]) / 1e6
+        tiles.append(Tile(f"{total:.2f}", "MB on the wire"))
+    tiles.append(Tile(f"{result['seconds']:.1f}", "seconds"))
+    spent = epsilons(result.get("privacy"))
+    if spent:
+        tiles.append(Tile("ε", spent))
+    return tiles
 
 
-def _over_agents(runs: Sequence[Curves]) -> Iterator[_Drawing]:
-    figure = runs[0].figure
-    if any(_has_figures(run) for run in runs):
-        label = MEASURES[figure].label
-        title = f"Agents: {label} in E-server, agent by agent"
-        boxes = plots.boxes_of_agents(runs)
-        yield _Drawing("agents", title, boxes)
-    clustered = [run for run in runs if _has_clusters(run)]
-    if clustered:
-        sizes = plots.cluster_sizes(clustered)
-        yield _Drawing("clusters", "Agents per cluster over rounds", sizes)
-        samples = pictures.samples_per_cluster(clustered)
-        yield _Drawing("samples", "Training samples per cluster", samples)
-    planted = [run for run in runs if run.by_truth()]
-    if planted:
-        title = "Agents by cluster found (rows) and group planted (columns)"
-        groups = plots.clusters_by_group(planted)
-        yield _Drawing("groups", title, groups)
+def _stop(result: Result) -> str:
+    """Why the run ended before its last round; empty if it did not."""
+    reason = result.get("stopped")
+    return f"The run stopped after round {result['rounds']}: {reason}." if reason else ""
 
 
-def _has_figures(run: Curves) -> bool:
-    return any(one.figure is not None for one in run.agents)
+def _section(title: str, run: Curves, facts: RunFacts) -> Section:
+    """The tables of a run, and where it comes from."""
+    tables = []
+    clusters = html_tables.clusters_table(facts, run.measure)
+    if clusters is not None:
+        tables.append(clusters)
+    tables.append(html_tables.agents_table(facts, run.measure))
+    tables.append(html_tables.traffic_table(run.result))
+    tables.append(html_tables.incidents_table(facts, run.result))
+    return Section(
+        title, tables, _origin(run.result, facts), facts.command, facts.remarks, facts.scenario
+    )
 
 
-def _has_clusters(run: Curves) -> bool:
-    """Were there ever two clusters or more?"""
-    return any(len(sizes) > 1 for _, sizes in run.sizes)
+def _origin(result: Result, facts: RunFacts) -> list[Fact]:
+    """When, where and with what a run was made."""
+    found = [
+        Fact("run", facts.run),
+        Fact("method", result["method"]),
+        Fact("seed", str(result["seed"])),
+        Fact("began", moment(facts.began)),
+        Fact("ended", moment(facts.ended)),
+        Fact("folder", str(facts.folder)),
+        Fact("computed on", device_words(result)),
+        Fact("versions", version_words(result)),
+    ]
+    return [fact for fact in found if fact.value]
 
 
-def _of_models(runs: Sequence[Curves]) -> Iterator[_Drawing]:
-    """Pictures of one run each."""
-    sketched = [run for run in runs if run.models]
-    for run in sketched:
-        title = "Agents' models over rounds (principal components)"
-        drawing = pictures.models_over_rounds(run)
-        yield _of_one("models", title, run, len(sketched), drawing)
-    mapped = []
-    for run in runs:
-        proximity = run.proximity
-        if proximity is None:
-            continue
-        agents = len(proximity.clients)
-        if 2 <= agents <= pictures.MAX_ROWS:
-            mapped.append((run, proximity))
-    for run, proximity in mapped:
-        title = "Distances between agents, and their merge tree"
-        drawing = pictures.proximity_map(run, proximity)
-        yield _of_one("proximity", title, run, len(mapped), drawing)
+def device_words(result: Result) -> str:
+    """The kinds of devices that agents computed on, and the coordinator's kind of machine."""
+    counts = result.get("devices") or {}
+    kinds = [f"{kind} ({count} agents)" for kind, count in counts.items()]
+    machine = result["versions"].get("machine")
+    if machine:
+        kinds.append(f"coordinator on {machine}")
+    return ", ".join(kinds)
 
 
-def _of_one(name: str, title: str, run: Curves, runs: int, figure: Figure) -> _Drawing:
-    """A picture of a single run, named with its label if several runs have such a picture."""
-    if runs == 1:
-        return _Drawing(name, title, figure)
-    own_name = f"{name}-{run.label}"
-    own_title = f"{title}: {run.label}"
-    return _Drawing(own_name, own_title, figure)
+def version_words(result: Result) -> str:
+    """The versions that figures were made with."""
+    named = [
+        f"{name} {version}" for name, version in result["versions"].items() if name != "machine"
+    ]
+    return ", ".join(named)
 
 
-def _svg(figure: Figure) -> Markup:
-    for ax in figure.axes:
-        if ax.get_xlabel() == "rounds":
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    document = text.getvalue()
-    start = document.index("<svg")
-    return Markup(document[start:])  # noqa: S704 - our own drawing; the SVG writer escapes its labels
+def _common_name(found: Sequence[Result]) -> str:
+    names = list(dict.fromkeys(str(result["name"]) for result in found))
+    return ", ".join(names)
+
+
+def _has_groups(found: Sequence[Result]) -> bool:
+    """Were the clusters of any run compared with planted groups?"""
+    return any(result["ari"] is not None for result in found)

@@ -1,109 +1,330 @@
-"""Plain plots of finished runs: lines over rounds and traffic, boxes, shares of clusters, counts of agents."""
+"""Plots as SVG panels: lines over rounds, bars and dots in rows, stacked columns. Pure."""
 
-# density: drawing calls, whose many options are one node or two each
+# density: drawing calls, and the geometry of shapes
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from markupsafe import Markup
 
-from covey.coordinator.report.curves import Curves, Points
+from covey.coordinator.report.axes import Axis
+from covey.coordinator.report.svg import (
+    LEGEND_LINE,
+    LETTER,
+    SWATCH,
+    WIDTH,
+    Entry,
+    Panel,
+    element,
+    hint,
+    joined,
+    line,
+    number,
+    path,
+    rectangle,
+    words,
+)
+from covey.coordinator.theme.theme import COLOURS, fill, stroke
 
-WIDTH = 4.6  # of one plot, in inches
-HEIGHT = 3.2
+TOP = 24.0  # above a plot: the label of its vertical axis
+BOTTOM = 38.0  # below it: ticks and the label of the horizontal axis
+RIGHT = 12.0
+PLOT_HEIGHT = 190.0
+ROW = 26.0  # height of one bar
+MAX_LABEL = 150.0  # width of the labels of rows
+MAX_MARKS = 30  # points of a line that get marks
+DASHES = (None, "7 4", "2 4", "9 4 2 4")
+MARK = 3.5  # half the size of a mark
+MAX_COLUMN = 28.0  # width
 
 
 @dataclass(frozen=True)
-class Plot:
-    """One set of axes with a line for each run."""
+class Series:
+    """One line. A series without points keeps its number, so that it has one colour in all plots."""
 
-    title: str
-    lines: Sequence[tuple[str, Points]]  # label and points
-
-
-def axes_side_by_side(
-    count: int, height: float = HEIGHT, *, share: bool = False
-) -> tuple[Figure, list[Axes]]:
-    """A figure of this many plots; `share` gives them one scale of y."""
-    figure = Figure(figsize=(WIDTH * count, height), layout="constrained")
-    grid = figure.subplots(1, count, sharey=share, squeeze=False)
-    return figure, list(grid[0])
+    label: str
+    number: int  # of its colour, dashes and marks
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float, float]] = field(default=())  # x, low, high
 
 
-def line_plots(plots: Sequence[Plot], x_label: str) -> Figure:
-    """Plots side by side, with one legend."""
-    figure, axes = axes_side_by_side(len(plots), share=True)
-    for ax, plot in zip(axes, plots, strict=True):
-        ax.set_title(plot.title)
-        ax.set_xlabel(x_label)
-        for label, points in plot.lines:  # a run without points keeps its colour
-            xs = [x for x, _ in points]
-            ys = [y for _, y in points]
-            ax.plot(xs, ys, marker=".", label=label)
-    axes[0].legend(frameon=False, fontsize="small")
-    return figure
+@dataclass(frozen=True)
+class Bar:
+    """One row of bars: a value with its words."""
+
+    label: str
+    value: float
+    words: str  # written at its end
+    colour: int | None = None
 
 
-def boxes_of_agents(runs: Sequence[Curves]) -> Figure:
-    """A box for each run: the figures of its agents."""
-    height = 1 + 0.35 * len(runs)
-    figure, (ax,) = axes_side_by_side(1, height)
-    values = []
-    for run in runs:
-        of_run = [one.figure for one in run.agents if one.figure is not None]
-        values.append(of_run)
-    names = [run.label for run in runs]
-    ax.boxplot(values, orientation="horizontal", tick_labels=names, widths=0.6)
-    ax.invert_yaxis()
-    ax.grid(axis="y", visible=False)
-    return figure
+@dataclass(frozen=True)
+class Strip:
+    """One row of dots, with their mean as a vertical line."""
+
+    label: str
+    dots: Sequence[tuple[float, str]]  # value, and what it belongs to
+    colour: int | None
+    mean: float | None = None
 
 
-def cluster_sizes(runs: Sequence[Curves]) -> Figure:
-    """Agents per cluster over rounds, stacked."""
-    figure, axes = axes_side_by_side(len(runs))
-    for ax, run in zip(axes, runs, strict=True):
-        rounds = [done for done, _ in run.sizes]
-        names: set[str] = set()
-        for _, sizes in run.sizes:
-            names |= sizes.keys()
-        in_order = sorted(names, key=int)
-        layers = []
-        for name in in_order:
-            layer = [sizes.get(name, 0) for _, sizes in run.sizes]
-            layers.append(layer)
-        ax.stackplot(rounds, *layers, labels=in_order)
-        ax.set_title(run.label)
-        ax.set_xlabel("rounds")
-        ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    return figure
+@dataclass(frozen=True)
+class Frame:
+    """Where a plot lies in its panel, and its axes."""
+
+    x: Axis
+    y: Axis
+    left: float
+    top: float
+    width: float
+    height: float
+
+    def place(self, x: float, y: float) -> tuple[float, float]:
+        """A point of the axes in the panel."""
+        across = self.left + self.width * self.x.share(x)
+        down = self.top + self.height * (1 - self.y.share(y))
+        return across, down
 
 
-def clusters_by_group(runs: Sequence[Curves]) -> Figure:
-    """How many agents of each planted group (columns) are in each cluster (rows)."""
-    figure, axes = axes_side_by_side(len(runs))
-    for ax, run in zip(axes, runs, strict=True):
-        counts = run.by_truth()
-        clusters = sorted({cluster for cluster, _ in counts})
-        groups = sorted({group for _, group in counts})
-        cells = []
-        for cluster in clusters:
-            row = [counts.get((cluster, group), 0) for group in groups]
-            cells.append(row)
-        darkest = 2 * max(counts.values())  # pale, so that the numbers can be read
-        ax.imshow(cells, cmap="Blues", vmin=0, vmax=darkest, aspect="auto")
-        group_names = [str(group) for group in groups]
-        cluster_names = [str(cluster) for cluster in clusters]
-        ax.set_xticks(range(len(groups)), group_names)
-        ax.set_yticks(range(len(clusters)), cluster_names)
-        ax.set_title(run.label)
-        ax.grid(visible=False)
-        for (cluster, group), count in counts.items():
-            x = groups.index(group)
-            y = clusters.index(cluster)
-            ax.text(x, y, str(count), ha="center", va="center")
-    return figure
+# -- lines -----------------------------------------------------------------------------------------
+
+
+def lines(title: str, series: Sequence[Series], x: Axis, y: Axis) -> Panel:
+    """Lines with marks, and bands around them."""
+    frame = _frame(x, y)
+    parts = [_grid(frame)]
+    for one in series:
+        parts.append(_band(frame, one))
+    for one in series:
+        parts.append(_line(frame, one))
+    names = ", ".join(one.label for one in series if one.points)
+    described = f"{title}: {y.label} over {x.label}, of {names}"
+    return Panel(title, TOP + PLOT_HEIGHT + BOTTOM, joined(parts), described)
+
+
+def legend_of(series: Sequence[Series]) -> list[Entry]:
+    """An entry for each series: its line with its mark. A single series needs none."""
+    if len(series) == 1:
+        return []
+    entries = []
+    for one in series:
+        middle = LEGEND_LINE / 2
+        drawn = line(
+            1,
+            middle,
+            SWATCH - 1,
+            middle,
+            f"line {stroke(one.number)}",
+            stroke_dasharray=dashes(one.number),
+        )
+        centre = mark(SWATCH / 2, middle, one.number, fill(one.number))
+        entries.append(Entry(joined([drawn, centre]), one.label))
+    return entries
+
+
+def colour_entry(colour: int | None, label: str) -> Entry:
+    """An entry with a filled square."""
+    square = rectangle(5, 3, 12, 12, fill(colour))
+    return Entry(square, label)
+
+
+def dashes(series: int) -> str | None:
+    """The dashes of a series' line; None for an unbroken one."""
+    shift = series // COLOURS  # colours repeat: the same colour has other dashes
+    return DASHES[(series + shift) % len(DASHES)]
+
+
+def mark(x: float, y: float, shape: int, class_: str) -> Markup:
+    """A mark by the number of its shape: circle, square, triangle, diamond, then the same again."""
+    match shape % 4:
+        case 0:
+            return element("circle", cx=x, cy=y, r=MARK, class_=class_)
+        case 1:
+            return rectangle(x - MARK, y - MARK, 2 * MARK, 2 * MARK, class_)
+        case 2:
+            bottom = y + MARK
+            corners = [(x, y - MARK), (x + MARK, bottom), (x - MARK, bottom)]
+        case _:
+            far = MARK + 1
+            corners = [(x, y - far), (x + far, y), (x, y + far), (x - far, y)]
+    outline = path(corners, closed=True)
+    return element("path", d=outline, class_=class_)
+
+
+def _line(frame: Frame, one: Series) -> Markup:
+    places = [frame.place(x, y) for x, y in one.points]
+    parts = []
+    if len(places) > 1:
+        drawn = element(
+            "path",
+            d=path(places),
+            class_=f"line {stroke(one.number)}",
+            stroke_dasharray=dashes(one.number),
+        )
+        parts.append(drawn)
+    if len(places) <= MAX_MARKS:
+        for (x, y), (at, value) in zip(places, one.points, strict=True):
+            label = f"{one.label}: {value:.4g} at {at:.4g}"
+            dot = mark(x, y, one.number, fill(one.number))
+            parts.append(element("g", hint(label), dot))
+    return joined(parts)
+
+
+def _band(frame: Frame, one: Series) -> Markup:
+    """The area between the lower and the upper values."""
+    if len(one.band) < 2:
+        return Markup("")
+    upper = [frame.place(x, high) for x, _, high in one.band]
+    lower = [frame.place(x, low) for x, low, _ in one.band]
+    outline = [*upper, *reversed(lower)]
+    return element("path", d=path(outline, closed=True), class_=f"band {fill(one.number)}")
+
+
+def _frame(x: Axis, y: Axis, height: float = PLOT_HEIGHT) -> Frame:
+    """The place of a plot next to the ticks of its vertical axis."""
+    longest = max(len(y.words(tick)) for tick in y.ticks)
+    left = 8 + LETTER * longest
+    return Frame(x, y, left, TOP, WIDTH - left - RIGHT, height)
+
+
+def _grid(frame: Frame) -> Markup:
+    """Grid lines, ticks and labels of both axes."""
+    bottom = frame.top + frame.height
+    right = frame.left + frame.width
+    parts = [words(0, 12, frame.y.label, "tick")]
+    for tick in frame.y.ticks:
+        _, y = frame.place(frame.x.low, tick)
+        parts.append(line(frame.left, y, right, y, "grid"))
+        parts.append(words(frame.left - 6, y + 4, frame.y.words(tick), "tick", "end"))
+    parts.append(horizontal_axis(frame.x, frame.left, right, bottom))
+    return joined(parts)
+
+
+def horizontal_axis(axis: Axis, left: float, right: float, bottom: float) -> Markup:
+    """A line with ticks below a plot, and the label below them."""
+    parts = [line(left, bottom, right, bottom, "axis")]
+    for tick in axis.ticks:
+        x = left + (right - left) * axis.share(tick)
+        parts.append(line(x, bottom, x, bottom + 4, "axis"))
+        anchor = "end" if x > WIDTH - 16 else "middle"
+        shift = 8 if anchor == "end" else 0
+        parts.append(words(x + shift, bottom + 17, axis.words(tick), "tick", anchor))
+    middle = (left + right) / 2
+    parts.append(words(middle, bottom + 33, axis.label, "tick", "middle"))
+    return joined(parts)
+
+
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def bars(title: str, rows: Sequence[Bar], axis: Axis) -> Panel:
+    """Horizontal bars from zero, each with its words at its end."""
+    longest = max(len(row.words) for row in rows)
+    left = _label_width([row.label for row in rows])
+    right = WIDTH - RIGHT - LETTER * longest
+    parts = [_row_grid(axis, left, right, len(rows))]
+    for place, row in enumerate(rows):
+        top = ROW * place + 4
+        end = left + (right - left) * axis.share(row.value)
+        parts.append(_row_label(row.label, left, top))
+        parts.append(rectangle(left, top + 2, end - left, ROW - 10, fill(row.colour)))
+        parts.append(words(end + 5, top + 14, row.words))
+    described = ", ".join(f"{row.label}: {row.words}" for row in rows)
+    return Panel(title, _rows_height(len(rows)), joined(parts), f"{title}: {described}")
+
+
+def strips(title: str, rows: Sequence[Strip], axis: Axis) -> Panel:
+    """A dot for each value, row by row; dots are spread a little so that all can be seen."""
+    left = _label_width([row.label for row in rows])
+    right = WIDTH - RIGHT
+    parts = [_row_grid(axis, left, right, len(rows))]
+    for place, row in enumerate(rows):
+        top = ROW * place + 4
+        middle = top + ROW / 2 - 3
+        parts.append(_row_label(row.label, left, top))
+        if row.mean is not None:
+            x = left + (right - left) * axis.share(row.mean)
+            parts.append(line(x, top - 2, x, top + ROW - 4, "ink", stroke_width=1.5))
+        for count, (value, name) in enumerate(row.dots):
+            spread = (count * 5 % 11 - 5) * 1.1  # the same for the same agents
+            x = left + (right - left) * axis.share(value)
+            dot = element(
+                "circle",
+                hint(f"{name}: {value:.4g}"),
+                cx=x,
+                cy=middle + spread,
+                r=3,
+                class_=fill(row.colour),
+                fill_opacity="0.6",
+            )
+            parts.append(dot)
+    described = ", ".join(f"{row.label}: {len(row.dots)}" for row in rows)
+    return Panel(title, _rows_height(len(rows)), joined(parts), f"{title}: dots of {described}")
+
+
+def _rows_height(rows: int) -> float:
+    return ROW * rows + BOTTOM + 8
+
+
+def _label_width(labels: Sequence[str]) -> float:
+    longest = max(len(label) for label in labels)
+    return min(MAX_LABEL, LETTER * longest) + 8
+
+
+def _row_label(label: str, left: float, top: float) -> Markup:
+    """A label that fits; the whole of it shows under the pointer."""
+    room = int((left - 8) / LETTER)
+    shown = label
+    if len(label) > room:
+        shown = label[: room - 1] + "…"
+    return element("text", shown, hint(label), x=left - 8, y=top + 14, text_anchor="end")
+
+
+def _row_grid(axis: Axis, left: float, right: float, rows: int) -> Markup:
+    bottom = ROW * rows + 8
+    parts = []
+    for tick in axis.ticks:
+        x = left + (right - left) * axis.share(tick)
+        parts.append(line(x, 0, x, bottom, "grid"))
+    parts.append(horizontal_axis(axis, left, right, bottom))
+    return joined(parts)
+
+
+# -- columns ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column over a round: the heights of its layers from bottom to top, each with its colour."""
+
+    x: float
+    layers: Sequence[tuple[float, int | None, str]]  # height, colour, name
+
+
+def columns(title: str, stacks: Sequence[Column], x: Axis, y: Axis) -> Panel:
+    """Stacked columns; one for each stack, as wide as the distance between neighbours allows."""
+    frame = _frame(x, y)
+    parts = [_grid(frame)]
+    places = sorted(frame.place(one.x, 0.0)[0] for one in stacks)
+    widths = [MAX_COLUMN]
+    for one_place, next_place in pairwise(places):
+        if next_place > one_place:
+            widths.append(0.8 * (next_place - one_place))
+    width = min(widths)
+    for one in stacks:
+        below = 0.0
+        for height, colour, name in one.layers:
+            if not height:
+                continue
+            centre, top = frame.place(one.x, below + height)
+            _, bottom = frame.place(one.x, below)
+            said = hint(f"{name}: {number(height)} at {number(one.x)}")
+            parts.append(
+                rectangle(centre - width / 2, top, width, bottom - top, fill(colour), said)
+            )
+            below += height
+    described = f"{title}: {y.label} over {x.label}"
+    return Panel(title, TOP + PLOT_HEIGHT + BOTTOM, joined(parts), described)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from pyarrow import Table, parquet
 
+from covey.coordinator.report.axes import rounds_axis
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.html_report import drawn, page, write_pictures
+from covey.coordinator.report.svg import document
 from covey.coordinator.report.tables import results
 from covey.coordinator.run.folder import START
 from covey.coordinator.run.records import finished
 from covey.coordinator.run.result import write_all
+from covey.coordinator.theme import theme
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
@@ -27,7 +34,8 @@ PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
 
 def run(folder: Path, method: str, **sections: Any) -> Path:
     folder.mkdir()
-    scene = scenario(method, evaluation={"every": 1}, **sections)
+    evaluation = {"every": 1, **sections.pop("evaluation", {})}
+    scene = scenario(method, evaluation=evaluation, **sections)
     done = in_process(folder, scene)
     write_all(done, PLANTED)
     keep_inputs(folder, scene)
@@ -75,6 +83,10 @@ def test_runs_are_named_by_method_or_by_the_differing_parts_of_their_paths(tmp_p
     assert [one.label for one in read(first, third)] == ["fedavg", "ifca"]
 
 
+def page_of(*folders: Path) -> str:
+    return page(read(*folders), folders)
+
+
 def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     folders = [
         run(tmp_path / "<b>", "fedclust"),
@@ -82,16 +94,92 @@ def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path
         run(tmp_path / "three", "fedavg"),
     ]
     table = results([finished(folder) for folder in folders])
-    made = page(read(*folders))
-    assert made == page(read(*folders))
-    assert made.count("<svg") == made.count("</svg>") == made.count("<figure>") == 8
+    made = page_of(*folders)
+    assert made == page_of(*folders)
     assert "src=" not in made
-    assert 'href="http' not in made
+    assert "http" not in made.replace("http-equiv", "")
     assert "<b>" not in made  # a folder's name is never read as HTML
-    for start in made.split("<svg")[1:]:
-        ElementTree.fromstring(f"<svg{start[: start.index('</svg>')]}</svg>")  # noqa: S314 - our own
+    drawings = re.findall("<svg.*?</svg>", made)
+    assert len(drawings) == made.count("<svg") > 8
+    for drawing in drawings:
+        ElementTree.fromstring(drawing)  # noqa: S314 - our own
     for word in (*table.headers, "fedclust", "Agents per cluster over rounds"):
         assert word in made
+
+
+def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    made = page_of(folder)
+    for words in (
+        "accuracy in %",
+        "the served model",
+        "adjusted Rand index",
+        "<h2>Clusters</h2>",
+        "<h2>Agents</h2>",
+        "<h2>Traffic</h2>",
+        "<h2>Faults and refusals</h2>",
+        "agent-7",
+        f"coordinator run {folder}/scenario.yaml --out runs/small-fedclust-again --in-process",
+        "Scenario, with all defaults",
+        f"numpy {np.__version__}",
+    ):
+        assert words in made
+
+
+HOSTILE = "</td><script>alert('&\"')</script>"
+
+
+def test_names_of_agents_are_never_read_as_html(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    for name in ("result.json", "rounds.jsonl"):
+        file = folder / name
+        file.write_text(file.read_text().replace('"agent-3"', json.dumps(HOSTILE)))
+    table = parquet.read_table(folder / "agents.parquet").to_pylist()
+    for row in table:
+        row["agent"] = row["agent"].replace("agent-3", HOSTILE)
+    parquet.write_table(Table.from_pylist(table), folder / "agents.parquet")
+    (folder / "checkpoint" / "manifest.json").unlink()  # it knows the agent by its name
+    made = page_of(folder)
+    assert "&lt;/td&gt;&lt;script&gt;alert(&#39;&amp;&#34;&#39;)" in made
+    assert made.count("<script>") == 1
+    svg = document(drawn(read(folder))[0].drawing)
+    ElementTree.fromstring(svg.encode())  # noqa: S314 - our own
+
+
+def test_the_policy_allows_the_pages_own_script_and_style_alone(tmp_path: Path) -> None:
+    made = page_of(run(tmp_path / "one", "fedavg"))
+    (policy,) = re.findall('Content-Security-Policy" content="(.*?)"', made)
+    (script,) = re.findall("<script>(.*?)</script>", made, re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", made, re.DOTALL)
+    allowed = unescape(policy)
+    assert allowed.startswith("default-src 'none'; ")
+    assert f"script-src {theme.source_hash(script)};" in allowed
+    assert f"style-src {theme.source_hash(style)};" in allowed
+    assert "unsafe" not in allowed
+    assert " style=" not in made  # the policy would drop it
+    assert " onclick=" not in made
+
+
+def test_a_single_evaluation_makes_bars_from_zero(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedavg", evaluation={"every": 0})
+    (one,) = read(folder)
+    assert [x for x, _ in one.over_rounds("server")] == [3]
+    (first, *_) = drawn([one])
+    assert first.title == "Accuracy after round 3, mean over agents"
+    drawing = document(first.drawing)
+    figure = 100 * one.over_rounds("server")[0][1]
+    for words in ("E-server", "E-last", f">{figure:.2f}<", ">0<", ">100<"):
+        assert words in drawing
+
+
+def test_two_evaluations_make_lines_from_round_zero_in_whole_rounds(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedavg", evaluation={"every": 2})
+    (one,) = read(folder)
+    assert [x for x, _ in one.over_rounds("server")] == [2, 3]
+    axis = rounds_axis([2, 3])
+    assert (axis.low, axis.high) == (0, 3)
+    assert [axis.words(tick) for tick in axis.ticks] == ["0", "1", "2", "3"]
+    assert drawn([one])[0].title == "Accuracy over rounds, mean over agents"
 
 
 def test_a_run_that_is_not_finished_has_no_page(tmp_path: Path) -> None:
@@ -103,7 +191,7 @@ def test_the_page_of_fesem_shows_agents_models_over_rounds(tmp_path: Path) -> No
     folder = run(tmp_path / "one", "fesem")
     (one,) = read(folder)
     assert [models.rounds for models in one.models] == [0, 1, 2, 3]
-    made = page([one])
+    made = page([one], [folder])
     for words in (
         "Agents&#39; models over rounds",
         "warmup",
@@ -113,7 +201,7 @@ def test_the_page_of_fesem_shows_agents_models_over_rounds(tmp_path: Path) -> No
         "group 0",
     ):
         assert words in made
-    assert made == page(read(folder))
+    assert made == page_of(folder)
     assert names(folder)[-1] == "models"
 
 
@@ -125,7 +213,7 @@ def test_the_page_of_fedclust_shows_the_distances_that_it_clustered(tmp_path: Pa
     assert near.clients == tuple(sorted(PLANTED))
     tree = agglomerative(near.distances, near.linkage, threshold=near.cut)  # the cut of this run
     assert dict(zip(near.clients, tree.labels.tolist(), strict=True)) == one.result["assignment"]
-    made = page([one])
+    made = page([one], [folder])
     assert "Distances between agents, and their merge tree" in made
     assert "data:image/png;base64" in made  # the page contains the heat map
     assert names(folder)[-1] == "proximity"

@@ -18,11 +18,11 @@ MIN_DISTANCE = 20.0  # between two colours in CIE Lab, for usual colour vision
 def colours(part: int) -> dict[str, tuple[float, float, float]]:
     """The colours of one theme, as linear light."""
     block = theme.css().split("@media")[part]
-    found = {}
+    found: dict[str, tuple[float, float, float]] = {}
     for name, digits in re.findall(r"--(\w+): #(\w{6})", block):
-        channels = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
-        found[name] = tuple(_linear(value) for value in channels)
-    return found  # type: ignore[return-value] - three channels each
+        red, green, blue = (int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4))
+        found[name] = (_linear(red), _linear(green), _linear(blue))
+    return found
 
 
 def _linear(value: float) -> float:

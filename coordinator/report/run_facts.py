@@ -1,0 +1,174 @@
+"""What the folder of a finished run holds besides its figures: when it ran, how to repeat it, who had trouble."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.run import audit_trail
+from covey.coordinator.run.checkpoint import Checkpoint
+from covey.coordinator.run.folder import IN_PROCESS
+from covey.coordinator.run.records import lines
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
+
+Row = Mapping[str, Any]
+OWN_DATA = "digits"  # comes with the libraries: no data root is needed
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run's folder, read for a page. Texts are empty and values None if the folder does not have them."""
+
+    folder: Path
+    run: str  # the run's id
+    began: str  # in UTC
+    ended: str
+    scenario: str  # the file's text
+    command: str  # repeats the run
+    remarks: Sequence[str]  # about the command
+    simulated_faults: str
+    record: Sequence[Row]  # rounds.jsonl
+    agents: Sequence[Row]  # agents.parquet
+    invited: Counter[str]  # orders by agent
+    reported: Counter[str]  # accepted reports by agent
+    refusals: Mapping[str, int]  # messages by reason
+    trouble: Mapping[str, str]  # of an agent, in words
+
+
+def facts_of(folder: Path) -> RunFacts:
+    """Read a finished run's folder. Raises UserError if its files are damaged."""
+    from pyarrow import parquet
+
+    record = lines(folder)
+    agents = parquet.read_table(folder / "agents.parquet").to_pylist()
+    invited: Counter[str] = Counter()
+    reported: Counter[str] = Counter()
+    for line in record:
+        if line["event"] == "phase":
+            invited.update(line["invited"])
+            reported.update(line["reported"])
+    roster = _roster(folder)
+    file = folder / "scenario.yaml"
+    scenario = load(file) if file.exists() else None
+    began, ended = _times(folder)
+    run = _run_id(folder)
+    return RunFacts(
+        folder,
+        run,
+        began,
+        ended,
+        file.read_text() if scenario is not None else "",
+        _command(file, run, scenario) if scenario is not None else "",
+        _remarks(scenario),
+        _faults(scenario),
+        record,
+        agents,
+        invited,
+        reported,
+        roster.get("refusals", {}),
+        _trouble(record, roster),
+    )
+
+
+def moment(text: str) -> str:
+    """A time of the audit log, to the minute."""
+    return text[:16].replace("T", " ") + " UTC" if text else ""
+
+
+def _run_id(folder: Path) -> str:
+    checkpoint = Checkpoint(folder / "checkpoint")
+    if not checkpoint.exists():
+        return ""
+    facts = checkpoint.facts()
+    return str(facts["run"]["run"])
+
+
+def _times(folder: Path) -> tuple[str, str]:
+    """The first and the last time of the audit log; without a log, when the result was written."""
+    log = folder / audit_trail.FILE
+    rows = log.read_bytes().splitlines() if log.exists() else []
+    times = [_time(rows[0]), _time(rows[-1])] if rows else []
+    if len(times) == 2 and all(times):
+        return times[0], times[1]
+    written = (folder / "result.json").stat().st_mtime
+    return "", datetime.fromtimestamp(written, UTC).isoformat()
+
+
+def _time(row: bytes) -> str:
+    """The time of a line of the log; empty if the line is damaged."""
+    try:
+        found = json_text.loads(row)
+    except ValueError:
+        return ""
+    return str(found.get("time", "")) if isinstance(found, dict) else ""
+
+
+def _roster(folder: Path) -> Mapping[str, Any]:
+    """What the coordinator knew about its agents; empty without a broker."""
+    file = folder / "roster.json"
+    if not file.exists():
+        return {}
+    try:
+        found = json_text.loads(file.read_bytes())
+    except ValueError as error:
+        raise UserError(
+            f"{file}: no JSON ({error}); remove it to have the report without it"
+        ) from None
+    return found if isinstance(found, dict) else {}
+
+
+def _command(file: Path, run: str, scenario: Scenario) -> str:
+    """The command that runs the same scenario again, with all defaults and the seed as they were."""
+    words = ["coordinator", "run", str(file), "--out", f"runs/{scenario.name}-again"]
+    if run == IN_PROCESS:
+        words.append("--in-process")
+    return shlex.join(words)
+
+
+def _remarks(scenario: Scenario | None) -> list[str]:
+    if scenario is None:
+        return []
+    if scenario.fleet is None:
+        return ["The agents were devices: they must be online, with the data that they had."]
+    if scenario.fleet.data != OWN_DATA:
+        return [f"The data set {scenario.fleet.data} must be in COVEY_DATA_ROOT (or --data-root)."]
+    return []
+
+
+def _faults(scenario: Scenario | None) -> str:
+    """The faults that a simulated fleet makes on purpose, in words."""
+    if scenario is None or scenario.fleet is None:
+        return ""
+    settings = scenario.fleet.faults
+    asked = []
+    for name, value in settings.model_dump(exclude_defaults=True).items():
+        asked.append(f"{name} {value}")
+    count = len(scenario.fleet.timeline)
+    if count:
+        asked.append(f"{count} entries of the timeline")
+    return ", ".join(asked)
+
+
+def _trouble(record: Sequence[Row], roster: Mapping[str, Any]) -> dict[str, str]:
+    """What went wrong with each agent that had trouble: quarantine, refusals, failures, data that does not fit."""
+    found: dict[str, list[str]] = {}
+    for line in record:
+        if line["event"] in ("quarantined", "released", "set_aside"):
+            words = str(line["event"]).replace("_", " ")
+            found.setdefault(line["agent"], []).append(f"{words} in round {line['round'] + 1}")
+    for agent, row in roster.get("agents", {}).items():
+        for reason, count in row.get("refusals", {}).items():
+            found.setdefault(agent, []).append(f"{count} × {reason}")
+        if row.get("problem"):
+            found.setdefault(agent, []).append(str(row["problem"]))
+        if row.get("failed"):
+            found.setdefault(agent, []).append(f"failed: {row['failed']}")
+    return {agent: "; ".join(words) for agent, words in found.items()}
