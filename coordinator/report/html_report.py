@@ -14,7 +14,7 @@ from covey.coordinator.report.pictures import Group, Picture, pictures
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.report.run_facts import RunFacts, facts_of, moment
 from covey.coordinator.report.svg import document
-from covey.coordinator.report.tables import newcomers, participation, results
+from covey.coordinator.report.tables import newcomers, participation, results, unevaluated
 from covey.coordinator.run.modes import MODE_TITLES
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
@@ -79,7 +79,9 @@ def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     result = run.result
     words = [result["method"], f"{result['agents']} agents", f"seed {result['seed']}"]
     words.append(moment(facts.ended))
-    remarks = [*participation(result).splitlines(), newcomers(result), _stop(result)]
+    remarks = [_stop(result), newcomers(result)]
+    for sentences in (participation(result), unevaluated(result)):
+        remarks.extend(sentences.splitlines())
     modes = html_tables.shown_modes(result)
     return Page(
         title=str(result["name"]),

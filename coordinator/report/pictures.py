@@ -184,7 +184,7 @@ def _series(number: int, label: str, runs: Sequence[Points], measure: Measure) -
 
 def _extent(series: Sequence[Series]) -> list[float]:
     """All values that the lines and bands reach."""
-    values = []
+    values: list[float] = []
     for one in series:
         values.extend(y for _, y in one.points)
         for _, low, high in one.band:
