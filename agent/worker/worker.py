@@ -33,6 +33,7 @@ from covey.agent.worker import frames
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import is_full, write_atomically
+from covey.shared.strategies.phase_names import EVALUATE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -261,7 +262,7 @@ def _work(
     local = _local(source, work, layout, shuffle(work, client), rules)
     privacy = AgentPrivacy.from_wire(work.privacy)
     # a model that is fine-tuned for an evaluation never leaves the device: it needs no noise
-    if privacy.local is not None and work.phase != "evaluate":
+    if privacy.local is not None and work.phase != EVALUATE:
         local.enable_privacy(privacy.local, privacy.rounds, noise, memory.get(PRIVACY_LEDGER))
     content, new = execute_order(order, models, local, memory, client=client, noise=noise)
     circumstances = {"client_state": job.get("client_state", "whole"), "device": local.device}

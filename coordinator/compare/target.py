@@ -10,6 +10,7 @@ from covey.coordinator.compare.metrics import figure_of
 from covey.coordinator.run.records import mbit_per_agent
 from covey.shared.numerics.measures import ACCURACY, Measure, main_measure
 from covey.shared.scenario.compare import Metric
+from covey.shared.strategies.phase_names import TRAIN
 
 Phase = Mapping[str, Any]  # a line of the record
 
@@ -151,7 +152,7 @@ def _first_at(points: Iterable[Point], measure: Measure, target: float) -> Point
 def _participants_reach(phases: Iterable[Phase], measure: Measure, target: float) -> int | None:
     """The first round, from 1, whose participants alone reach the target on average, right after training."""
     for phase in phases:
-        if phase["phase"] != "train":  # a phase of all agents before the rounds is no round
+        if phase["phase"] != TRAIN:  # a phase of all agents before the rounds is no round
             continue
         mean = figure_of({"last": phase.get("tracked", {})}, "last", measure)
         if mean is not None and measure.reaches(mean, target):

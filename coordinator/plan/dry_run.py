@@ -18,6 +18,7 @@ from covey.coordinator.plan.constant_client import EXAMPLES, ConstantClient
 from covey.coordinator.plan.cost import PhaseCost
 from covey.coordinator.plan.prices import Prices
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import (
     ClientId,
     ClientState,
@@ -33,7 +34,7 @@ DRY_AGENTS = 8
 MIN_ROUNDS = 3
 MAX_VALUES = 20_000_000  # numbers folded, after which the last round stands for the rest
 MAX_PHASES = 50  # in one round, after which the strategy is taken to be stuck
-EVALUATE = Phase("evaluate", "all", ends_round=False)
+EVALUATION = Phase(phase_names.EVALUATE, "all", ends_round=False)
 EMPTY_REPORT = Report({}, EXAMPLES)  # without vectors
 
 
@@ -92,7 +93,7 @@ class DryRun:
         if self.scenario.task.standardise != "federated":
             return []
         cost = PhaseCost(
-            name="moments",
+            name=phase_names.MOMENTS,
             times=1,
             invited=self.agents,
             down_bytes=0,
@@ -116,7 +117,7 @@ class DryRun:
             order = self.strategy.serve(self.state, client)
             orders.append(order)
         reports = [EMPTY_REPORT] * len(orders)
-        cost = self._cost(EVALUATE, self.agents, orders, reports)
+        cost = self._cost(EVALUATION, self.agents, orders, reports)
         return replace(cost, times=times)
 
     def disk_bytes(self, phases: Sequence[PhaseCost]) -> int:
@@ -256,7 +257,7 @@ class DryRun:
 
     def _idle_bytes(self, phase: Phase, invited: int) -> int:
         """Bytes that the agents that are not invited receive, together: their cluster's model with `delivery: all`."""
-        if self.scenario.wire.delivery != "all" or phase.name == EVALUATE.name:
+        if self.scenario.wire.delivery != "all" or phase.name == EVALUATION.name:
             return 0
         of_one = self.prices.model("0", self.setup.layout.size)
         return (self.agents - invited) * of_one

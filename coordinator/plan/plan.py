@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from covey.coordinator.plan.cost import PhaseCost, merged
-from covey.coordinator.plan.dry_run import EVALUATE, DryRun
+from covey.coordinator.plan.dry_run import EVALUATION, DryRun
 from covey.shared.numerics.vectors import BLOCK
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
@@ -50,7 +50,7 @@ class Plan:
         """Megabits of float32 values per agent, without overhead and evaluation, as papers count traffic."""
         values = 0
         for phase in self.phases:
-            if phase.name != EVALUATE.name:
+            if phase.name != EVALUATION.name:
                 values += phase.values
         bits = values * 32
         return bits / 1e6 / self.agents

@@ -10,8 +10,8 @@ from covey.coordinator.run import folding, records
 from covey.coordinator.run.notices import Means
 from covey.coordinator.run.pooled_moments import pooled
 from covey.coordinator.run.private_fold import PrivateFold
-from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 
 MAX_REASON = 300  # characters of a fold's failure that are kept
@@ -46,13 +46,13 @@ class FoldTrial:
         settings = self.scenario.aggregation
         fair = folding.capped(reports, settings)
         match self.phase.name:
-            case "moments":
+            case phase_names.MOMENTS:
                 moments = [report.numbers for _, report in fair]
                 scaling = pooled(moments, settings)
                 folding.check_json(scaling, "the scaling")
                 means = self._means(fair)
                 return Outcome(self.state, means, scaling=scaling)
-            case "evaluate":
+            case phase_names.EVALUATE:
                 claims = {client: report.numbers for client, report in fair}
                 evaluation = folding.fair_figures(claims, settings)
                 means = self._means(_with_numbers(fair, evaluation))
@@ -66,7 +66,7 @@ class FoldTrial:
 
         Where this cannot be computed, the fold fails as well and finds the report that is to blame.
         """
-        if self.phase.name in (EVALUATE, MOMENTS):
+        if self.phase.name in phase_names.OF_THE_RUN:
             return []
         if self.scenario.aggregation.refuse_beyond is None:
             return []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
 from covey.coordinator.run.run_state import RunState
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, View
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 
 
 def next_phase(

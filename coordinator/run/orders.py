@@ -10,7 +10,6 @@ from covey.coordinator.engine.rounds import RoundEngine, Stage
 from covey.coordinator.engine.step import Step
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import SendModel, SendOrder
-from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
 from covey.coordinator.run.run_state import RunState
 from covey.shared.client import decode_model, encode_model
 from covey.shared.errors import DecodeError
@@ -19,6 +18,7 @@ from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import ClientId, Order, Phase, Setup, Training
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 from covey.shared.wire.codec import Codec
 from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
 from covey.shared.wire.parts import part_count

@@ -33,6 +33,7 @@ from covey.shared.privacy.settings import (
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import entropy
 from covey.shared.strategies.base import ClientId, Phase, Report, Reports, Strategy
+from covey.shared.strategies.phase_names import TRAIN
 
 KEY_FILE = "noise.key"  # in the run's folder, readable by its owner alone
 OWNER_ONLY = 0o600
@@ -132,7 +133,7 @@ class PrivateFold:
         name = phase.name
         if self._privacy.client is None or name in strategy.signature_phases:
             return
-        if name != "train" or strategy.private_routes() == "nothing":
+        if name != TRAIN or strategy.private_routes() == "nothing":
             return
         sums = self.ledger.sums
         for client, _ in reports:

@@ -17,13 +17,13 @@ from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.effects import Announce
 from covey.coordinator.run.fold_trial import Outcome
 from covey.coordinator.run.notices import PhaseFolded, Record
-from covey.coordinator.run.report_checks import EVALUATE, MOMENTS
 from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.sketches import sketched
 from covey.coordinator.run.spool import Spool
 from covey.coordinator.run.truth import FILE as TRUTH_FILE
 from covey.coordinator.run.truth import mixtures_of
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import ClientId, Reports
 
 
@@ -120,7 +120,7 @@ class Recorder:
         step = folded.step
         close = folded.close
         strategy = self._scenario.strategy
-        own_phase = step.phase.name not in (EVALUATE, MOMENTS)
+        own_phase = step.phase.name not in phase_names.OF_THE_RUN
         clusters = strategy.assignment(state)
         train_seconds = spool.seconds(close.step, close.reporters)
         devices = records.counted(folded.devices)
@@ -159,7 +159,7 @@ class Recorder:
         """
         scenario = self._scenario
         size = scenario.sketch
-        if not size or step.phase.name in (EVALUATE, MOMENTS):
+        if not size or step.phase.name in phase_names.OF_THE_RUN:
             return
         found = sketched(scenario.strategy, state, reports, size, scenario.seed, values)
         if found is not None:

@@ -15,7 +15,6 @@ from typing import Any
 from covey.coordinator.run.disk_space import Room
 from covey.coordinator.run.modes import KEPT_MODES
 from covey.coordinator.run.notices import Means
-from covey.coordinator.run.report_checks import EVALUATE
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import write_atomically
@@ -23,6 +22,7 @@ from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import ACCURACY, MEASURES, main_measure, pooled_r2
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Reports
+from covey.shared.strategies.phase_names import EVALUATE
 
 Row = dict[str, Any]  # a JSON object: a line of the record, or figures by their names
 Evaluation = Mapping[ClientId, Mapping[str, Any]]  # each agent's figures by mode

@@ -20,13 +20,11 @@ from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.privacy.settings import LOCAL
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
+from covey.shared.strategies import phase_names
 from covey.shared.strategies.base import LARGEST, Expected, Phase, Report
 from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 
-# the phases that belong to the run and not to a strategy
-EVALUATE = "evaluate"
-MOMENTS = "moments"
 TRACK = "track"  # test figures right after training, in any report
 # of a vector: its square is still a float32, so training on it need not end in infinity
 LARGEST_VALUE = 1e18
@@ -88,9 +86,9 @@ def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> 
         raise DecodeError("wrong numbers", wrong)
     numbers = report.numbers
     match phase.name:
-        case "moments":
+        case phase_names.MOMENTS:
             kept = _those_of(numbers, MOMENT_NAMES)
-        case "evaluate":
+        case phase_names.EVALUATE:
             kept = _kept_evaluation(numbers, scenario)
         case _:
             kept = _those_of(numbers, phase.numbers)
@@ -132,10 +130,10 @@ def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
     if wrong:
         return wrong
     match phase.name:
-        case "moments":
+        case phase_names.MOMENTS:
             channels = scenario.task.features[0]
             wrong = _wrong_moments(numbers, channels)
-        case "evaluate":
+        case phase_names.EVALUATE:
             wrong = _wrong_evaluation(numbers, scenario)
         case _:
             wrong = _wrong_training(phase, report, scenario)
@@ -322,7 +320,7 @@ def _modes(scenario: Scenario) -> tuple[str, ...]:
 
 def _tracks(phase: Phase, scenario: Scenario) -> bool:
     """Do agents report test figures right after training in this phase?"""
-    if phase.name in (EVALUATE, MOMENTS):
+    if phase.name in phase_names.OF_THE_RUN:
         return False
     return scenario.evaluation.track
 

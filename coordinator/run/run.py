@@ -68,12 +68,13 @@ from covey.coordinator.run.notices import (
 from covey.coordinator.run.orders import OrderBook
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
-from covey.coordinator.run.report_checks import EVALUATE, read_report
+from covey.coordinator.run.report_checks import read_report
 from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
 from covey.shared.errors import DecodeError
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
+from covey.shared.strategies.phase_names import EVALUATE, TRAIN
 from covey.shared.wire.messages import ReportContent, digest
 
 MAX_BYTES_PER_VALUE = 8  # of a vector in any codec: topk sends an index and a value
@@ -571,7 +572,7 @@ class Run:
             facts.evaluated = round_
             facts.evaluation |= outcome.evaluation
             facts.evaluated_in |= dict.fromkeys(outcome.evaluation, self.engine.round)
-        if phase.name == "train":
+        if phase.name == TRAIN:
             trained = [client for client, _ in reports]
             facts.trained |= dict.fromkeys(trained, round_)
         for client, report in reports:

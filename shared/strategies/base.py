@@ -62,6 +62,13 @@ from covey.shared.numerics.clustering import Linkage
 from covey.shared.numerics.vectors import Layout, Vector
 
 # `as` with the same name: authors of methods import these from here
+from covey.shared.strategies.phase_names import ENTRY as ENTRY
+from covey.shared.strategies.phase_names import ESTIMATE as ESTIMATE
+from covey.shared.strategies.phase_names import EVALUATE as EVALUATE
+from covey.shared.strategies.phase_names import MOMENTS as MOMENTS
+from covey.shared.strategies.phase_names import SIGNATURE as SIGNATURE
+from covey.shared.strategies.phase_names import TRAIN as TRAIN
+from covey.shared.strategies.phase_names import WARMUP as WARMUP
 from covey.shared.strategies.training import Batch as Batch
 from covey.shared.strategies.training import Decay as Decay
 from covey.shared.strategies.training import Momentum as Momentum
@@ -81,15 +88,6 @@ Clients = tuple[ClientId, ...]  # in ascending order
 DataSplit = Literal["train", "test"]
 Routes = Literal["nothing", "assigned", "chosen"]
 S = TypeVar("S")
-
-# names of phases; they travel with orders and are kept in records
-TRAIN = "train"  # a round of training
-ENTRY = "entry"  # clients without a cluster get one
-SIGNATURE = "signature"  # clients send what they are clustered by
-WARMUP = "warmup"  # clients train before they are clustered
-ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
-EVALUATE = "evaluate"  # clients measure their model; no strategy plans this phase itself
-MOMENTS = "moments"  # clients send sums over their features; no strategy plans it either
 
 # usual names of a report's vectors
 MODEL = "model"

@@ -1,0 +1,18 @@
+"""Names of phases. They travel with orders and are kept in records, so they never change.
+
+A method with a phase of its own names it in its own file.
+"""
+
+from __future__ import annotations
+
+# phases that a strategy plans
+TRAIN = "train"  # a round of training
+ENTRY = "entry"  # clients without a cluster get one
+SIGNATURE = "signature"  # clients send what they are clustered by
+WARMUP = "warmup"  # clients train before they are clustered
+ESTIMATE = "estimate"  # clients estimate the share of each cluster in their data
+
+# phases of the run, which no strategy plans
+EVALUATE = "evaluate"  # clients measure their model
+MOMENTS = "moments"  # clients send sums over their features
+OF_THE_RUN = (EVALUATE, MOMENTS)
