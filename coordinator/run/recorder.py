@@ -126,7 +126,7 @@ class Recorder:
         devices = records.counted(folded.devices)
         only_cpus = not set(devices) - {"cpu"}
         means = folded.outcome.means
-        if step.phase.name == EVALUATE and clusters:
+        if step.phase.name == phase_names.EVALUATE and clusters:
             rows = records.means_by_cluster(folded.outcome.evaluation, clusters)
             means = replace(means, by_cluster=rows)
         return PhaseFolded(
