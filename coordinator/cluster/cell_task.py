@@ -11,8 +11,10 @@ import os
 import platform
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -103,13 +105,12 @@ def _version(package: str) -> str:
         return ""
 
 
-def run_cell(task: CellTask, worker: str, cores: int) -> CellOutcome:
+def run_cell(task: CellTask, worker: str) -> CellOutcome:
     """Run one cell to its end.
 
     Args:
         task: the cell.
         worker: the address of this machine in the cluster, for the record.
-        cores: worker processes, where the scenario does not say how many.
     """
     place = this_place(worker)
     begin = time.monotonic()
@@ -125,7 +126,7 @@ def run_cell(task: CellTask, worker: str, cores: int) -> CellOutcome:
         failure = ""
         archive = b""
         try:
-            _run(task, folder, cores, observe)
+            _run(task, folder, observe)
         except UserError as error:
             failure = _with_reason(str(error), excluded)
         else:
@@ -142,16 +143,53 @@ def _with_reason(failure: str, excluded: Sequence[AgentExcluded]) -> str:
     return f"{failure}; {first.agent}: {first.why}"
 
 
-def _run(task: CellTask, folder: Path, cores: int, observer: Observer) -> None:
+def _run(task: CellTask, folder: Path, observer: Observer) -> None:
     document = yaml.safe_load(task.scenario)
     scenario = Scenario.model_validate(document)
-    workers = scenario.fleet.workers if scenario.fleet is not None else 0
     data_root = Path(task.data_root) if task.data_root is not None else None
     allowed = AllowedCode.parse(task.allowed)
     options = Options(folder, data_root=data_root, allowed=allowed)
-    log = folder.parent / "workers.log"
-    with consented(allowed), WorkerPool(workers or cores, log) as pool:
-        simulate(scenario, options, pool, observer)
+    # the cluster runs one cell per thread, so a cell takes one core unless its scenario asks for more
+    workers = 1
+    if scenario.fleet is not None and scenario.fleet.workers:
+        workers = scenario.fleet.workers
+    with consented(allowed):
+        pool = _pools.of(workers, allowed)
+        try:
+            simulate(scenario, options, pool, observer)
+        except BaseException:
+            _pools.close()  # perhaps in the middle of a job
+            raise
+
+
+class _Pools(threading.local):
+    """The worker processes of each thread. The next cell uses them again: importing torch takes seconds."""
+
+    _key: tuple[int, AllowedCode] | None = None
+    _open: ExitStack | None = None
+    _pool: WorkerPool | None = None  # as the key asks for
+
+    def of(self, workers: int, allowed: AllowedCode) -> WorkerPool:
+        """A pool of this many workers that may load this code."""
+        key = (workers, allowed)
+        if self._pool is None or self._key != key:
+            self.close()
+            self._open = ExitStack()
+            folder = self._open.enter_context(tempfile.TemporaryDirectory(prefix="covey-workers-"))
+            log = Path(folder) / "workers.log"
+            self._pool = self._open.enter_context(WorkerPool(workers, log))
+            self._key = key
+        return self._pool
+
+    def close(self) -> None:
+        """End the workers. They also end by themselves when this process ends."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+        self._pool = None
+
+
+_pools = _Pools()
 
 
 def packed(folder: Path) -> bytes:

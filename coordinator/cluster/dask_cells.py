@@ -122,7 +122,7 @@ def _on_a_worker(task: CellTask) -> CellOutcome:
     from distributed import get_worker
 
     worker = get_worker()
-    return run_cell(task, worker.address, worker.state.nthreads)
+    return run_cell(task, worker.address)
 
 
 def _place_of_worker(dask_worker: Any) -> Place:
