@@ -12,7 +12,6 @@ import json
 import logging
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,7 +46,7 @@ from covey.coordinator.run.notices import (
 )
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.exclusive import already_running
-from covey.coordinator.serve.rate import Rates
+from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
@@ -61,43 +60,22 @@ from covey.shared.wire.messages import (
     AgentStatus,
     Control,
     CoordinatorStatus,
-    Part,
     RosterMessage,
 )
 from covey.shared.wire.packet_size import publish_bytes
-from covey.shared.wire.parts import Assembler, FileSink, split
+from covey.shared.wire.parts import FileSink, split
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
 
 # small items that were read and not yet dealt with; beyond this the link's own bounds count
 MAX_WAITING = 10_000
-MAX_REPORTS = 2  # whole reports of one agent that wait to be accepted
-# first and longest wait before agents are asked again whose statuses were dropped
-ROLL_AGAIN_S = (5.0, 60.0)
-MAX_AGENTS = 100_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # where no phase opens, the reason is shown after this time
-RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
 PUBLISHERS = 32  # orders under way at once
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
-
-
-@dataclass(frozen=True)
-class Arrived:
-    """All parts of a report are on disk."""
-
-    client: str
-    sink: FileSink
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Statuses of an agent wait; a newer one takes the place of one that waits."""
-
-    agent: str
 
 
 @dataclass(frozen=True)
@@ -116,8 +94,6 @@ class Wake:
 
 
 Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
-WaitingStatus = tuple[AgentStatus, bool]  # and its retain flag
-LateStatus = tuple[bytes, bool]  # payload, not read yet, and its retain flag
 
 
 def last_will(topics: Topics) -> Will:
@@ -152,30 +128,12 @@ class Service:
         # name of the run that was here before this one: it continues, and this one gives way
         self._other = ""
         self._items: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
-        # statuses that wait, by agent and by online or not
-        self._statuses: dict[str, dict[bool, WaitingStatus]] = {}
-        # the newest status of each agent that sends too many
-        self._late: dict[str, LateStatus] = {}
+        self._intake = Intake(run, self.roster)
         self._shown = Flood(singly=300)  # limits the notices about peers
-        self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
-        part_bytes = self.scenario.wire.part_bytes
-        self._rates = Rates(part_bytes)
-        # when to call the roll again, because statuses were dropped
-        self._roll_at: float | None = None
-        self._roll_wait_s = ROLL_AGAIN_S[0]
         self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
         self._stopping = False
         self._full: DiskFullError | None = None
         self._full_told = -FULL_TOLD_S  # when a part was last dropped for want of room
-        deadline_s = self.scenario.rounds.deadline_s
-        self._parts = Assembler(
-            lambda sender, part: run.spool.new_sink(part.size),
-            largest_bytes=run.largest_report,
-            per_sender=2,
-            total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
-            max_age_s=max(deadline_s, 60.0),
-        )
-        self._largest_payload = part_bytes + 4096
         self._roster_due = 0.0
         self._roster_shown = b""
         self._status_kept: tuple[str, int, int, bool] | None = None  # what the run's folder has
@@ -282,7 +240,6 @@ class Service:
 
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
-        late_at = [self._rates.status_at(agent) for agent in self._late]
         timers = (
             self.run.engine.wake_at,
             self._roster_due or None,
@@ -290,8 +247,7 @@ class Service:
             self._waiting_due,
             self._tell_due,
             self._again_due,
-            self._roll_at,
-            *late_at,
+            self._intake.wake_at,
         )
         times = [time for time in timers if time is not None]
         timeout: float | None = None
@@ -359,58 +315,14 @@ class Service:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "status"):
-                return self._status(agent, payload, incoming.retained)
+                return self._intake.status(agent, payload, incoming.retained, self.now())
             case AgentTopic(_, "report") if not payload:  # the topic was cleared
                 return None
             case AgentTopic(agent, "report"):
-                return self._part(agent, payload)
+                return self._intake.part(agent, payload, self.now())
             case PlainTopic("control"):
                 return Control.from_bytes(payload)
         return None
-
-    def _status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
-        """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
-        size = len(payload)
-        largest = AgentStatus.max_bytes
-        if size > largest:
-            raise DecodeError("too long", f"{size} bytes of JSON, at most {largest}")
-        now = self.now()
-        if agent not in self.roster.entries:
-            if not self._rates.stranger(size, now):
-                self._roll_at = self._roll_at or now + self._roll_wait_s
-                self._drop(agent, "too many statuses of agents that nobody knows")
-                return None
-            return self._read_status(agent, payload, retained)
-        if self._rates.status(agent, now):
-            self._late.pop(agent, None)
-            return self._read_status(agent, payload, retained)
-        if agent in self._late:
-            self._drop(agent, "too many statuses; only the newest is kept")
-        self._late[agent] = (payload, retained)
-        return None
-
-    def _drop(self, agent: str, why: str) -> None:
-        """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
-        if self.roster.refusals["rate"] % RATE_LINES == 0:
-            self.run.audit.blame("refuse", agent, f"rate: {why}")
-        self.roster.refuse("rate", agent)
-
-    def _read_status(self, agent: str, payload: bytes, retained: bool) -> Item | None:
-        status = AgentStatus.from_bytes(payload)
-        if status.problem == ASKED and not status.online:  # our own question
-            return None
-        if status.agent != agent:
-            raise DecodeError("other sender", f"status of {status.agent} on the topic of {agent}")
-        entries = self.roster.entries
-        is_full_roster = len(entries) >= MAX_AGENTS
-        if is_full_roster and agent not in entries:
-            raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
-        waiting = self._statuses.setdefault(agent, {})
-        is_new = not waiting
-        # a last will of an older session must not hide the status after which it came
-        waiting.pop(status.online, None)
-        waiting[status.online] = status, retained
-        return Seen(agent) if is_new else None
 
     def _own_status(self, status: CoordinatorStatus, retained: bool) -> Item | None:
         """A status on our own topic: our own, the last will of an earlier process, or that of another coordinator."""
@@ -426,30 +338,6 @@ class Service:
                 self._other = status.name
                 self.stop()
         return None
-
-    def _part(self, agent: str, payload: bytes) -> Item | None:
-        size = len(payload)
-        if size > self._largest_payload:
-            raise DecodeError("too long", f"a part of {size} bytes")
-        if agent not in self.run.engine.known:
-            raise DecodeError("unknown sender", f"{agent} takes no part in this run")
-        largest = max(self._parts.largest_bytes, self.run.largest_report)
-        self._parts.largest_bytes = largest
-        now = self.now()
-        if not self._rates.part(agent, size, largest, now):
-            self._drop(agent, "too many parts of reports")
-            return None
-        part = Part.from_bytes(payload)
-        sink = self._parts.feed(agent, part, now)
-        if sink is None:
-            return None
-        if self._reports[agent] >= MAX_REPORTS:
-            sink.discard()
-            self._parts.forget(agent, part.digest)  # it may come again
-            raise DecodeError("rate", f"{MAX_REPORTS} reports of {agent} wait already")
-        self._reports[agent] += 1
-        assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
-        return Arrived(agent, sink)
 
     def _refuse(self, error: DecodeError, incoming: Incoming) -> None:
         agent = None
@@ -505,10 +393,11 @@ class Service:
     async def _woken(self) -> list[Effect]:
         """Do everything that is due now."""
         now = self.now()
-        self._parts.expire(now)
-        self._tidy()
-        late = await self._read_late(now)
-        if _is_due(self._roll_at, now):
+        self._intake.tidy(now)
+        late: list[Effect] = []
+        for agent in self._intake.read_late(now):
+            late += await self._seen_all(agent)
+        if _is_due(self._intake.roll_at, now):
             await self._call_roll_again()
         if _is_due(self.duplicate_ids.announce_at, now):
             self.duplicate_ids.announce_at = None
@@ -559,7 +448,7 @@ class Service:
         named = ", ".join(topics) or "none any more"
         self.run.audit.blame("subscriptions_refused", "broker", named)
         if not topics:
-            self._roll_at = self.now()
+            self._intake.roll_at = self.now()
             with contextlib.suppress(asyncio.QueueFull):  # then somebody is awake
                 self._items.put_nowait(Wake())
 
@@ -569,39 +458,14 @@ class Service:
 
     async def _call_roll_again(self) -> None:
         """Statuses of unknown agents were dropped in a flood: ask all agents to publish theirs again."""
-        self._roll_at = None
-        longest_s = ROLL_AGAIN_S[1]
-        self._roll_wait_s = min(2 * self._roll_wait_s, longest_s)
+        self._intake.call_roll_again()
         self._connections += 1
         self._name_epoch()
         await self._tell(online=True)
 
-    async def _read_late(self, now: float) -> list[Effect]:
-        """Read the statuses that had to wait because their agents had sent too many."""
-        effects: list[Effect] = []
-        ready = [agent for agent in self._late if self._rates.status_at(agent) <= now]
-        for agent in ready:
-            payload, retained = self._late.pop(agent)
-            self._rates.status(agent, now)
-            try:
-                item = self._read_status(agent, payload, retained)
-            except DecodeError as error:
-                self.roster.refuse(error.reason, agent)
-                continue
-            if item is not None:
-                effects += await self._seen_all(agent)
-        return effects
-
-    def _tidy(self) -> None:
-        """Forget the limits of agents that left the roster."""
-        entries = self.roster.entries
-        if len(self._rates) > 2 * len(entries):
-            self._rates.keep(entries.keys())
-
     async def _seen_all(self, agent: str) -> list[Effect]:
         effects: list[Effect] = []
-        waiting = self._statuses.pop(agent, {})
-        for status, retained in waiting.values():
+        for status, retained in self._intake.take_statuses(agent):
             effects += await self._seen(status, retained)
         return effects
 
@@ -635,8 +499,7 @@ class Service:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
         effects = await self._handle(Forget(agent))
         self.roster.forget(agent)
-        self._statuses.pop(agent, None)
-        self._late.pop(agent, None)
+        self._intake.forget(agent)
         self._unpublished.discard(agent)
         await self._clear(agent)
         await self.link.publish(self.topics.status(agent), b"", retain=True)
@@ -653,7 +516,7 @@ class Service:
             finally:
                 sink.discard()
 
-        self._reports[client] -= 1
+        self._intake.report_taken(client)
 
         try:
             effects: list[Effect] = await asyncio.to_thread(accept)

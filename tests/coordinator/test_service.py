@@ -11,7 +11,7 @@ import pytest
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
-from covey.coordinator.serve import service
+from covey.coordinator.serve import intake
 from covey.coordinator.serve.roster import MAX_UNKNOWN, Roster
 from covey.shared.mqtt.link import Message
 from covey.shared.wire.messages import AgentStatus, Control, Part, RosterMessage, digest
@@ -62,7 +62,7 @@ def test_a_report_larger_than_any_that_was_asked_for_is_refused_by_its_first_par
 def test_more_agents_than_a_coordinator_can_know_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MAX_AGENTS", 9)
+    monkeypatch.setattr(intake, "MAX_AGENTS", 9)
     statuses = [
         AgentStatus(agent=f"stranger-{i}", session="s", online=True, serial=1) for i in range(3)
     ]

@@ -1,0 +1,231 @@
+"""What agents send: statuses and parts of reports, taken in within the limits of each agent.
+
+A status beyond an agent's limit waits, and the newest one replaces those before it. Statuses of agents that nobody knows
+are dropped in a flood; then `roll_at` gives the time at which to call the roll again. Time is an argument, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from covey.coordinator.run.run import Run
+from covey.coordinator.serve.rate import Rates
+from covey.coordinator.serve.roster import Roster
+from covey.shared.errors import DecodeError
+from covey.shared.wire.messages import ASKED, AgentStatus, Part
+from covey.shared.wire.parts import Assembler, FileSink
+
+MAX_AGENTS = 100_000
+MAX_REPORTS = 2  # whole reports of one agent that wait to be accepted
+RATE_LINES = 1000  # of this many messages beyond the limits, one is named in the audit log
+# first and longest wait before agents are asked again whose statuses were dropped
+ROLL_AGAIN_S = (5.0, 60.0)
+FRAME_BYTES = 4096  # of a message with a part, at most, without the part's data
+MIN_AGE_S = 60.0  # a report that is still arriving is kept at least this long
+
+
+@dataclass(frozen=True)
+class Arrived:
+    """All parts of a report are on disk."""
+
+    client: str
+    sink: FileSink
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Statuses of an agent wait; a newer one takes the place of one that waits."""
+
+    agent: str
+
+
+WaitingStatus = tuple[AgentStatus, bool]  # and its retain flag
+WaitingStatuses = dict[bool, WaitingStatus]  # of one agent, by online or not
+LateStatus = tuple[bytes, bool]  # payload, not read yet, and its retain flag
+
+
+class Intake:
+    """Reads statuses and puts reports together. What it drops it counts in the roster."""
+
+    def __init__(self, run: Run, roster: Roster) -> None:
+        self._run = run
+        self._roster = roster
+        # statuses that wait, by agent
+        self._statuses: dict[str, WaitingStatuses] = {}
+        # the newest status of each agent that sends too many
+        self._late: dict[str, LateStatus] = {}
+        self._reports: Counter[str] = Counter()  # waiting to be accepted, by agent
+        scenario = run.scenario
+        part_bytes = scenario.wire.part_bytes
+        self._rates = Rates(part_bytes)
+        self._largest_payload = part_bytes + FRAME_BYTES
+        deadline_s = scenario.rounds.deadline_s
+        self._parts = Assembler(
+            lambda sender, part: run.spool.new_sink(part.size),
+            largest_bytes=run.largest_report,
+            per_sender=2,
+            total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
+            max_age_s=max(deadline_s, MIN_AGE_S),
+        )
+        # when to call the roll again, because statuses were dropped; None: no need
+        self.roll_at: float | None = None
+        self._roll_wait_s = ROLL_AGAIN_S[0]
+
+    def __repr__(self) -> str:
+        waiting = len(self._statuses)
+        late = len(self._late)
+        return f"<Intake: statuses of {waiting} agents wait, {late} late, {self._parts!r}>"
+
+    @property
+    def wake_at(self) -> float | None:
+        """The next time at which something here is due; None: nothing is."""
+        times: list[float] = []
+        for agent in self._late:
+            ready_at = self._rates.status_at(agent)
+            times.append(ready_at)
+        if self.roll_at is not None:
+            times.append(self.roll_at)
+        return min(times, default=None)
+
+    # -- statuses ----------------------------------------------------------------------------------
+
+    def status(
+        self,
+        agent: str,
+        payload: bytes,
+        retained: bool,
+        now: float,
+    ) -> Seen | None:
+        """A status within the limits is read; beyond them the newest one waits, and those before it are dropped."""
+        size = len(payload)
+        largest = AgentStatus.max_bytes
+        if size > largest:
+            raise DecodeError("too long", f"{size} bytes of JSON, at most {largest}")
+        rates = self._rates
+        if agent not in self._roster.entries:
+            if rates.stranger(size, now):
+                return self._read(agent, payload, retained)
+            self._drop(agent, "too many statuses of agents that nobody knows")
+            roll_at = now + self._roll_wait_s
+            self.roll_at = self.roll_at or roll_at
+            return None
+        late = self._late
+        if rates.status(agent, now):
+            late.pop(agent, None)
+            return self._read(agent, payload, retained)
+        if agent in late:
+            self._drop(agent, "too many statuses; only the newest is kept")
+        late[agent] = (payload, retained)
+        return None
+
+    def _read(self, agent: str, payload: bytes, retained: bool) -> Seen | None:
+        status = AgentStatus.from_bytes(payload)
+        online = status.online
+        is_question = status.problem == ASKED
+        if is_question and not online:  # our own
+            return None
+        sender = status.agent
+        if sender != agent:
+            raise DecodeError("other sender", f"status of {sender} on the topic of {agent}")
+        entries = self._roster.entries
+        is_full = len(entries) >= MAX_AGENTS
+        if is_full and agent not in entries:
+            raise DecodeError("too many agents", f"{agent} would be one more than {MAX_AGENTS}")
+        waiting = self._statuses.setdefault(agent, {})
+        is_new = not waiting
+        # a last will of an older session must not hide the status after which it came
+        waiting.pop(online, None)
+        waiting[online] = (status, retained)
+        if not is_new:
+            return None
+        return Seen(agent)
+
+    def read_late(self, now: float) -> list[str]:
+        """Read the statuses that had to wait because their agents had sent too many. Returns these agents."""
+        rates = self._rates
+        late = self._late
+        ready = [agent for agent in late if rates.status_at(agent) <= now]
+        seen: list[str] = []
+        for agent in ready:
+            payload, retained = late.pop(agent)
+            rates.status(agent, now)
+            try:
+                item = self._read(agent, payload, retained)
+            except DecodeError as error:
+                self._roster.refuse(error.reason, agent)
+                continue
+            if item is not None:
+                seen.append(agent)
+        return seen
+
+    def take_statuses(self, agent: str) -> list[WaitingStatus]:
+        """The statuses of an agent that wait, in their order; they wait no longer."""
+        waiting = self._statuses.pop(agent, {})
+        return list(waiting.values())
+
+    def call_roll_again(self) -> None:
+        """The roll is called now. If statuses are dropped again, the next call comes after twice the time."""
+        _, longest_s = ROLL_AGAIN_S
+        self.roll_at = None
+        doubled_s = 2 * self._roll_wait_s
+        self._roll_wait_s = min(doubled_s, longest_s)
+
+    # -- reports -----------------------------------------------------------------------------------
+
+    def part(self, agent: str, payload: bytes, now: float) -> Arrived | None:
+        """Take a part of a report. Returns the report once it is whole. Raises OSError where the disk is full."""
+        size = len(payload)
+        if size > self._largest_payload:
+            raise DecodeError("too long", f"a part of {size} bytes")
+        run = self._run
+        parts = self._parts
+        if agent not in run.engine.known:
+            raise DecodeError("unknown sender", f"{agent} takes no part in this run")
+        largest = max(parts.largest_bytes, run.largest_report)
+        parts.largest_bytes = largest
+        is_within = self._rates.part(agent, size, largest, now)
+        if not is_within:
+            self._drop(agent, "too many parts of reports")
+            return None
+        part = Part.from_bytes(payload)
+        sink = parts.feed(agent, part, now)
+        if sink is None:
+            return None
+        waiting = self._reports[agent]
+        if waiting >= MAX_REPORTS:
+            sink.discard()
+            parts.forget(agent, part.digest)  # it may come again
+            raise DecodeError("rate", f"{MAX_REPORTS} reports of {agent} wait already")
+        self._reports[agent] += 1
+        assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
+        return Arrived(agent, sink)
+
+    def report_taken(self, agent: str) -> None:
+        """One report of this agent waits no longer."""
+        self._reports[agent] -= 1
+
+    # -- bounds ------------------------------------------------------------------------------------
+
+    def tidy(self, now: float) -> None:
+        """Forget reports that stopped arriving, and the limits of agents that left the roster."""
+        self._parts.expire(now)
+        rates = self._rates
+        entries = self._roster.entries
+        known = len(entries)
+        if len(rates) > 2 * known:
+            rates.keep(entries.keys())
+
+    def forget(self, agent: str) -> None:
+        """Drop the statuses of this agent that wait."""
+        self._statuses.pop(agent, None)
+        self._late.pop(agent, None)
+
+    def _drop(self, agent: str, why: str) -> None:
+        """Count a message beyond the limits: quickly, for there are many of them, and rarely in the audit log."""
+        roster = self._roster
+        dropped = roster.refusals["rate"]
+        if dropped % RATE_LINES == 0:
+            reason = f"rate: {why}"
+            self._run.audit.blame("refuse", agent, reason)
+        roster.refuse("rate", agent)
