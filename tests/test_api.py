@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import doctest
 import inspect
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None
     assert again.cells == comparison.cells
 
 
-def test_mistakes_are_user_errors(tmp_path: Path) -> None:
+def test_mistakes_are_user_errors(result: covey.Result, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"strategy\.name"):
         covey.run(DIGITS | {"strategy": {"name": "fedclustt"}})
     with pytest.raises(UserError, match="fedclust"):
@@ -137,25 +138,29 @@ def test_mistakes_are_user_errors(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         covey.Result.read(tmp_path)
     with pytest.raises(UserError, match="a run folder is already there"):
-        covey.run(DIGITS, covey.run(DIGITS, tmp_path / "run").folder)
+        covey.run(DIGITS, result.folder)
 
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of scenarios/smoke.yaml, which the examples read."""
-    return covey.run(
-        ROOT / "scenarios" / "smoke.yaml", tmp_path_factory.mktemp("api") / "smoke"
-    ).folder
+    """A folder with `scenarios`, of which smoke takes one worker, and `run`, a run of smoke that the examples read."""
+    folder = tmp_path_factory.mktemp("smoke")
+    shutil.copytree(ROOT / "scenarios", folder / "scenarios")
+    scenario = folder / "scenarios" / "smoke.yaml"
+    with scenario.open("a", encoding="utf-8") as file:
+        file.write("  workers: 1\n")  # the section `fleet` is the last one
+    covey.run(scenario, folder / "run")
+    return folder
 
 
 @pytest.mark.parametrize("name", covey.__all__)
 def test_the_examples_in_the_docstrings_run(
     name: str, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    (tmp_path / "scenarios").symlink_to(smoke / "scenarios")
     if name == "Result":
         (tmp_path / "runs").mkdir()
-        (tmp_path / "runs" / "smoke").symlink_to(smoke)
+        (tmp_path / "runs" / "smoke").symlink_to(smoke / "run")
     monkeypatch.chdir(tmp_path)
     found = doctest.DocTestFinder(recurse=True).find(getattr(covey, name), name, module=False)
     examples = [one for one in found if one.examples]

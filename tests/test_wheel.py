@@ -81,7 +81,8 @@ def test_each_command_starts(environment: Path, tmp_path: Path, command: str) ->
 def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> None:
     """The coordinator starts the broker and the fleet as programs of their own; the report needs the page's template."""
     scenario = ROOT / "scenarios" / "smoke.yaml"
-    run(environment, tmp_path, "coordinator", "run", str(scenario), "--embedded", "--out", "out")
+    quick = ["--embedded", "--set", "fleet.workers=1"]
+    run(environment, tmp_path, "coordinator", "run", str(scenario), *quick, "--out", "out")
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert result["rounds"] > 0
     run(environment, tmp_path, "coordinator", "report", "out", "--html", "page.html")

@@ -28,11 +28,12 @@ scenario = {
     },
     "training": {"epochs": 2, "batch": 10, "lr": 0.1},
     "strategy": {"name": "fedclust"},
-    "rounds": {"count": 5},
+    "rounds": {"count": 3},
     "fleet": {
         "agents": 12,
         "data": "digits",
         "partition": {"name": "grouped_labels", "groups": 2},
+        "workers": 1,  # processes that train; omit for one per core, which pays off for larger models
     },
 }
 
