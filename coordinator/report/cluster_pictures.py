@@ -23,6 +23,7 @@ from covey.coordinator.report.svg import Drawing, Entry
 from covey.coordinator.run.sketches import ModelSketches
 from covey.shared.numerics.clustering import Matrix
 from covey.shared.strategies.base import ClientId, Proximity
+from covey.shared.strategies.phase_names import TRAIN
 
 PANELS = 5  # rounds that are drawn of one run, at most
 MAX_ROWS = 1000  # of a distance matrix: more rows than a picture has lines
@@ -109,7 +110,7 @@ def _evenly_spaced(models: Sequence[ModelSketches], count: int) -> list[ModelSke
 
 def _when(models: ModelSketches) -> str:
     """The round of these models, or the phase before the rounds."""
-    if models.phase == "train":
+    if models.phase == TRAIN:
         return f"round {models.rounds}"
     return models.phase
 

@@ -50,7 +50,7 @@ def _delta(description: str) -> Any:
 class ClippedNoise(_Section):
     """Gaussian noise on steps that are clipped: the noise is in proportion to the longest step there can be.
 
-    Each member says in the description of a field what is clipped, and what the noise is added to.
+    The description of a field states what is clipped, and what the noise is added to.
     """
 
     clip: float
