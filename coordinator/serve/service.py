@@ -47,6 +47,7 @@ from covey.coordinator.run.notices import (
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.exclusive import already_running
 from covey.coordinator.serve.intake import Arrived, Intake, Seen
+from covey.coordinator.serve.publisher import Publisher, packet_bytes
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
 from covey.shared.audit import Flood
@@ -56,14 +57,12 @@ from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction, session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.wire.messages import (
-    ASKED,
     AgentStatus,
     Control,
     CoordinatorStatus,
     RosterMessage,
 )
-from covey.shared.wire.packet_size import publish_bytes
-from covey.shared.wire.parts import FileSink, split
+from covey.shared.wire.parts import FileSink
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,6 @@ log = logging.getLogger(__name__)
 MAX_WAITING = 10_000
 ROSTER_EVERY_S = 1.0
 WAITING_S = 5.0  # where no phase opens, the reason is shown after this time
-PUBLISHERS = 32  # orders under way at once
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
@@ -129,6 +127,7 @@ class Service:
         self._other = ""
         self._items: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
         self._intake = Intake(run, self.roster)
+        self._publisher = Publisher(run, link, self.topics)
         self._shown = Flood(singly=300)  # limits the notices about peers
         self._subscriptions = SubscriptionKeeper(link, self._subscriptions_refused)
         self._stopping = False
@@ -141,8 +140,8 @@ class Service:
         self._waiting_told = ""
         self._clock = SteadyClock()
         self._tell_due: float | None = None  # when to say again who we are
-        self._unpublished: set[str] = set()  # agents whose newest order the broker has not taken
-        self._again_due: float | None = None  # when to publish these orders again
+        # when to publish orders again that the broker has not taken
+        self._again_due: float | None = None
 
     def __repr__(self) -> str:
         federation = self.topics.federation
@@ -310,7 +309,7 @@ class Service:
         if topic == PlainTopic("coordinator/status"):
             status = CoordinatorStatus.from_bytes(payload)
             return self._own_status(status, incoming.retained)
-        self.run.traffic["wire_up"] += _packet_bytes(incoming.topic, payload)
+        self.run.traffic["wire_up"] += packet_bytes(incoming.topic, payload)
         match topic:
             case AgentTopic(_, "status") if not payload:  # the topic was cleared
                 return None
@@ -407,7 +406,7 @@ class Service:
         orders: list[Effect] = []
         if _is_due(self._again_due, now):
             self._again_due = None
-            for client in sorted(self._unpublished):
+            for client in sorted(self._publisher.unpublished):
                 order = self.run.order_of(client)
                 orders.append(order)
         effects = await self._handle(Tick())
@@ -480,7 +479,7 @@ class Service:
                 self.run.samples[agent] = (status.samples, status.test_samples)
             effects += await self._handle(event)
         if self.roster.is_expelled(agent):
-            await self._clear(agent)
+            await self._publisher.clear(agent)
         is_known = agent in self.run.engine.known
         if is_known and not was_known:
             order = self.run.order_of(agent)
@@ -500,9 +499,7 @@ class Service:
         effects = await self._handle(Forget(agent))
         self.roster.forget(agent)
         self._intake.forget(agent)
-        self._unpublished.discard(agent)
-        await self._clear(agent)
-        await self.link.publish(self.topics.status(agent), b"", retain=True)
+        await self._publisher.forget(agent)
         self._roster_due = time_of_loop()
         return effects
 
@@ -543,7 +540,7 @@ class Service:
         for effect in effects:
             match effect:
                 case SendModel():
-                    await self._publish_model(effect)
+                    await self._publisher.model(effect)
                 case SendOrder(client):
                     if not self.roster.is_expelled(client):
                         orders[client] = effect  # only the newest state of an agent matters
@@ -559,7 +556,10 @@ class Service:
         if status_changed or over is not None:
             await self._tell(online=True)
         newest = list(orders.values())
-        await self._publish_orders(newest)
+        await self._publisher.orders(newest)
+        if self._publisher.unpublished:
+            now = self.now()
+            self._again_due = self._again_due or now + ORDER_AGAIN_S
         return over
 
     async def _announce(self, notice: Notice) -> None:
@@ -581,61 +581,11 @@ class Service:
             await self.link.publish(self.topics.metrics, payload, retain=True)
 
     async def _ask(self, agent: str) -> None:
-        """Publish that an agent is offline: if it lives, it answers at once; if not, this stays retained."""
+        """Ask an agent that the roster has as online whether it is there."""
         entry = self.roster.entries.get(agent)
         if entry is None or not entry.status.online:
             return
-        session = entry.status.session
-        question = AgentStatus(agent=agent, session=session, online=False, problem=ASKED)
-        topic = self.topics.status(agent)
-        payload = question.to_bytes()
-        await self.link.publish(topic, payload, retain=True)
-
-    async def _clear(self, agent: str) -> None:
-        """Take back the orders, models and reports that are retained for an agent that is gone for good."""
-        topics = [self.topics.order(agent), self.topics.report(agent)]
-        own_model = self.topics.model(f"@{agent}")
-        parts = self.run.orders.parts_of_own_model(agent)
-        for part in range(parts):
-            topics.append(f"{own_model}/{part}")
-        for topic in topics:
-            await self.link.publish(topic, b"", retain=True)
-
-    async def _publish_model(self, send: SendModel) -> None:
-        ref = send.ref
-        base = self.topics.model(ref.key)
-        part_bytes = self.scenario.wire.part_bytes
-        with send.path.open("rb") as file:
-            parts = split(
-                file,
-                digest=ref.digest,
-                size=ref.size,
-                part_bytes=part_bytes,
-                about=send.about,
-            )
-            for part in parts:
-                topic = f"{base}/{part.index}"
-                payload = part.to_bytes()
-                await self.link.publish(topic, payload, retain=True)
-
-    async def _publish_orders(self, orders: Sequence[SendOrder]) -> None:
-        gate = asyncio.Semaphore(PUBLISHERS)
-
-        async def publish(send: SendOrder) -> None:
-            topic = self.topics.order(send.client)
-            payload = send.order.to_bytes()
-            self.run.traffic["wire_down"] += _packet_bytes(topic, payload)
-            async with gate:
-                taken = await self.link.publish(topic, payload, retain=True)
-            if taken:
-                self._unpublished.discard(send.client)
-            else:
-                self._unpublished.add(send.client)
-
-        await asyncio.gather(*map(publish, orders))
-        if self._unpublished:
-            now = self.now()
-            self._again_due = self._again_due or now + ORDER_AGAIN_S
+        await self._publisher.ask(agent, entry.status.session)
 
     async def _tell(self, *, online: bool, stopped: bool = False) -> None:
         """Publish the coordinator's status: the state of the engine, for agents and for people."""
@@ -716,12 +666,6 @@ def time_of_loop() -> float:
 def _is_due(at: float | None, now: float) -> bool:
     """Whether a timer has run out; None: it is not set."""
     return at is not None and now >= at
-
-
-def _packet_bytes(topic: str, payload: bytes) -> int:
-    """Bytes of the PUBLISH packet that carries this payload."""
-    topic_bytes = len(topic.encode())
-    return publish_bytes(topic_bytes, len(payload))
 
 
 def _new_session() -> str:

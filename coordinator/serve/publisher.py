@@ -1,0 +1,104 @@
+"""What a run sends to its agents, as retained messages on their topics: orders, models, and questions.
+
+The order of the messages is the caller's: a model is published before the orders that name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from covey.coordinator.run.effects import SendModel, SendOrder
+from covey.coordinator.run.run import Run
+from covey.shared.mqtt.link import Link
+from covey.shared.wire.messages import ASKED, AgentStatus
+from covey.shared.wire.packet_size import publish_bytes
+from covey.shared.wire.parts import split
+from covey.shared.wire.topics import Topics
+
+PUBLISHERS = 32  # orders under way at once
+
+
+class Publisher:
+    """Publishes for one run over one link."""
+
+    def __init__(self, run: Run, link: Link, topics: Topics) -> None:
+        self._run = run
+        self._link = link
+        self._topics = topics
+        self.unpublished: set[str] = set()  # agents whose newest order the broker has not taken
+
+    def __repr__(self) -> str:
+        federation = self._topics.federation
+        unpublished = len(self.unpublished)
+        return f"<Publisher of {federation}: {unpublished} orders were not taken>"
+
+    async def publish(self, topic: str, payload: bytes) -> bool:
+        """Publish a retained message; an empty one clears the topic. Returns whether the broker took it."""
+        return await self._link.publish(topic, payload, retain=True)
+
+    async def orders(self, orders: Sequence[SendOrder]) -> None:
+        """Publish an agent's order each; `unpublished` remembers those that the broker did not take."""
+        gate = asyncio.Semaphore(PUBLISHERS)
+
+        async def publish(send: SendOrder) -> None:
+            client = send.client
+            topic = self._topics.order(client)
+            payload = send.order.to_bytes()
+            self._run.traffic["wire_down"] += packet_bytes(topic, payload)
+            async with gate:
+                taken = await self.publish(topic, payload)
+            if taken:
+                self.unpublished.discard(client)
+            else:
+                self.unpublished.add(client)
+
+        await asyncio.gather(*map(publish, orders))
+
+    async def model(self, send: SendModel) -> None:
+        """Publish a model in parts, with one of them in memory at a time."""
+        ref = send.ref
+        base = self._topics.model(ref.key)
+        part_bytes = self._run.scenario.wire.part_bytes
+        with send.path.open("rb") as file:
+            parts = split(
+                file,
+                digest=ref.digest,
+                size=ref.size,
+                part_bytes=part_bytes,
+                about=send.about,
+            )
+            for part in parts:
+                topic = f"{base}/{part.index}"
+                payload = part.to_bytes()
+                await self.publish(topic, payload)
+
+    async def ask(self, agent: str, session: str) -> None:
+        """Publish that an agent is offline: if it lives, it answers at once; if not, this stays retained."""
+        question = AgentStatus(agent=agent, session=session, online=False, problem=ASKED)
+        topic = self._topics.status(agent)
+        payload = question.to_bytes()
+        await self.publish(topic, payload)
+
+    async def clear(self, agent: str) -> None:
+        """Take back the orders, models and reports that are retained for an agent that is gone for good."""
+        topics = [self._topics.order(agent), self._topics.report(agent)]
+        own_model = self._topics.model(f"@{agent}")
+        parts = self._run.orders.parts_of_own_model(agent)
+        for part in range(parts):
+            topics.append(f"{own_model}/{part}")
+        for topic in topics:
+            await self.publish(topic, b"")
+
+    async def forget(self, agent: str) -> None:
+        """Clear everything that is retained for an agent, its own status included."""
+        self.unpublished.discard(agent)
+        await self.clear(agent)
+        status = self._topics.status(agent)
+        await self.publish(status, b"")
+
+
+def packet_bytes(topic: str, payload: bytes) -> int:
+    """Bytes of the PUBLISH packet that carries this payload."""
+    topic_bytes = len(topic.encode())
+    return publish_bytes(topic_bytes, len(payload))
