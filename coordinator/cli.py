@@ -305,10 +305,12 @@ def validate(
     scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
 ) -> None:
     """Check a scenario and print it with all defaults; unknown keys are reported with their lines."""
+    from covey.shared.scenario.code import check_model_name
     from covey.shared.scenario.describe import dump
     from covey.shared.scenario.load import load
 
     loaded = load(scenario, overrides or [])
+    check_model_name(loaded, AllowedCode.parse(allow))
     if as_json:
         print(json_text.dumps(loaded.model_dump(mode="json")))
     else:

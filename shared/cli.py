@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -76,15 +77,43 @@ class Commands(TyperGroup):
 
 def program(name: str, about: str, commands: type[Commands] = Commands) -> typer.Typer:
     """An empty program to add commands to; `about` is the first line of its help."""
-    return typer.Typer(
+    app = typer.Typer(
         name=name,
         cls=commands,
         help=about,
         no_args_is_help=True,
-        add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # a bracket in a help text is a bracket
     )
+
+    @app.callback(help=about)
+    def options_of_the_program(version: Version = False) -> None:
+        """The options that come before a command; those for the completion of commands are Typer's own."""
+
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"covey {installed_version()}")
+        raise typer.Exit
+
+
+def installed_version() -> str:
+    """The version of the package that is installed here; a checkout that is not installed has none."""
+    try:
+        return metadata.version("covey")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="print the version and exit"
+    ),
+]
 
 
 # -- options of several commands ---------------------------------------------------------------------------------------

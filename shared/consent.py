@@ -6,6 +6,7 @@ name is checked here before it is imported. An idle agent imports this module, s
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -87,9 +88,11 @@ class AllowedCode:
             return
         module, colon, _ = name.partition(":")
         if not colon:
+            known = ", ".join(BUILT_IN_MODELS)
+            similar = difflib.get_close_matches(name, BUILT_IN_MODELS, 1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
             raise ConsentError(
-                f"task.model {name!r} is unknown; expected {', '.join(BUILT_IN_MODELS)}, "
-                "or a model of your own that --allow names"
+                f"task.model {name!r} is unknown{hint}; expected {known}, or a model of your own that --allow names"
             )
         raise ConsentError(
             f"{whose} names code of its own: {name}; {owner} must allow it with --allow {module}"

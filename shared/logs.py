@@ -15,7 +15,7 @@ class PrintableFormatter(logging.Formatter):
         return printable_lines(super().format(record))
 
 
-def log_to_stderr(line: str = "%(message)s") -> None:
+def log_to_stderr(line: str = "%(asctime)s %(message)s") -> None:
     """Show warnings and errors on stderr, one line each; `line` is the format of `logging`."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(PrintableFormatter(line))

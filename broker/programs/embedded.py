@@ -178,7 +178,7 @@ def _parse(arguments: list[str]) -> Options:
 
 
 def main() -> None:
-    log_to_stderr("%(asctime)s %(message)s")
+    log_to_stderr()
     logging.getLogger("amqtt").setLevel(logging.ERROR)
     try:
         asyncio.run(serve(_parse(sys.argv[1:])))

@@ -13,3 +13,12 @@ def check_code(scenario: Scenario, allowed: AllowedCode) -> None:
     """
     model = scenario.task.model.name
     allowed.check_model(model, f"the scenario {scenario.name}", "this command line")
+
+
+def check_model_name(scenario: Scenario, allowed: AllowedCode) -> None:
+    """Raises ConsentError for a model that is not built in, not allowed, and not a function: most often a misspelling.
+
+    A `module:callable` passes: a scenario may be checked on a machine that runs no code.
+    """
+    if ":" not in scenario.task.model.name:
+        check_code(scenario, allowed)

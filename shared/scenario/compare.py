@@ -13,7 +13,8 @@ from covey.shared.numerics.measures import (
     OF_REGRESSION,
     main_measure,
 )
-from covey.shared.scenario.partition import Partition
+from covey.shared.plain_name import as_section
+from covey.shared.scenario.partition import PartitionOrFile
 from covey.shared.scenario.section import Section, repeated
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.messages import Name
@@ -36,6 +37,7 @@ class _WrittenFlat(Section):
     @classmethod
     def _nest(cls, data: Any) -> Any:
         """Turn the flat form into the nested one; the name of the inner section is the usual label."""
+        data = as_section(data)
         if not isinstance(data, dict) or cls.inner_field in data:
             return data
         outer = {key: value for key, value in data.items() if key in cls.model_fields}
@@ -59,7 +61,7 @@ class _WrittenFlat(Section):
                 "required": ["name", *member.get("required", [])],
             }
             forms.append(flat)
-        return {"description": nested["description"], "anyOf": [*forms, nested]}
+        return {"description": nested["description"], "anyOf": [*forms, {"type": "string"}, nested]}
 
 
 def _union_members(union: JsonSchema) -> list[JsonSchema]:
@@ -71,7 +73,7 @@ def _union_members(union: JsonSchema) -> list[JsonSchema]:
 
 
 class Method(_WrittenFlat):
-    """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}."""
+    """A column of a comparison, written flat: {name: fedclust, n_clusters: 4, training: {momentum: 0.5}}, or the name alone."""
 
     inner_field: ClassVar[str] = "strategy"
 
@@ -100,7 +102,7 @@ class Split(_WrittenFlat):
     label: Name = Field(
         description="Name of the table and of its folder. By default the name of the rule."
     )
-    partition: Partition | str = Field(
+    partition: PartitionOrFile = Field(
         description="The rule or file that replaces fleet.partition."
     )
     published: dict[str, float] = Field(

@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from covey.shared.scenario.partition import Iid, Partition
+from covey.shared.scenario.partition import Iid, PartitionOrFile
 from covey.shared.scenario.section import Section, Share
 
 
@@ -65,9 +65,9 @@ class Fleet(Section):
         "root, module:function, or a data source of an installed package. The default comes with scikit-learn; code of "
         "your own needs --allow.",
     )
-    partition: Partition | str = Field(
+    partition: PartitionOrFile = Field(
         Iid(),
-        description="A partition rule such as {name: dirichlet, alpha: 0.5}, or an .npz file with the arrays train_idx, "
+        description="A partition rule such as {name: dirichlet, alpha: 0.5}, the name of a rule, or an .npz file with the arrays train_idx, "
         "train_ptr, test_idx and test_ptr.",
     )
     test_share: float = Field(

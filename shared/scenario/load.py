@@ -13,10 +13,9 @@ import yaml
 from pydantic import ValidationError
 
 from covey.shared.errors import UserError
-from covey.shared.scenario.explain import explain
-from covey.shared.scenario.introspection import members, name_of
+from covey.shared.scenario.explain import explain, unknown
 from covey.shared.scenario.overrides import with_overrides
-from covey.shared.scenario.partition import Partition
+from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.scenario import Scenario, named_files
 from covey.shared.scenario.yaml_source import MAX_BYTES, Source, YamlError, parse
 
@@ -127,19 +126,15 @@ def _resolve_files(source: Source, scenario: File) -> list[str]:
         text = settings[key]
         if not file.is_file():
             place = source.place((section, key))
-            hint = _rule_hint(text)
+            hint = _rule_hint(key, text)
             seen = f"{section}.{key}: {text!r}, {place}"
             missing.append(f"{seen}; there is no file {file}{hint}")
         settings[key] = str(file)
     return missing
 
 
-def _rule_hint(text: str) -> str:
-    """A partition rule is a section, and people write its name alone."""
-    rules = []
-    for kind in members(Partition):
-        rule = name_of(kind)
-        rules.append(rule)
-    if text in rules:
-        return f"; to use the rule, write {{name: {text}}}"
-    return ""
+def _rule_hint(key: str, text: str) -> str:
+    """A partition is a file or the name of a rule; a text without a dot is more likely to be a name."""
+    if key != "partition" or "." in text:
+        return ""
+    return f", and no such rule; {unknown(text, RULES)}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from covey.shared.errors import UserError
+from covey.shared.plain_name import as_section
 from covey.shared.scenario.introspection import models_at
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.yaml_source import Path, Source, YamlError, parse
@@ -86,6 +87,9 @@ def _put(data: Any, path: Path, value: Any) -> None:
     inside = data
     for depth, key in enumerate(sections, start=1):
         present = _value_at(inside, key)
+        if isinstance(present, str) and _has_name(path[:depth]):  # a section written as its name
+            _set(inside, key, as_section(present), path[:depth])
+            present = inside[key]
         if not isinstance(present, dict | list):
             _set(inside, key, {}, path[:depth])
         inside = inside[key]
@@ -96,6 +100,15 @@ def _put(data: Any, path: Path, value: Any) -> None:
         if is_union and inside.get(last) != value:
             inside.clear()
     _set(inside, last, value, path)
+
+
+def _has_name(section: Path) -> bool:
+    """May this section be written as its name alone?"""
+    for member in models_at(section, None, Scenario):
+        is_written_flat = hasattr(member, "inner_field")
+        if is_written_flat or "name" in member.model_fields:
+            return True
+    return False
 
 
 def _value_at(inside: Any, key: Key) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from covey.shared.plain_name import as_section
 from covey.shared.scenario.section import Section
 
 TestRule = Annotated[
@@ -131,3 +132,13 @@ Partition = Annotated[
     Iid | LabelSkew | Dirichlet | GroupedLabels | Rotation | SuperclassMixture | ByGroup | Quantity,
     Field(discriminator="name"),
 ]
+RULES = frozenset(rule.model_fields["name"].default for rule in get_args(get_args(Partition)[0]))
+
+
+def _rule_or_file(value: Any) -> Any:
+    """The name of a rule is the rule with its defaults; another text is the path of a file."""
+    is_rule = isinstance(value, str) and value in RULES
+    return as_section(value) if is_rule else value
+
+
+PartitionOrFile = Annotated[Partition | str, BeforeValidator(_rule_or_file)]

@@ -19,6 +19,7 @@ from covey.shared.scenario.compare import Compare, Method
 from covey.shared.scenario.evaluation import Evaluation, Tune
 from covey.shared.scenario.explain import unknown
 from covey.shared.scenario.fleet import Fleet
+from covey.shared.scenario.partition import RULES
 from covey.shared.scenario.rounds import Rounds
 from covey.shared.scenario.section import Section
 from covey.shared.scenario.task import Task
@@ -252,5 +253,8 @@ def _file_texts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for section, key in FILE_KEYS:
         inside = data.get(section)
         text = inside.get(key) if isinstance(inside, dict) else None
-        if isinstance(text, str):
+        if not isinstance(text, str):
+            continue
+        is_rule = key == "partition" and text in RULES
+        if not is_rule:
             yield section, key, text

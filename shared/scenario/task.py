@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from covey.shared import json_text
+from covey.shared.plain_name import OrItsName
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
     ColumnName,
@@ -76,7 +77,7 @@ class Task(Section):
         description='Columns of a table that are not used. ["*"] with task.columns: all columns that the task does not '
         "name. The default refuses a table with unknown columns if task.columns is set.",
     )
-    model: Model = Field(
+    model: Annotated[Model, OrItsName()] = Field(
         Model(name="mlp", options={}), description="The model that every agent trains."
     )
     scale: float = Field(

@@ -15,6 +15,7 @@ from pydantic_core.core_schema import SerializerFunctionWrapHandler, ValidatorFu
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import UserError
+from covey.shared.plain_name import OrItsName
 from covey.shared.strategies.base import Strategy
 from covey.shared.strategies.cfl import Cfl
 from covey.shared.strategies.ditto import Ditto
@@ -116,4 +117,6 @@ def _serialized(
     return value.model_dump(mode=info.mode, by_alias=bool(info.by_alias))
 
 
-AnyStrategy = Annotated[BuiltIn, WrapValidator(_validated), WrapSerializer(_serialized)]
+AnyStrategy = Annotated[
+    BuiltIn, WrapValidator(_validated), WrapSerializer(_serialized), OrItsName()
+]

@@ -471,10 +471,44 @@ def test_a_missing_file_is_reported_with_the_other_errors(file: Path) -> None:
     )
 
 
-def test_a_rule_written_like_a_file_is_recognised(file: Path) -> None:
-    assert errors(changed(file, "{name: dirichlet, alpha: 0.5}", "iid"))[0].endswith(
-        "; to use the rule, write {name: iid}"
+def test_a_misspelled_rule_is_not_only_a_missing_file(file: Path) -> None:
+    assert errors(changed(file, "{name: dirichlet, alpha: 0.5}", "dirichlett"))[0].endswith(
+        ", and no such rule; did you mean dirichlet?"
     )
+
+
+def test_a_section_may_be_written_as_its_name_alone(file: Path) -> None:
+    names = ["strategy=fedclust", "task.model=linear", "fleet.partition=dirichlet"]
+    compared = (
+        "compare={methods: [fedavg, {name: ifca, n_clusters: 2}], partitions: [iid], seeds: [1]}"
+    )
+    scenario = load(file, [*names, compared])
+    written_out = ["strategy={name: fedclust}", "task.model={name: linear}"]
+    same = load(file, [*written_out, "fleet.partition={name: dirichlet}", compared])
+    assert scenario == same
+    assert load(write(file, dump(scenario))) == scenario
+    assert scenario.compare is not None
+    assert [method.label for method in scenario.compare.methods] == ["fedavg", "ifca"]
+    assert [split.label for split in scenario.compare.partitions] == ["iid"]
+
+
+def test_an_override_of_one_key_keeps_a_name_that_was_written_alone(file: Path) -> None:
+    scenario = load(file, ["strategy=fedclust", "strategy.n_clusters=3"])
+    assert (scenario.strategy.name, scenario.strategy.model_dump()["n_clusters"]) == ("fedclust", 3)
+    assert load(file, ["task.model=linear", "task.model.options={}"]).task.model.name == "linear"
+
+
+def test_a_misspelled_name_alone_is_answered_as_in_a_section(file: Path) -> None:
+    (said,) = errors(file, "strategy=fedclus")
+    assert said.startswith("strategy.name: 'fedclus'")
+    assert said.endswith("did you mean fedclust?")
+
+
+def test_the_schema_accepts_names_alone() -> None:
+    data = yaml.safe_load(WHOLE) | {"strategy": "fedclust"}
+    data["task"] = {**data["task"], "model": "linear"}
+    data["compare"] = {"methods": ["fedavg"], "partitions": ["iid"]}
+    assert not refused(data)
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
