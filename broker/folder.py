@@ -30,6 +30,7 @@ from covey.broker.access.members import Entry
 from covey.broker.programs.options import Options
 from covey.shared.audit import AuditLog
 from covey.shared.errors import UserError
+from covey.shared.extras import install
 from covey.shared.files import private_folder, write_private
 from covey.shared.mqtt import credentials
 from covey.shared.mqtt.broker_url import SYSTEM_TLS, BrokerUrl
@@ -47,7 +48,7 @@ DEFAULT_FEDERATION = "default"
 LOCK_WITHIN_S = 60.0
 LOCK_POLL_S = 0.02
 AUDIT_OWNER = "broker folder"
-MISSING_LIBRARY = "certificates need cryptography: pip install 'covey[broker]'"
+MISSING_LIBRARY = f"certificates need cryptography: {install('broker')}"
 
 
 @dataclass(frozen=True)

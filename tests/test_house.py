@@ -24,7 +24,7 @@ FILES = sorted(
 # A module that lies in no room is a room of its own.
 STAIRS = {
     "shared": [
-        "errors json_text plain_name printable seeds python_process array_files model_files",
+        "errors extras json_text plain_name printable seeds python_process array_files model_files",
         "audit consent files logs terminal",
         "plugins",
         "numerics",

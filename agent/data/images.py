@@ -14,6 +14,7 @@ import numpy.typing as npt
 from covey.agent.data.dataset import Array, Dataset, dataset
 from covey.agent.data.limits import MAX_BYTES, check_size
 from covey.shared.errors import DataError
+from covey.shared.extras import install
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -178,7 +179,7 @@ def _open(path: Path) -> Image:
     try:
         from PIL import Image
     except ImportError:
-        fault = "reading images needs Pillow: pip install 'covey[agent]'"
+        fault = f"reading images needs Pillow: {install('agent')}"
         raise DataError(f"{path}: {fault}", public=fault) from None
     try:
         with warnings.catch_warnings():

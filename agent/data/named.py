@@ -16,6 +16,7 @@ from covey.agent.data.load import load
 from covey.shared import plugins
 from covey.shared.consent import consent
 from covey.shared.errors import DataError
+from covey.shared.extras import install
 from covey.shared.scenario.task import Task
 
 ROOT_VARIABLE = "COVEY_DATA_ROOT"
@@ -110,7 +111,7 @@ def _digits() -> Dataset:
         file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
         rows = np.loadtxt(str(file), dtype=np.uint8, delimiter=",")
     except (PackageNotFoundError, FileNotFoundError):
-        fault = "data set 'digits' comes with scikit-learn: pip install 'covey[coordinator]'"
+        fault = f"data set 'digits' comes with scikit-learn: {install('coordinator')}"
         raise DataError(fault, public=fault) from None
     images = rows[:, :64].reshape(-1, 1, 8, 8)
     digits = rows[:, 64].astype(np.int64)

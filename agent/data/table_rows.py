@@ -13,6 +13,7 @@ from typing import Any
 from covey.agent.data.bad_cells import BadCell, BadCells
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.shared.errors import DataError
+from covey.shared.extras import install
 
 DELIMITERS = ",;\t"
 BLOCK_ROWS = 4096
@@ -214,7 +215,7 @@ def _open_parquet(path: Path, least: int) -> Iterator[TableFile]:
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        fault = "reading Parquet needs pyarrow: pip install 'covey[parquet]'"
+        fault = f"reading Parquet needs pyarrow: {install('parquet')}"
         raise DataError(f"{path}: {fault}", public=fault) from None
     try:
         file = pq.ParquetFile(path)

@@ -23,6 +23,7 @@ from covey.agent.training.load_model import module_of
 from covey.shared.cli import ProgramFormat
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
+from covey.shared.extras import install
 from covey.shared.files import write_atomically
 from covey.shared.scenario.task import Task
 
@@ -107,7 +108,7 @@ def _onnx(program: torch.export.ExportedProgram, task: Task) -> bytes:
     try:
         import onnxscript  # noqa: F401  torch's exporter needs it
     except ImportError:
-        raise UserError("ONNX needs onnx and onnxscript: pip install 'covey[onnx]'") from None
+        raise UserError(f"ONNX needs onnx and onnxscript: {install('onnx')}") from None
     with _without_export_warnings():
         made = torch.onnx.export(
             program,

@@ -23,6 +23,9 @@ from covey.shared.seeds import entropy
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MAX_SEED = 2**63 - 1  # of torch's generator
+EXPECTED_INIT = (
+    "expected an .npz file with the float32 array theta0, or one that `agent model` wrote"
+)
 SAME_VERSION = "install the same version on both machines"
 
 Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
@@ -272,6 +275,9 @@ def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
 
 def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:
     """The name and content of the array of starts in an .npz file."""
+    if Path(path).is_file() and not zipfile.is_zipfile(path):
+        # numpy takes every other file for a pickle, and its message speaks of that
+        raise UserError(f"task.init {path}: {_found_instead(path)}; {EXPECTED_INIT}")
     try:
         with np.load(Path(path), allow_pickle=False) as file:
             for name in ("starts", "theta0"):
@@ -279,5 +285,16 @@ def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:
                     return name, file[name]
             names = ", ".join(file.files)
     except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-        raise UserError(f"task.init {path}: {error}; expected an .npz file with theta0") from error
+        raise UserError(f"task.init {path}: {error}; {EXPECTED_INIT}") from error
     raise UserError(f"task.init {path}: no array theta0; it holds {names}")
+
+
+def _found_instead(path: str) -> str:
+    """What a file is that is no .npz."""
+    match Path(path).suffix:
+        case ".safetensors":
+            return "this is the trained model of a run, not the start of one"
+        case ".npy":
+            return "this is a single array without a name"
+        case _:
+            return "this is no .npz file"

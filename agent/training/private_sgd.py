@@ -21,13 +21,12 @@ from torch import Tensor, nn
 
 from covey.agent.training.models import BATCH_NORMS
 from covey.shared.errors import PublicError
+from covey.shared.extras import install
 from covey.shared.privacy.noise import Noise
 from covey.shared.privacy.settings import LocalPrivacy
 from covey.shared.strategies.base import SampleIndices, Training
 
-INSTALL = (
-    "privacy.local trains with Opacus, which is not installed here: pip install 'covey[privacy]'"
-)
+INSTALL = f"privacy.local trains with Opacus, which is not installed here: {install('privacy')}"
 TOLERANCE = 1.001  # of a target epsilon: the search for its noise stops within a thousandth
 
 Ledger = npt.NDArray[np.float64]  # (rows, 3): noise multiplier, sampling rate, steps

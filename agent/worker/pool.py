@@ -197,6 +197,7 @@ class Pool:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(**ONE_THREAD),
+            start_new_session=True,  # Ctrl-C must reach us alone: we end our workers
         )
         worker = _Worker(process)
         self._alive.add(worker)

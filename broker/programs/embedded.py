@@ -25,6 +25,7 @@ from covey.broker.programs.options import Options, free_port
 from covey.broker.programs.process import BrokerProcess
 from covey.shared import json_text
 from covey.shared.errors import UserError
+from covey.shared.extras import install
 from covey.shared.logs import log_to_stderr
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.python_process import environment, python
@@ -88,7 +89,7 @@ def _amqtt_version() -> str:
         return importlib.metadata.version("amqtt")
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
-            "the embedded broker needs amqtt: pip install 'covey[embedded]', or install mosquitto"
+            f"the embedded broker needs amqtt: {install('embedded')}, or install mosquitto"
         ) from None
 
 

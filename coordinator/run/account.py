@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 
 from covey.shared.errors import UserError
+from covey.shared.extras import install
 
-INSTALL = "the privacy account needs the package dp-accounting: pip install 'covey[accounting]', or leave out the section"
+INSTALL = f"the privacy account needs the package dp-accounting: {install('accounting')}, or leave out the section"
 
 
 def require_accountant() -> None:

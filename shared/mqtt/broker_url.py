@@ -12,6 +12,7 @@ from covey.shared.errors import UserError
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
 ADDRESS = "mqtt[s]://[user:password@]host[:port]"
+CA_HINT = "The authority of `broker up` is ca.pem in its folder; `broker enroll` puts it into the credentials file"
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 EXPECTED = f"expected {ADDRESS}, for example mqtt://localhost:1883"
 
@@ -33,6 +34,7 @@ class Tls:
             raise UserError(
                 f"--key {self.key} is given without --cert; give the certificate that belongs to the key"
             )
+        self._check_files()
         try:
             context = ssl.create_default_context(cafile=self.ca)
             if self.cert:
@@ -41,12 +43,26 @@ class Tls:
             given = [path for path in (self.ca, self.cert, self.key) if path]
             files = ", ".join(map(str, given))
             raise UserError(
-                f"TLS files {files}: {error}; expected PEM files that this user may read"
+                f"TLS files {files}: {error}; expected PEM files, and a key that belongs to its certificate"
             ) from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+    def _check_files(self) -> None:
+        """Raise a UserError that names the first file which cannot be read: ssl's own error names none."""
+        files = {"--ca": self.ca, "--cert": self.cert, "--key": self.key}
+        for option, path in files.items():
+            if path is None:
+                continue
+            try:
+                with path.open("rb"):
+                    pass
+            except OSError as error:
+                raise UserError(
+                    f"{option} {path}: {error.strerror}; expected a PEM file that this user may read. {CA_HINT}"
+                ) from None
 
 
 SYSTEM_TLS = Tls()  # trusts the system's authorities and shows no certificate

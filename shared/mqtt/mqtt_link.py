@@ -22,6 +22,7 @@ from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
+from covey.shared.mqtt.tls_errors import tls_failure
 
 __all__ = ["BrokerUrl", "MqttLink"]
 
@@ -240,8 +241,9 @@ class MqttLink:
         except (aiomqtt.MqttError, OSError, ValueError) as error:
             _cut(client)
             refused = isinstance(error, MqttConnectError)
-            why = f"{self.url}: {_reason(error)}{self._advice(error)}"
-            return _End(why, refused=refused)
+            reason = _reason(error)
+            words = tls_failure(reason, self.url) or f"{reason}{self._advice(error)}"
+            return _End(f"{self.url}: {words}", refused=refused)
         self._rise(client)
         why = await self._watch(client)
         self._client = None

@@ -1,0 +1,51 @@
+"""Failures of a TLS connection in words: what happened, what was expected, what to do next. Pure."""
+
+from __future__ import annotations
+
+from covey.shared.mqtt.broker_url import BrokerUrl
+
+# What OpenSSL's message contains -> what happened, and what to do. {url}, {host} and {plain} are filled in.
+FAILURES = (
+    (
+        ("WRONG_VERSION_NUMBER", "wrong version number", "record layer failure"),
+        "the program at this port does not speak TLS; use the broker's TLS port (usually 8883), or {plain} without TLS",
+    ),
+    (
+        ("unable to get local issuer", "self-signed certificate", "self signed certificate"),
+        "the broker's certificate is signed by an authority that this machine does not know; give that "
+        "authority's certificate with --ca FILE (ca.pem in the folder of `broker up`), or --credentials",
+    ),
+    (
+        ("Hostname mismatch", "IP address mismatch", "doesn't match"),
+        "the broker's certificate is for another name than {host}; use the name that is in it, or make "
+        "a certificate for {host} with `broker renew --host {host}`",
+    ),
+    (
+        ("certificate has expired",),
+        "the broker's certificate has expired; renew it with `broker renew`, and check the clock of this machine",
+    ),
+    (
+        ("certificate is not yet valid",),
+        "the broker's certificate is not valid yet; set the clock of this machine",
+    ),
+    (
+        ("CERTIFICATE_REQUIRED", "certificate required", "handshake failure"),
+        "the broker expects a certificate of its clients; give --cert and --key",
+    ),
+    (
+        ("UNKNOWN_CA", "unknown ca"),
+        "the broker does not know the authority that signed this machine's certificate; check --cert",
+    ),
+)
+
+
+def tls_failure(text: str, url: BrokerUrl) -> str | None:
+    """What OpenSSL's message means, with the message at the end; None for any other failure."""
+    if url.tls is None:
+        return None
+    plain = f"mqtt://{url.host}"
+    for parts, explanation in FAILURES:
+        if any(part in text for part in parts):
+            sentence = explanation.format(host=url.host, plain=plain)
+            return f"{sentence} ({text})"
+    return None
