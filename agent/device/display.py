@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import time
+from collections.abc import Callable
 
 from covey.agent.device.notices import (
     Connected,
@@ -31,6 +33,11 @@ from covey.shared import json_text
 from covey.shared.printable import printable
 
 
+def time_of_day() -> str:
+    """The beginning of a line of a log."""
+    return time.strftime("%Y-%m-%d %H:%M:%S ")
+
+
 def print_json(notice: DeviceNotice | FleetNotice) -> None:
     """One JSON object per line."""
     with contextlib.suppress(BrokenPipeError):
@@ -39,9 +46,14 @@ def print_json(notice: DeviceNotice | FleetNotice) -> None:
 
 
 class DeviceDisplay:
-    """The notices of one agent as text. Errors go to stderr, and a repeated connection error is shown once."""
+    """The notices of one agent as text. Errors go to stderr, and a repeated connection error is shown once.
 
-    def __init__(self) -> None:
+    Args:
+        stamp: gives the beginning of each line, the time of day.
+    """
+
+    def __init__(self, stamp: Callable[[], str] = time_of_day) -> None:
+        self._stamp = stamp
         self._broker = ""  # its address, without password
         self._shown_error = ""  # the latest reason for no connection, until the next connection
 
@@ -49,46 +61,52 @@ class DeviceDisplay:
         match notice:
             case Started(agent, federation, broker):
                 self._broker = broker
-                _print(f"agent {agent} of federation {federation}, broker {broker}")
+                self._say(f"agent {agent} of federation {federation}, broker {broker}")
             case Connected():
-                _print(f"connected to {self._broker}")
+                self._say(f"connected to {self._broker}")
                 self._shown_error = ""
             case Disconnected(why) if why != self._shown_error:
                 self._shown_error = why
-                _print_error(f"no connection to {why}; trying again until it works")
+                self._warn(f"no connection to {why}; trying again until it works")
             case DataFits(samples, test_samples):
-                _print(f"data fits the task: {samples} training, {test_samples} test samples")
+                self._say(f"data fits the task: {samples} training, {test_samples} test samples")
             case Problem(why):
-                _print_error(f"staying out of this run: {why}")
+                self._warn(f"staying out of this run: {why}")
             case WorkStarted(step, phase):
-                _print(f"step {step}: {phase}")
+                self._say(f"step {step}: {phase}")
             case WorkFailed(step, why):
-                _print_error(f"step {step} failed: {why}")
+                self._warn(f"step {step} failed: {why}")
             case ReportAccepted(step):
-                _print(f"step {step}: report accepted")
+                self._say(f"step {step}: report accepted")
             case ModelTaken(run, round_, _, path, why):
-                _print(f"model of run {run}, round {round_} in use: {why}; {path}")
+                self._say(f"model of run {run}, round {round_} in use: {why}; {path}")
             case ModelRejected(run, round_, _, why):
-                _print_error(f"model of run {run}, round {round_} rejected: {why}")
+                self._warn(f"model of run {run}, round {round_} rejected: {why}")
             case ModelNotKept(why):
-                _print_error(f"a new model was not kept: {why}")
+                self._warn(f"a new model was not kept: {why}")
             case HookFailed(why):
-                _print_error(f"the command of --on-model failed: {why}")
+                self._warn(f"the command of --on-model failed: {why}")
             case StorySoFar(lines):
                 _print_story(lines)
+
+    def _say(self, text: str) -> None:
+        _print(self._stamp() + text)
+
+    def _warn(self, text: str) -> None:
+        _print_error(self._stamp() + text)
 
 
 def show_fleet(notice: FleetNotice) -> None:
     """The notices of a simulated fleet as text: only what concerns the whole fleet, and errors."""
     match notice:
         case FleetStarted(agents, workers, broker):
-            _print(f"{agents} agents, {workers} workers, at {broker}")
+            _print(f"{time_of_day()}{agents} agents, {workers} workers, at {broker}")
         case FleetDisconnected(why):
-            _print_error(f"no connection to {why}; trying again until it works")
+            _print_error(f"{time_of_day()}no connection to {why}; trying again until it works")
         case FleetConnected():
-            _print("connected")
+            _print(f"{time_of_day()}connected")
         case OfAgent(agent, Problem(why)) | OfAgent(agent, WorkFailed(_, why)):
-            _print_error(f"{agent}: {why}")
+            _print_error(f"{time_of_day()}{agent}: {why}")
 
 
 def _print_story(lines: tuple[StoryLine, ...]) -> None:

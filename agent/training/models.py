@@ -290,7 +290,7 @@ def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:
 
 
 def _found_instead(path: str) -> str:
-    """What a file is that is no .npz."""
+    """The kind of a file that is no .npz."""
     match Path(path).suffix:
         case ".safetensors":
             return "this is the trained model of a run, not the start of one"

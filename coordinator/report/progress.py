@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Self
 
 from rich.console import Console
@@ -144,4 +145,9 @@ class ProgressBar:
         self._say(text, style="yellow")
 
     def _say(self, text: str, style: str | None = None) -> None:
-        self._bar.console.print(text, style=style, highlight=False)
+        """A line above the bar; in a file or a pipe with the time, as lines of a log have it."""
+        is_terminal = self.console.is_terminal
+        if not is_terminal:
+            now = time.strftime("%Y-%m-%d %H:%M:%S")
+            text = f"{now}  {text}"
+        self._bar.console.print(text, style=style, highlight=False, soft_wrap=not is_terminal)

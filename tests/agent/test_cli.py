@@ -84,16 +84,16 @@ def test_start_refuses_wrong_options_before_it_connects(tmp_path: Path) -> None:
 
 
 def test_a_connection_error_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
-    show = DeviceDisplay()
+    show = DeviceDisplay(stamp=lambda: "12:00 ")
     for _ in range(3):
         show(Disconnected("mqtt://x: refused"))
     show(Disconnected("mqtt://x: not authorised"))
     show(Connected())
     show(Disconnected("mqtt://x: gone"))
     assert capsys.readouterr().err.splitlines() == [
-        "no connection to mqtt://x: refused; trying again until it works",
-        "no connection to mqtt://x: not authorised; trying again until it works",
-        "no connection to mqtt://x: gone; trying again until it works",
+        "12:00 no connection to mqtt://x: refused; trying again until it works",
+        "12:00 no connection to mqtt://x: not authorised; trying again until it works",
+        "12:00 no connection to mqtt://x: gone; trying again until it works",
     ]
 
 

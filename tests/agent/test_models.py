@@ -256,3 +256,22 @@ def test_faulty_initial_weights_are_refused(
         initial(task("linear", 10, classes=3, init=str(path)), 0)
     with pytest.raises(UserError, match=r"absent\.npz"):
         initial(task("linear", 10, classes=3, init=str(tmp_path / "absent.npz")), 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("cluster-0.safetensors", "this is the trained model of a run, not the start of one"),
+        ("theta.npy", "this is a single array without a name"),
+        ("weights.bin", "this is no .npz file"),
+    ],
+)
+def test_a_start_that_is_no_npz_is_named_for_what_it_is(
+    name: str, what: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"\x40\x00\x00\x00\x00\x00\x00\x00{}")
+    task = Task(features=(4,), classes=2, model=Model(name="linear", options={}), init=str(path))
+    with pytest.raises(UserError, match=f"{name}: {what}; expected an .npz") as raised:
+        initial(task, 0)
+    assert "pickle" not in str(raised.value)

@@ -347,3 +347,11 @@ async def test_a_worker_ends_with_its_parent() -> None:
     parent.send_signal(signal.SIGKILL)
     await parent.wait()
     await until(lambda: not lives(pid))
+
+
+async def test_ctrl_c_in_a_terminal_does_not_reach_the_workers() -> None:
+    """A terminal signals the whole foreground group: a worker there would print its traceback."""
+    async with pool() as it:
+        await it.call({"job": "any"})
+        (pid,) = it.processes
+        assert os.getpgid(pid) != os.getpgid(0)

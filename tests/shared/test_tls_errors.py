@@ -1,0 +1,53 @@
+"""Failures of TLS connections in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.tls_errors import tls_failure
+
+URL = BrokerUrl.parse("mqtts://farm:1883")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)",
+            "does not speak TLS; use the broker's TLS port (usually 8883), or mqtt://farm without",
+        ),
+        (
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: unable to get local issuer certificate",
+            "an authority that this machine does not know; give that authority's certificate with --ca FILE",
+        ),
+        (
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: Hostname mismatch, certificate",
+            "is for another name than farm; use the name that is in it",
+        ),
+        ("certificate verify failed: certificate has expired", "renew it with `broker renew`"),
+    ],
+)
+def test_a_failure_of_tls_is_explained_and_the_message_of_openssl_stays(
+    text: str, words: str
+) -> None:
+    found = tls_failure(text, URL)
+    assert found is not None
+    assert words in found
+    assert found.endswith(f"({text})")
+
+
+def test_other_failures_and_connections_without_tls_are_not_explained() -> None:
+    assert tls_failure("Connection refused", URL) is None
+    assert tls_failure("wrong version number", BrokerUrl.parse("mqtt://farm")) is None
+
+
+@pytest.mark.parametrize("option", ["ca", "cert", "key"])
+def test_a_missing_tls_file_is_named_with_its_option(tmp_path: Path, option: str) -> None:
+    (tmp_path / "there.pem").touch()
+    files = {"cert": tmp_path / "there.pem", option: tmp_path / "none.pem"}
+    with pytest.raises(UserError, match=f"--{option} .*none.pem: No such file.*expected a PEM"):
+        Tls(**files).context()
