@@ -135,6 +135,9 @@ def _resolve_files(source: Source, scenario: File) -> list[str]:
 
 def _rule_hint(key: str, text: str) -> str:
     """A partition is a file or the name of a rule; a text without a dot is more likely to be a name."""
-    if key != "partition" or "." in text:
+    if key != "partition":
         return ""
-    return f", and no such rule; {unknown(text, RULES)}"
+    if "." in text:
+        return ""
+    hint = unknown(text, RULES)
+    return f", and no such rule; {hint}"

@@ -45,9 +45,14 @@ def test_other_failures_and_connections_without_tls_are_not_explained() -> None:
     assert tls_failure("wrong version number", BrokerUrl.parse("mqtt://farm")) is None
 
 
-@pytest.mark.parametrize("option", ["ca", "cert", "key"])
-def test_a_missing_tls_file_is_named_with_its_option(tmp_path: Path, option: str) -> None:
-    (tmp_path / "there.pem").touch()
-    files = {"cert": tmp_path / "there.pem", option: tmp_path / "none.pem"}
-    with pytest.raises(UserError, match=f"--{option} .*none.pem: No such file.*expected a PEM"):
-        Tls(**files).context()
+def test_a_missing_tls_file_is_named_with_its_option(tmp_path: Path) -> None:
+    there = tmp_path / "there.pem"
+    there.touch()
+    missing = tmp_path / "none.pem"
+    for option, tls in (
+        ("ca", Tls(ca=missing)),
+        ("cert", Tls(cert=missing)),
+        ("key", Tls(cert=there, key=missing)),
+    ):
+        with pytest.raises(UserError, match=f"--{option} .*none.pem: No such file.*expected a PEM"):
+            tls.context()
