@@ -6,18 +6,27 @@ everybody present to answer; an agent that does not answer in time has left.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Collection, Iterable
 
 from covey.shared.strategies.base import ClientId
 
 
 class Presence:
-    """The known agents, and those of them who can be invited."""
+    """The known agents, and those of them who can be invited.
+
+    Every change of one agent costs the same, however many agents there are: sets are kept up to date, not made again.
+    """
 
     def __init__(self) -> None:
         self.known: set[ClientId] = set()  # everybody ever seen and not forgotten
-        self.present: set[ClientId] = set()  # some of the known: who can be invited
+        self.present: set[ClientId] = set()  # some of the known
+        self.barred: set[ClientId] = set()  # in quarantine, whether they are present or not
+        self.trusted: set[ClientId] = set()  # present and not barred: who can be invited
         self.leaving: dict[ClientId, float] = {}  # present; counts as gone at this time
+        self._leave_next: list[
+            tuple[float, ClientId]
+        ] = []  # a heap of those; some changed their mind
         self.unconfirmed: set[ClientId] = set()  # present before a roll call, not seen since
         self.rollcall_until: float | None = None  # then the unconfirmed have left
 
@@ -31,6 +40,8 @@ class Presence:
         arrival = self._arrival(client)
         self.known.add(client)
         self.present.add(client)
+        if client not in self.barred:
+            self.trusted.add(client)
         self.unconfirmed.discard(client)
         self.leaving.pop(client, None)
         return arrival
@@ -49,23 +60,59 @@ class Presence:
     def leave(self, client: ClientId) -> None:
         """The agent is gone, at once."""
         self.present.discard(client)
+        self.trusted.discard(client)
         self.unconfirmed.discard(client)
         self.leaving.pop(client, None)
 
     def leave_at(self, until: float, clients: Iterable[ClientId]) -> None:
         """These agents are gone at this time unless they join again. An earlier time stays."""
         for client in clients:
-            self.leaving.setdefault(client, until)
+            if client not in self.leaving:
+                self.leaving[client] = until
+                heapq.heappush(self._leave_next, (until, client))
+
+    @property
+    def next_leaves_at(self) -> float | None:
+        """When the next agent counts as gone; None if nobody is leaving."""
+        heap = self._leave_next
+        while heap:
+            until, client = heap[0]
+            if self.leaving.get(client) == until:
+                return until
+            heapq.heappop(heap)  # it returned, or is gone already
+        return None
 
     def forget(self, client: ClientId) -> None:
         """The agent is gone, and not known any more."""
         self.leave(client)
         self.known.discard(client)
+        self.barred.discard(client)
+
+    def bar(self, client: ClientId) -> None:
+        """The agent is not invited any more, whether it is present or not."""
+        self.barred.add(client)
+        self.trusted.discard(client)
+
+    def unbar(self, client: ClientId) -> None:
+        """The agent can be invited again."""
+        self.barred.discard(client)
+        if client in self.present:
+            self.trusted.add(client)
+
+    def restore(
+        self, known: Iterable[ClientId], present: Iterable[ClientId], barred: Iterable[ClientId]
+    ) -> None:
+        """Who was there before a restart."""
+        self.known = set(known)
+        self.present = set(present)
+        self.barred = set(barred)
+        self.trusted = self.present - self.barred
 
     def call_roll(self, until: float) -> None:
         """Everybody present must join again until this time. A roll call that ends later stays open that long."""
         self.unconfirmed = set(self.present)
         self.leaving.clear()  # the roll call decides
+        self._leave_next.clear()
         earlier = self.rollcall_until or until
         self.rollcall_until = max(until, earlier)
 
@@ -74,15 +121,17 @@ class Presence:
         self.rollcall_until = None
         silent = tuple(self.unconfirmed)
         self.present -= self.unconfirmed
+        self.trusted -= self.unconfirmed
         self.unconfirmed.clear()
         return silent
 
     def end_absences(self, now: float) -> Collection[ClientId]:
         """Agents that left and did not return in time are gone. Returns them."""
         overdue: list[ClientId] = []
-        for client, until in self.leaving.items():
-            if now >= until:
-                overdue.append(client)
-        for client in overdue:
+        while True:
+            until = self.next_leaves_at
+            if until is None or now < until:
+                return overdue
+            _, client = heapq.heappop(self._leave_next)
+            overdue.append(client)
             self.leave(client)
-        return overdue

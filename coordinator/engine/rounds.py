@@ -141,10 +141,10 @@ class RoundEngine:
             return None
         times: list[float | None] = [
             self.presence.rollcall_until,
+            self.presence.next_leaves_at,
             self._not_before,
             self._gather_until,
         ]
-        times += self.presence.leaving.values()
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
             grace_end = step.grace_end(self.rules)
@@ -203,6 +203,8 @@ class RoundEngine:
 
     def _joined(self, client: ClientId, now: float) -> Actions:
         arrival = self.presence.join(client)
+        if self.step is not None:
+            self.step.came(client)
         self._story.add(now, (client,), arrival)
         return self._settle(now)
 
@@ -216,8 +218,15 @@ class RoundEngine:
             self._story.add(now, (client,), sentence)
             return []
         self.presence.leave(client)
+        self._gone([client])
         self._story.add(now, (client,), "Went offline.")
         return self._settle(now)
+
+    def _gone(self, clients: Collection[ClientId]) -> None:
+        """The open step does not wait for these agents any more."""
+        if self.step is not None:
+            for client in clients:
+                self.step.went(client)
 
     def _link_lost(self, now: float) -> Actions:
         # only the first loss counts: later ones are handled at the time of the first
@@ -248,8 +257,10 @@ class RoundEngine:
             return []
         if _is_past(self.presence.rollcall_until, now):
             silent = self.presence.end_rollcall()
+            self._gone(silent)
             self._story.add(now, silent, "Did not answer the roll call: counts as offline.")
         overdue = self.presence.end_absences(now)
+        self._gone(overdue)
         self._story.add(now, overdue, "Did not return in time: counts as offline.")
         if _is_past(self._gather_until, now):
             self._gather_until = None
@@ -305,8 +316,7 @@ class RoundEngine:
         )
 
     def _enough_to_start(self) -> bool:
-        trusted = self._trusted()
-        there = len(trusted)
+        there = len(self.presence.trusted)
         if there < self.rules.quorum:
             return False
         if self.started or self._start_is_overdue:
@@ -319,8 +329,7 @@ class RoundEngine:
         if not self._may_plan():
             return None
         rules = self.rules
-        trusted = self._trusted()
-        there = len(trusted)
+        there = len(self.presence.trusted)
         apart = len(self.present) - there
         others = ""
         if apart:
@@ -332,10 +341,6 @@ class RoundEngine:
         if self._not_before is not None:  # a plan found too few of them, or an attempt was void
             return "agents that the next phase needs are away or do not report"
         return None
-
-    def _trusted(self) -> set[ClientId]:
-        """Those present who are not in quarantine."""
-        return self.present - self.quarantined.keys()
 
     def _planned(self, phase: Phase | None, now: float) -> Actions:
         if self.stage is not Stage.PLANNING:
@@ -362,6 +367,7 @@ class RoundEngine:
             opened=now,
             deadline=now + self.rules.deadline_s,
         )
+        self.step.look_around(self.present)
         self.stage = Stage.OPEN
         invited = sorted(cohort.invited)
         opened = Open(
@@ -393,7 +399,7 @@ class RoundEngine:
         self.stage = Stage.OPEN
         deadline = now + self.rules.deadline_s
         step.deadline = max(step.deadline, deadline)
-        step.reports_lost(clients)
+        step.reports_lost(clients, self.present)
         return self._settle(now)
 
     def _failed(self, event: Event, client: ClientId, number: int, now: float) -> Actions:
@@ -401,16 +407,16 @@ class RoundEngine:
         if why:
             return [Ignored(event, why)]
         step = self._open_step()
-        step.failed.add(client)
+        step.has_failed(client)
         return self._settle(now)
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
         """Count it against the client, once per step, and let another take its slot."""
         step = self.step
         if step is not None and self.stage is Stage.OPEN:
-            owes_report = client in step.cohort and client not in step.reported
+            owes_report = step.was_invited(client) and client not in step.reported
             if owes_report:
-                step.failed.add(client)
+                step.has_failed(client)
         blamed = self._blame(client, why)
         settled = self._settle(now)
         return blamed + settled
@@ -427,6 +433,7 @@ class RoundEngine:
         if limit is None or count < limit:
             return []
         self.quarantined[client] = why
+        self.presence.bar(client)
         return [Quarantined(client, count, why)]
 
     def _set_aside(self, reasons: Mapping[ClientId, str], now: float) -> Actions:
@@ -451,6 +458,9 @@ class RoundEngine:
         if client not in self.quarantined:
             return [Ignored(event, f"{client} is not in quarantine")]
         del self.quarantined[client]
+        self.presence.unbar(client)
+        if self.step is not None:
+            self.step.free.offer(client)
         self.refused.pop(client, None)
         settled = self._settle(now)
         return [Released(client), *settled]
@@ -475,7 +485,7 @@ class RoundEngine:
             return f"report is for step {number}, open is {step.number}"
         if client in self.quarantined:
             return f"{client} is in quarantine"
-        if client not in step.cohort:
+        if not step.was_invited(client):
             return f"{client} was not invited to step {number}"
         if client in step.reported:
             return f"{client} has reported step {number} before"
@@ -504,10 +514,9 @@ class RoundEngine:
             return []
         if not step.is_late(self.rules, now):
             return []
-        awaited = step.awaited(self.present)
-        if not awaited:
+        if not step.awaited:
             return []
-        silent = sorted(awaited)
+        silent = sorted(step.awaited)
         until = now + self.rules.rollcall_s
         self.presence.leave_at(until, silent)
         clients = tuple(silent)
@@ -518,26 +527,27 @@ class RoundEngine:
             return True
         if step.is_late(self.rules, now):
             return True
-        if step.awaited(self.present):
+        if step.awaited:
             return False
-        return not self._candidates(step, now)
+        return self._candidate(step, now) is None
 
-    def _candidates(self, step: Step, now: float) -> list[ClientId]:
-        """Who could take a vacant slot now, in the order of invitation."""
+    def _candidate(self, step: Step, now: float) -> ClientId | None:
+        """Who takes the next vacant slot, in the order of invitation; None where nobody could."""
         if not self.rules.refill:
-            return []
+            return None
         if not step.may_refill(now):
-            return []
-        free = self._trusted()
-        free.difference_update(step.cohort)
-        return [client for client in step.spare if client in free]
+            return None
+        return step.next_free(self.presence.trusted)
 
     def _refill(self, step: Step, now: float) -> Actions:
-        vacancies = step.vacancies(self.rules, self.present)
-        candidates = self._candidates(step, now)
-        invited = candidates[:vacancies]
-        step.cohort += invited
-        return [Invite(step.number, client) for client in invited]
+        actions: Actions = []
+        for _ in range(step.vacancies(self.rules)):
+            client = self._candidate(step, now)
+            if client is None:
+                break
+            step.invite(client)
+            actions.append(Invite(step.number, client))
+        return actions
 
     def _close(self, step: Step) -> Close:
         self.stage = Stage.FOLDING
@@ -611,18 +621,18 @@ class RoundEngine:
         engine.round = snapshot["round"]
         engine.number = snapshot["number"]
         engine.attempt = snapshot["attempt"]
-        engine.presence.known = set(snapshot["known"])
-        engine.presence.present = set(snapshot["present"])
+        engine.quarantined = dict(snapshot.get("quarantined", {}))
+        engine.presence.restore(snapshot["known"], snapshot["present"], engine.quarantined)
         refused = snapshot.get("refused", {})
         for client, (count, last) in refused.items():
             engine.refused[client] = (count, last)
-        engine.quarantined = dict(snapshot.get("quarantined", {}))
         engine.started = snapshot["started"]
         engine.paused = snapshot["paused"]
         saved_step = snapshot["step"]
         if saved_step is not None:
             deadline = now + rules.deadline_s
             engine.step = Step.from_json(saved_step, reported, now, deadline)
+            engine.step.look_around(engine.present)
             engine.stage = Stage.OPEN
         engine.presence.rollcall_until = engine._gather_until
         engine._story.add(now, snapshot["known"], "The coordinator was restarted.")

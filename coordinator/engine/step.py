@@ -8,12 +8,17 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from covey.coordinator.engine.rules import Rules
+from covey.coordinator.engine.spare import Spare
 from covey.shared.strategies.base import ClientId, Expected, Phase
 
 
 @dataclass
 class Step:
-    """Who was invited, who answered, and when the step must end. Times are those of the engine, in seconds."""
+    """Who was invited, who answered, and when the step must end. Times are those of the engine, in seconds.
+
+    The engine reports every agent that comes or goes (`came`, `went`), so that `awaited` and `free` are kept up to date
+    and no event has to look at the whole cohort.
+    """
 
     number: int  # never used for another step
     phase: Phase
@@ -27,6 +32,17 @@ class Step:
     latest: float | None = None  # when the newest report came; None before the first
     reported: set[ClientId] = field(default_factory=set)  # some of the cohort
     failed: set[ClientId] = field(default_factory=set)  # others of the cohort
+    awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
+    free: Spare = field(init=False)  # those of `spare` who may be invited
+    _invited: set[ClientId] = field(init=False)  # the cohort
+
+    def __post_init__(self) -> None:
+        self._invited = set(self.cohort)
+        self.free = Spare(self.spare)
+
+    def was_invited(self, client: ClientId) -> bool:
+        """Is the agent in the cohort?"""
+        return client in self._invited
 
     @property
     def has_target(self) -> bool:
@@ -36,22 +52,54 @@ class Step:
     def has_quorum(self) -> bool:
         return len(self.reported) >= self.quorum
 
-    def awaited(self, present: Set[ClientId]) -> set[ClientId]:
-        """The agents of the cohort that are present and have not answered yet."""
-        invited = set(self.cohort) & present
-        return invited - self.reported - self.failed
+    def look_around(self, present: Set[ClientId]) -> None:
+        """These agents are there when the step opens."""
+        there = self._invited & present
+        there -= self.reported
+        there -= self.failed
+        self.awaited = there
+
+    def came(self, client: ClientId) -> None:
+        """An agent is there, perhaps again: it can answer, or it can be invited."""
+        self.free.offer(client)
+        if client not in self._invited:
+            return
+        has_reported = client in self.reported
+        has_failed = client in self.failed
+        if not has_reported and not has_failed:
+            self.awaited.add(client)
+
+    def went(self, client: ClientId) -> None:
+        """An agent is gone."""
+        self.awaited.discard(client)
+
+    def invite(self, client: ClientId) -> None:
+        """A spare agent that is present takes a vacant slot."""
+        self.cohort.append(client)
+        self._invited.add(client)
+        self.awaited.add(client)
 
     def report_came(self, client: ClientId, now: float) -> None:
         """Count a report; one that comes after a failure replaces it."""
         self.reported.add(client)
         self.failed.discard(client)
+        self.awaited.discard(client)
         self.latest = now
-        if self.quorum_at is None and self.has_quorum:
+        if not self.has_quorum:
+            return
+        if self.quorum_at is None:
             self.quorum_at = now
 
-    def reports_lost(self, clients: Collection[ClientId]) -> None:
+    def has_failed(self, client: ClientId) -> None:
+        """The agent cannot do the work, or its report was refused."""
+        self.failed.add(client)
+        self.awaited.discard(client)
+
+    def reports_lost(self, clients: Collection[ClientId], present: Set[ClientId]) -> None:
         """These reports cannot be read any more; their agents are expected to send them again."""
         self.reported.difference_update(clients)
+        there = self._invited & present
+        self.awaited |= there.intersection(clients)
         if not self.has_quorum:
             self.quorum_at = None
 
@@ -59,14 +107,18 @@ class Step:
         """These reports do not count: their slots are vacant, as if their agents had failed."""
         self.reported.difference_update(clients)
         self.failed.update(clients)
+        self.awaited.difference_update(clients)
 
     def forget(self, client: ClientId) -> None:
         """The agent leaves the step: its slot is vacant, and its report does not count."""
         for clients in (self.cohort, self.spare):
             if client in clients:
                 clients.remove(client)
-        self.failed.discard(client)
-        self.reports_lost([client])
+        self.free = Spare(self.spare)
+        for clients_of_step in (self._invited, self.reported, self.failed, self.awaited):
+            clients_of_step.discard(client)
+        if not self.has_quorum:
+            self.quorum_at = None
 
     def postpone(self, seconds: float) -> None:
         """No time has passed for so long."""
@@ -83,9 +135,11 @@ class Step:
             return None
         ends: list[float] = []
         if rules.grace_s is not None:
-            ends.append(self.quorum_at + rules.grace_s)
+            grace_end = self.quorum_at + rules.grace_s
+            ends.append(grace_end)
         if rules.patience_s is not None and self.latest is not None:
-            ends.append(self.latest + rules.patience_s)
+            patience_end = self.latest + rules.patience_s
+            ends.append(patience_end)
         return min(ends, default=None)
 
     def is_late(self, rules: Rules, now: float) -> bool:
@@ -95,19 +149,22 @@ class Step:
             return True
         return now >= self.deadline
 
+    def next_free(self, trusted: Set[ClientId]) -> ClientId | None:
+        """The spare agent that is invited next, among those who are trusted and present."""
+        return self.free.first(trusted, self._invited)
+
     def may_refill(self, now: float) -> bool:
         """Has the second half not begun? An invitation that cannot end in time helps nobody."""
         whole = self.deadline - self.opened
-        middle = self.opened + whole / 2
+        half = whole / 2
+        middle = self.opened + half
         return now < middle
 
-    def vacancies(self, rules: Rules, present: Set[ClientId]) -> int:
+    def vacancies(self, rules: Rules) -> int:
         """How many more agents to invite, so that enough of the cohort are at work or have reported."""
-        useful = 0
-        for client in self.cohort:
-            alive = client in present or client in self.reported
-            if alive and client not in self.failed:
-                useful += 1
+        at_work = len(self.awaited)
+        came = len(self.reported)
+        useful = at_work + came
         share = self.target * rules.over_select
         needed = math.ceil(share - 1e-9)
         missing = needed - useful

@@ -38,7 +38,26 @@ def cohort(engine: RoundEngine) -> list[str]:
 
 
 def feed(engine: RoundEngine, now: float, *events: Event) -> list[Action]:
-    return [action for event in events for action in engine.handle(event, now)]
+    actions: list[Action] = []
+    for event in events:
+        actions += engine.handle(event, now)
+        check_what_is_kept(engine)
+    return actions
+
+
+def check_what_is_kept(engine: RoundEngine) -> None:
+    """What the engine keeps up to date, so that no event costs a look at the whole fleet, is what counting gives."""
+    presence = engine.presence
+    trusted = engine.present - engine.quarantined.keys()
+    assert presence.trusted == trusted
+    assert presence.next_leaves_at == min(presence.leaving.values(), default=None)
+    step = engine.step
+    if step is None:
+        return
+    invited = set(step.cohort)
+    assert step.awaited == (invited & engine.present) - step.reported - step.failed
+    free = [client for client in step.spare if client in trusted - invited]
+    assert step.next_free(trusted) == next(iter(free), None)
 
 
 def restarted(engine: RoundEngine, *reported: str, now: float) -> tuple[RoundEngine, list[Action]]:

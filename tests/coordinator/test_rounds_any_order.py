@@ -36,6 +36,7 @@ from covey.coordinator.engine.rounds import RoundEngine, Stage
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.sampling import cohort_size
 from covey.shared.strategies.base import Phase, View
+from tests.coordinator.engines import check_what_is_kept
 
 FLEET = tuple("abcde")
 CLIENTS = st.sampled_from(FLEET)
@@ -270,6 +271,10 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.engine.round == self.folded
         assert self.engine.number == self.newest
         assert (self.engine.stage is Stage.OPEN) == (self.open is not None)
+
+    @invariant()
+    def what_is_kept_up_to_date_is_what_counting_gives(self) -> None:
+        check_what_is_kept(self.engine)
 
     def teardown(self) -> None:
         """However bad it was: with everybody there and reporting, the run comes to its end."""
