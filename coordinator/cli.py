@@ -166,7 +166,12 @@ def run(
         results,
         unevaluated,
     )
-    from covey.coordinator.report.text_table import json_line, json_notice, results_table, show
+    from covey.coordinator.report.text_table import (
+        json_line,
+        json_notice,
+        results_table,
+        show_words,
+    )
     from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
@@ -205,7 +210,7 @@ def run(
     if as_json:
         json_line({"event": "result", **result})
     else:
-        show(out, results_table(results([result])))
+        show_words(out, results([result]), results_table)
         for remark in (regression(result), participation(result), newcomers(result)):
             if remark:
                 _print(remark)
@@ -255,6 +260,12 @@ def compare(
             show_default=False,
         ),
     ] = "",
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="also write a page with tables and curves, report.html, to the folder"
+        ),
+    ] = False,
     connection: Connection,
     embedded: Embedded = False,
     overrides: Set = None,
@@ -292,6 +303,7 @@ def compare(
         in_process=in_process,
         executor=executor,
         write=run or folder is not None,
+        html=html,
     )
     done = False
     with suppress(KeyboardInterrupt):
@@ -508,11 +520,15 @@ def forget(
 
 @app.command()
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="folders of finished runs")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="folders of finished runs, or the folder of one comparison"),
+    ],
     html: Annotated[
         Path | None,
         typer.Option(
-            help="also write a page with curves and clusters to this file", show_default=False
+            help="write the page to this file  [default: report.html in the folder, if it is a single one]",
+            show_default=False,
         ),
     ] = None,
     svg: Annotated[
@@ -525,27 +541,15 @@ def report(
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
-    """Print the results of finished runs in one table."""
-    from covey.coordinator.report.tables import labels, results
-    from covey.coordinator.report.text_table import json_line, results_table, show
-    from covey.coordinator.run.records import finished
+    """Print the results of finished runs in one table, and write a page with curves, clusters and agents.
 
-    found = [finished(folder) for folder in folders]
-    if html is not None or svg:
-        from covey.coordinator.report.curves import curves
-        from covey.coordinator.report.html_report import page, write_pictures
-        from covey.shared.files import write_atomically
+    A comparison may be unfinished: its report shows the cells that are there. With --json, a page is written only if
+    --html names its file.
+    """
+    from covey.coordinator.commands import report as command
 
-        runs = curves(folders, found)
-        if html is not None:
-            write_atomically(html, page(runs, folders).encode())
-        write_pictures(runs, svg or [])
-    if as_json:
-        for result in found:
-            json_line(result)
-        return
-    words = results(found, labels(folders, found))
-    show(out, results_table(words))
+    request = command.Request(folders, html, svg or [], as_json)
+    command.report(request, out)
 
 
 @app.command()

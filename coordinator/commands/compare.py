@@ -37,7 +37,7 @@ from covey.coordinator.compare.summaries import no_better, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report.progress import ProgressBar
-from covey.coordinator.report.text_table import comparison_table, json_line
+from covey.coordinator.report.text_table import comparison_table, json_line, show_words
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.run.notices import Notice, Observer
@@ -48,6 +48,7 @@ from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace, private_folder, write_atomically
 from covey.shared.scenario.code import check_code
+from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 
@@ -55,6 +56,9 @@ Observing = Callable[[Cell], AbstractContextManager[Observer]]
 KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
 Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target
 NONE_KNOWN: KnownRows = MappingProxyType({})
+SCENARIO = "compare.yaml"  # of a comparison's folder: what is compared, from its first cell on
+TABLE = "compare.json"  # its tables, for programs
+PAGE = "report.html"
 TABLE_WIDTH = 160  # columns of text at least, so that no column of a table is lost
 
 
@@ -68,6 +72,7 @@ class Request:
     in_process: bool = False
     executor: str = ""  # the cluster that runs the cells, dask://host:port; empty for this machine
     write: bool = True  # write the tables to files
+    html: bool = False  # and a page
 
 
 def compare(
@@ -94,10 +99,15 @@ def compare(
     rows = finished_rows(scenario, options.folder, known)
     if request.write:
         write_tables(scenario, options.folder, rows)
-    _show(scenario, rows, console)
+    show(scenario, rows, console)
     if request.write and console is not None:
         text = f"compare.json, .csv, .parquet and .md are in {options.folder}"
         console.print(text, highlight=False, soft_wrap=True)
+    if request.html:
+        page = options.folder / PAGE
+        write_page(scenario, options.folder, rows, page)
+        if console is not None:
+            console.print(f"the page is {page}", highlight=False, soft_wrap=True)
     return True
 
 
@@ -117,15 +127,15 @@ def _observing(scenario: Scenario, out: Path, console: Console | None) -> Observ
     return observe
 
 
-def _show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | None) -> None:
+def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | None) -> None:
+    """Print the tables of these rows, or without a console one line of JSON."""
     found = summaries(scenario, rows)
     if console is None:
         methods = [one.to_json() for one in found]
         json_line({"event": "compare", "methods": methods})
         return
-    width = max(console.width, TABLE_WIDTH)
     for words in tables(scenario, found):
-        console.print(comparison_table(words), width=width, crop=False)
+        show_words(console, words, comparison_table, min_width=TABLE_WIDTH)
     for remark in no_better(scenario, found):
         console.print(remark, style="yellow", highlight=False, markup=False)
 
@@ -210,6 +220,7 @@ def run_cells(
         return True
     with ExitStack() as stack:
         stack.enter_context(alone_in(options.folder))
+        _keep_scenario(scenario, options.folder)
         pool = None
         if in_process:
             size = scenario.fleet.workers if scenario.fleet is not None else 0
@@ -258,11 +269,17 @@ def run_on_cluster(
 
     folder = options.folder
     with alone_in(folder):
+        _keep_scenario(scenario, folder)
         failures = run_on_dask(
             request.executor, missing, folder, options.data_root, options.allowed, show
         )
     if failures:
         raise failed(failures)
+
+
+def _keep_scenario(scenario: Scenario, out: Path) -> None:
+    """Write what is compared, so that a report of an unfinished comparison knows all cells."""
+    write_atomically(out / SCENARIO, dump(scenario).encode())
 
 
 def _run(
@@ -333,7 +350,7 @@ def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -
     if places:
         document["ran_on"] = places
     text = json.dumps(document, indent=1, allow_nan=False)
-    write_atomically(out / "compare.json", text.encode())
+    write_atomically(out / TABLE, text.encode())
     write_atomically(out / "compare.csv", _csv(cells).encode())
     write_atomically(out / "compare.md", markdown(scenario, found).encode())
     with atomic_replace(out / "compare.parquet") as new:
@@ -348,6 +365,44 @@ def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
         if place is not None:
             places[cell.name] = place
     return places
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def write_page(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow], page: Path) -> None:
+    """Write the page of a comparison to a file.
+
+    Args:
+        scenario: what is compared
+        out: the comparison's folder
+        rows: the rows of its finished cells, and of those that are known from elsewhere
+        page: the file
+    """
+    from covey.coordinator.report.comparison_page import FINISHED, ShownCell, comparison_page
+
+    by_cell = {(row.partition, row.method, row.seed): row for row in rows}
+    cells = []
+    for cell in grid(scenario):
+        row = by_cell.get((cell.split, cell.label, cell.seed))
+        folder = out / cell.folder
+        state = FINISHED
+        if not is_finished(cell, out):
+            state = _progress_of(folder) if row is None else "finished elsewhere"
+        cells.append(ShownCell(cell, folder, state, row))
+    private_folder(out)
+    text = comparison_page(scenario, out, cells)
+    write_atomically(page, text.encode())
+
+
+def _progress_of(folder: Path) -> str:
+    """How far an unfinished cell has come."""
+    checkpoint = Checkpoint(folder / "checkpoint")
+    if not checkpoint.exists():
+        return "not begun"
+    facts = checkpoint.facts()
+    rounds = facts["engine"]["round"]
+    return f"unfinished, {rounds} rounds are over"
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

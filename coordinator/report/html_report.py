@@ -13,6 +13,7 @@ from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
 from covey.coordinator.report.pictures import Group, Picture, pictures
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.report.run_facts import RunFacts, facts_of, moment
+from covey.coordinator.report.run_words import device_words, version_words
 from covey.coordinator.report.svg import document
 from covey.coordinator.report.tables import newcomers, participation, results, unevaluated
 from covey.coordinator.run.modes import MODE_TITLES
@@ -153,24 +154,6 @@ def _origin(result: Result, facts: RunFacts) -> list[Fact]:
         Fact("versions", version_words(result)),
     ]
     return [fact for fact in found if fact.value]
-
-
-def device_words(result: Result) -> str:
-    """The kinds of devices that agents computed on, and the coordinator's kind of machine."""
-    counts = result.get("devices") or {}
-    kinds = [f"{kind} ({count} agents)" for kind, count in counts.items()]
-    machine = result["versions"].get("machine")
-    if machine:
-        kinds.append(f"coordinator on {machine}")
-    return ", ".join(kinds)
-
-
-def version_words(result: Result) -> str:
-    """The versions that figures were made with."""
-    named = [
-        f"{name} {version}" for name, version in result["versions"].items() if name != "machine"
-    ]
-    return ", ".join(named)
 
 
 def _common_name(found: Sequence[Result]) -> str:

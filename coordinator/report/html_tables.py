@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -36,6 +36,19 @@ class HtmlTable:
     rows: Sequence[Sequence[str]]
     is_long: bool = False  # can be sorted and searched
     remarks: Sequence[str] = field(default=())
+
+
+def without_empty_columns(table: HtmlTable) -> HtmlTable:
+    """The table without columns that have no word in any row."""
+    kept = []
+    for place in range(len(table.columns)):
+        if any(row[place] not in ("", NONE) for row in table.rows):
+            kept.append(place)
+    columns = [table.columns[place] for place in kept]
+    rows = []
+    for row in table.rows:
+        rows.append([row[place] for place in kept])
+    return replace(table, columns=columns, rows=rows)
 
 
 def from_text(table: TextTable) -> HtmlTable:
@@ -121,7 +134,7 @@ def agents_table(facts: RunFacts, measure: Measure) -> HtmlTable:
             line.append(row.get("device") or NONE)
         line.append(facts.trouble.get(agent, ""))
         lines.append(line)
-    return HtmlTable("Agents", columns, lines, is_long=True)
+    return without_empty_columns(HtmlTable("Agents", columns, lines, is_long=True))
 
 
 def _has(rows: Iterable[Row], key: str) -> bool:

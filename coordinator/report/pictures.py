@@ -56,11 +56,16 @@ class Picture:
     caption: str = ""
 
 
-def pictures(groups: Sequence[Group]) -> list[Picture]:
-    """All pictures of these groups, most important first."""
+def pictures(groups: Sequence[Group], *, by_seed: bool = False) -> list[Picture]:
+    """All pictures of these groups, most important first.
+
+    With `by_seed`, every run is a seed of its group: there are no pictures of single runs.
+    """
     found: list[Picture] = []
     found.extend(_of_figures(groups))
     found.extend(_of_rounds(groups))
+    if by_seed:
+        return found
     single = [group.runs[0] for group in groups if len(group.runs) == 1]
     if len(single) == len(groups):
         found.extend(_of_agents(single))
@@ -104,6 +109,10 @@ def _of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
         title = f"{name} over rounds, mean over agents"
         drawing = _line_panels(groups, measure, Curves.over_rounds, rounds_axis(evaluations))
         yield Picture(measure.name, title, drawing, _band_remark(groups))
+        if any(len(group.runs) > 1 for group in groups):
+            title = f"{name} at the end, seed by seed"
+            remark = "Each dot is a seed, the line their mean."
+            yield Picture("seeds", title, _final_panels(groups, measure), remark)
     elif evaluations:
         [rounds] = evaluations
         title = f"{name} after round {rounds:g}, mean over agents"

@@ -58,16 +58,24 @@ def facts_of(folder: Path) -> RunFacts:
     roster = _roster(folder)
     file = folder / "scenario.yaml"
     scenario = load(file) if file.exists() else None
-    began, ended = _times(folder)
-    run = _run_id(folder)
+    began, ended = times(folder)
+    run = run_id(folder)
+    text = ""
+    command = ""
+    remarks: list[str] = []
+    if scenario is not None:
+        text = file.read_text()
+        words = ["coordinator", "run", str(file)]
+        command = repeat_command(words, scenario.name, run)
+        remarks = data_remarks(scenario)
     return RunFacts(
         folder,
         run,
         began,
         ended,
-        file.read_text() if scenario is not None else "",
-        _command(file, run, scenario) if scenario is not None else "",
-        _remarks(scenario),
+        text,
+        command,
+        remarks,
         _faults(scenario),
         record,
         agents,
@@ -83,7 +91,8 @@ def moment(text: str) -> str:
     return text[:16].replace("T", " ") + " UTC" if text else ""
 
 
-def _run_id(folder: Path) -> str:
+def run_id(folder: Path) -> str:
+    """The id of a run, out of its checkpoint; empty without one."""
     checkpoint = Checkpoint(folder / "checkpoint")
     if not checkpoint.exists():
         return ""
@@ -91,7 +100,7 @@ def _run_id(folder: Path) -> str:
     return str(facts["run"]["run"])
 
 
-def _times(folder: Path) -> tuple[str, str]:
+def times(folder: Path) -> tuple[str, str]:
     """The first and the last time of the audit log; without a log, when the result was written."""
     log = folder / audit_trail.FILE
     rows = log.read_bytes().splitlines() if log.exists() else []
@@ -125,17 +134,22 @@ def _roster(folder: Path) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _command(file: Path, run: str, scenario: Scenario) -> str:
-    """The command that runs the same scenario again, with all defaults and the seed as they were."""
-    words = ["coordinator", "run", str(file), "--out", f"runs/{scenario.name}-again"]
+def repeat_command(words: Sequence[str], name: str, run: str) -> str:
+    """The command that computes the same again, with all defaults and seeds as they were.
+
+    Args:
+        words: the command with its file
+        name: of the scenario; a new folder is named after it
+        run: the id of a run that it repeats, which shows whether there was a broker
+    """
+    more = ["--out", f"runs/{name}-again"]
     if run == IN_PROCESS:
-        words.append("--in-process")
-    return shlex.join(words)
+        more.append("--in-process")
+    return shlex.join([*words, *more])
 
 
-def _remarks(scenario: Scenario | None) -> list[str]:
-    if scenario is None:
-        return []
+def data_remarks(scenario: Scenario) -> list[str]:
+    """What the command needs besides the scenario: devices, or a data set."""
     if scenario.fleet is None:
         return ["The agents were devices: they must be online, with the data that they had."]
     if scenario.fleet.data != OWN_DATA:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
@@ -67,10 +67,68 @@ def _add_lines(table: Table, words: TextTable) -> None:
 
 def show(console: Console, table: Table) -> None:
     """Print a table with every word of it; a terminal that is too narrow breaks its lines."""
+    width = max(console.width, _width(console, table))
+    console.print(table, width=width, crop=False)
+
+
+def show_words(
+    console: Console,
+    words: TextTable,
+    build: Callable[[TextTable], Table],
+    *,
+    min_width: int = 0,
+) -> None:
+    """Print a table of words. On a terminal that is too narrow for it, print its columns in several tables.
+
+    Args:
+        console: where to print
+        words: the table; its first column names the lines, and is repeated
+        build: makes the table to print, `results_table` or `comparison_table`
+        min_width: how wide a file or a pipe is at least; a terminal has a width of its own
+    """
+    width = console.width
+    if not console.is_terminal:
+        width = max(width, min_width)
+    for part in _parts(console, words, build, width):
+        show_width = max(width, _width(console, part))
+        console.print(part, width=show_width, crop=False)
+
+
+def _parts(
+    console: Console, words: TextTable, build: Callable[[TextTable], Table], width: int
+) -> list[Table]:
+    """Tables of consecutive columns that fit into the width, if a column and its line's name do."""
+    parts = []
+    chosen = [0]
+    for column in range(1, len(words.headers)):
+        longer = build(_some_columns(words, [*chosen, column]))
+        if len(chosen) > 1 and _width(console, longer) > width:
+            parts.append(chosen)
+            chosen = [0]
+        chosen.append(column)
+    parts.append(chosen)
+    tables = []
+    for place, columns in enumerate(parts):
+        table = build(_some_columns(words, columns))
+        if place > 0:
+            table.title = None  # the first has said it
+        tables.append(table)
+    return tables
+
+
+def _some_columns(words: TextTable, columns: Sequence[int]) -> TextTable:
+    headers = [words.headers[column] for column in columns]
+    lines = []
+    for line in words.lines:
+        lines.append([line[column] for column in columns])
+    return TextTable(words.title, headers, lines)
+
+
+def _width(console: Console, table: Table) -> int:
+    """How wide a table is at least, with every word in it."""
     unbounded = console.options.update(max_width=sys.maxsize)
     measured = Measurement.get(console, unbounded, table)
-    width = max(console.width, measured.minimum)
-    console.print(table, width=width, crop=False)
+    return measured.minimum
 
 
 def json_line(row: Mapping[str, Any]) -> None:

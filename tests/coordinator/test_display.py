@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from covey.coordinator.commands import status
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.roster import roster_table, status_lines
 from covey.coordinator.report.tables import labels, results
-from covey.coordinator.report.text_table import results_table, show
+from covey.coordinator.report.text_table import results_table, show, show_words
 from covey.coordinator.run.notices import (
     AgentExcluded,
     BrokerReady,
@@ -215,3 +216,20 @@ def test_the_privacy_account_appears_in_the_progress_line_and_the_status() -> No
 )
 def test_a_damaged_privacy_account_is_ignored(damaged: dict[str, Any]) -> None:
     assert "red" not in epsilons(damaged)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_line_of_a_table_is_wider_than_the_terminal_and_no_column_is_lost(width: int) -> None:
+    words = results([result(), result(method="ifca")])
+    text = io.StringIO()
+    terminal = Console(
+        width=width, file=text, force_terminal=True, no_color=True, markup=False, emoji=False
+    )
+    show_words(terminal, words, results_table)
+    lines = Text.from_ansi(text.getvalue()).plain.splitlines()
+    assert max(len(line) for line in lines) <= width
+    for word in (*words.headers, *words.lines[0]):
+        assert any(word in line for line in lines)
+    tables = sum("┏" in line for line in lines)
+    assert tables == sum("ifca" in line for line in lines)  # each part names its lines
+    assert (tables == 1) == (width == 200)

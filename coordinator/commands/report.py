@@ -1,0 +1,135 @@
+"""What `coordinator report` does: print the results of runs and comparisons, and write their pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from covey.coordinator.commands import compare
+from covey.coordinator.report.tables import labels, results
+from covey.coordinator.report.text_table import json_line, results_table, show_words
+from covey.coordinator.run.records import finished
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.files import write_atomically
+from covey.shared.scenario.load import load
+from covey.shared.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks of a report."""
+
+    folders: Sequence[Path]
+    html: Path | None = None  # the page goes there; None: into the folder, if it is a single one
+    svg: Sequence[str] = ()  # pictures as files of their own, NAME=FILE
+    as_json: bool = False
+
+
+def report(request: Request, console: Console) -> None:
+    """Print the results, and write what was asked for.
+
+    Raises UserError if a folder holds no finished run and no comparison, or is damaged.
+    """
+    folders = request.folders
+    comparisons = [folder for folder in folders if is_comparison(folder)]
+    if not comparisons:
+        _report_runs(request, console)
+        return
+    if len(folders) > 1:
+        raise UserError(
+            f"{comparisons[0]}: this is a comparison; report one comparison at a time, or name runs alone"
+        )
+    if request.svg:
+        raise UserError(
+            "--svg takes pictures of runs: name the runs of the comparison that you mean"
+        )
+    _report_comparison(request, console)
+
+
+def _report_runs(request: Request, console: Console) -> None:
+    folders = request.folders
+    found = [finished(folder) for folder in folders]
+    if request.html is not None or request.svg:
+        _write_runs(folders, found, request.html, request.svg)
+    if request.as_json:
+        for result in found:
+            json_line(result)
+        return
+    words = results(found, labels(folders, found))
+    show_words(console, words, results_table)
+    if request.html is None and len(folders) == 1:
+        place = folders[0] / compare.PAGE
+        _write_unasked(place, console, lambda: _write_runs(folders, found, place, ()))
+
+
+def _write_runs(
+    folders: Sequence[Path],
+    found: Sequence[dict[str, Any]],
+    html: Path | None,
+    svg: Sequence[str],
+) -> None:
+    from covey.coordinator.report.curves import curves
+    from covey.coordinator.report.html_report import page, write_pictures
+
+    runs = curves(folders, found)
+    if html is not None:
+        write_atomically(html, page(runs, folders).encode())
+    write_pictures(runs, svg)
+
+
+def _write_unasked(place: Path, console: Console, write: Callable[[], None]) -> None:
+    """Write a page that nobody named a file for; a folder that cannot hold it is no failure."""
+    try:
+        write()
+    except (OSError, UserError) as error:
+        reason = str(error)
+        remark = f"no page was written to {place}: {reason}; --html FILE writes it elsewhere"
+        console.print(remark, highlight=False, soft_wrap=True)
+        return
+    console.print(f"the page is {place}", highlight=False, soft_wrap=True)
+
+
+# -- comparisons -----------------------------------------------------------------------------------
+
+
+def is_comparison(folder: Path) -> bool:
+    """Did `coordinator compare` write this folder?"""
+    if (folder / "result.json").exists():
+        return False
+    return any((folder / name).exists() for name in (compare.SCENARIO, compare.TABLE))
+
+
+def _report_comparison(request: Request, console: Console) -> None:
+    [folder] = request.folders
+    scenario = _scenario_of(folder)
+    table = folder / compare.TABLE
+    known = compare.known_rows(scenario, [table] if table.exists() else [])
+    rows = compare.finished_rows(scenario, folder, known)
+    compare.show(scenario, rows, None if request.as_json else console)
+    if request.html is not None:
+        compare.write_page(scenario, folder, rows, request.html)
+    elif not request.as_json:
+        place = folder / compare.PAGE
+        _write_unasked(place, console, lambda: compare.write_page(scenario, folder, rows, place))
+
+
+def _scenario_of(folder: Path) -> Scenario:
+    """The scenario of a comparison, finished or not."""
+    file = folder / compare.SCENARIO
+    if file.exists():
+        return load(file)
+    table = folder / compare.TABLE
+    try:
+        document = json_text.loads(table.read_bytes())
+        return Scenario.model_validate(document["scenario"])
+    except (ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{table}: expected what `coordinator compare` writes ({reason}); run the same comparison with --no-run "
+            f"--out {folder} to write it again"
+        ) from None

@@ -1,0 +1,245 @@
+"""A comparison as one page: its tables, curves with mean and band over seeds, and its cells one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from covey.coordinator.compare.grid import Cell, section, splits
+from covey.coordinator.compare.metrics import measure_of
+from covey.coordinator.compare.rows import ComparisonRow
+from covey.coordinator.compare.summaries import no_better, summaries
+from covey.coordinator.compare.tables import tables
+from covey.coordinator.report.curves import Curves, curves
+from covey.coordinator.report.explanations import terms
+from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
+from covey.coordinator.report.html_tables import (
+    NONE,
+    Column,
+    HtmlTable,
+    from_text,
+    without_empty_columns,
+)
+from covey.coordinator.report.pictures import Group, Picture, pictures
+from covey.coordinator.report.run_facts import (
+    data_remarks,
+    moment,
+    repeat_command,
+    run_id,
+    times,
+)
+from covey.coordinator.report.run_words import device_words, version_words
+from covey.coordinator.run.modes import MODE_TITLES
+from covey.coordinator.run.records import finished
+from covey.shared.numerics.measures import Measure
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class ShownCell:
+    """A cell of the grid, as far as it has come."""
+
+    cell: Cell
+    folder: Path  # of its run
+    state: str  # FINISHED, or in words what it lacks
+    row: ComparisonRow | None  # None: it has no figures yet
+
+
+FINISHED = "finished"
+
+
+def comparison_page(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]) -> str:
+    """The HTML of a comparison.
+
+    Args:
+        scenario: the comparison
+        folder: where it lies
+        cells: all cells of its grid, finished or not; at least one has a row
+
+    Raises UserError if the files of a finished cell are damaged.
+    """
+    rows = [shown.row for shown in cells if shown.row is not None]
+    found = summaries(scenario, rows)
+    runs = _runs(cells)
+    measure = measure_of(section(scenario), scenario.task)
+    drawn = _pictures(scenario, cells, runs)
+    remarks = no_better(scenario, found)
+    missing = [shown for shown in cells if shown.row is None]
+    if missing:
+        count = f"{len(cells) - len(missing)} of {len(cells)} cells are finished"
+        remarks = [f"{count}; the command of the comparison continues it.", *remarks]
+    has_groups = any(row.get("ari") is not None for row in rows)
+    shown_tables = [from_text(table) for table in tables(scenario, found)]
+    if measure.name == "accuracy":
+        shown_tables += [from_text(table) for table in tables(scenario, found, "micro")]
+    page = Page(
+        title=scenario.name,
+        subtitle=_subtitle(scenario, folder, cells),
+        kind="comparison",
+        tiles=_tiles(scenario, cells),
+        tables=shown_tables,
+        remarks=remarks,
+        terms=terms(MODE_TITLES, has_groups=has_groups),
+        pictures=drawn,
+        sections=[_section(scenario, folder, cells, measure)],
+    )
+    return html(page)
+
+
+def _runs(cells: Sequence[ShownCell]) -> Mapping[str, Curves]:
+    """The curves of the cells whose runs lie here, by the cell's name."""
+    names = []
+    folders = []
+    results = []
+    for shown in cells:
+        if shown.state == FINISHED:
+            result = finished(shown.folder)
+            names.append(shown.cell.name)
+            folders.append(shown.folder)
+            results.append(result)
+    found = curves(folders, results, detailed=False)
+    return dict(zip(names, found, strict=True))
+
+
+def _pictures(
+    scenario: Scenario, cells: Sequence[ShownCell], runs: Mapping[str, Curves]
+) -> list[Picture]:
+    """The pictures of each partition, with a group of seeds for each method."""
+    found = []
+    for split in splits(scenario):
+        groups = _groups(split.label, scenario, cells, runs)
+        if not groups:
+            continue
+        for picture in pictures(groups, by_seed=True):
+            title = picture.title
+            if split.label:
+                title = f"{split.label}: {title}"
+            titled = replace(picture, title=title)
+            found.append(titled)
+    return found
+
+
+def _groups(
+    partition: str,
+    scenario: Scenario,
+    cells: Sequence[ShownCell],
+    runs: Mapping[str, Curves],
+) -> list[Group]:
+    """The methods that have runs on a partition."""
+    groups = []
+    for method in section(scenario).methods:
+        own = []
+        for shown in cells:
+            cell = shown.cell
+            is_own = cell.split == partition and cell.label == method.label
+            if is_own and cell.name in runs:
+                own.append(runs[cell.name])
+        if own:
+            group = Group(method.label, own)
+            groups.append(group)
+    return groups
+
+
+def _subtitle(scenario: Scenario, folder: Path, cells: Sequence[ShownCell]) -> str:
+    compare = section(scenario)
+    seeds = ", ".join(str(seed) for seed in compare.seeds)
+    words = [f"comparison of {len(compare.methods)} methods", f"seeds {seeds}"]
+    last = _last_time(cells)
+    if last:
+        words.append(last)
+    return " · ".join(words)
+
+
+def _last_time(cells: Sequence[ShownCell]) -> str:
+    """When the last of the runs that lie here ended."""
+    ends = []
+    for shown in cells:
+        if shown.state == FINISHED:
+            _, end = times(shown.folder)
+            ends.append(end)
+    return moment(max(ends)) if ends else ""
+
+
+def _tiles(scenario: Scenario, cells: Sequence[ShownCell]) -> list[Tile]:
+    compare = section(scenario)
+    done = sum(1 for shown in cells if shown.row is not None)
+    tiles = [
+        Tile(str(len(compare.methods)), "methods"),
+        Tile(str(len(compare.seeds)), "seeds"),
+        Tile(f"{done} of {len(cells)}", "cells finished"),
+        Tile(str(scenario.rounds.count), "rounds each"),
+    ]
+    agents = {shown.row.get("agents") for shown in cells if shown.row is not None}
+    if len(agents) == 1:
+        tiles.insert(0, Tile(str(agents.pop()), "agents"))
+    return tiles
+
+
+def _section(
+    scenario: Scenario, folder: Path, cells: Sequence[ShownCell], measure: Measure
+) -> Section:
+    """The cells, and where they come from."""
+    facts = [Fact("folder", str(folder))]
+    command = ["coordinator", "compare", str(folder / "compare.yaml")]
+    here = [shown.folder for shown in cells if shown.state == FINISHED]
+    if here:
+        result = finished(here[0])
+        began, _ = times(here[0])
+        facts.append(Fact("began", moment(began)))
+        facts.append(Fact("ended", _last_time(cells)))
+        facts.append(Fact("computed on", device_words(result)))
+        facts.append(Fact("versions", version_words(result)))
+        run = run_id(here[0])
+    else:
+        run = ""
+    known = [fact for fact in facts if fact.value]
+    repeated = repeat_command(command, scenario.name, run)
+    return Section(
+        "", [_cells(cells, measure)], known, repeated, data_remarks(scenario), dump(scenario)
+    )
+
+
+def _cells(cells: Sequence[ShownCell], measure: Measure) -> HtmlTable:
+    """A line for each cell: its state, its figures, its traffic and time."""
+    columns = []
+    for title in ("partition", "method", "seed", "state"):
+        columns.append(Column(title))
+    for mode in MODE_TITLES.values():
+        title = f"{mode}, {measure.title}, macro"
+        columns.append(Column(title, is_number=True))
+    for title, _ in CELL_COLUMNS.values():
+        columns.append(Column(title, is_number=True))
+    lines = [_line(shown, measure) for shown in cells]
+    table = HtmlTable("Cells", columns, lines, is_long=True)
+    return without_empty_columns(table)
+
+
+def _line(shown: ShownCell, measure: Measure) -> list[str]:
+    cell = shown.cell
+    row: Mapping[str, Any] = {}
+    if shown.row is not None:
+        row = shown.row.columns
+    line = [cell.split or NONE, cell.label, str(cell.seed), shown.state]
+    for mode in MODE_TITLES:
+        figure = row.get(f"{mode}_{measure.name}_macro")
+        text = NONE if figure is None else measure.text(figure)
+        line.append(text)
+    for key, (_, form) in CELL_COLUMNS.items():
+        value = row.get(key)
+        text = NONE if value is None else format(value, form)
+        line.append(text)
+    return line
+
+
+CELL_COLUMNS = {  # by the column of a row: its title, and the form of its figures
+    "clusters": ("clusters", "d"),
+    "ari": ("ARI", ".2f"),
+    "rounds": ("rounds", "d"),
+    "rounds_to_target": ("rounds to target", "d"),
+    "mbit_per_agent": ("Mbit per agent", ".2f"),
+    "mb_wire": ("MB on the wire", ".2f"),
+    "seconds": ("seconds", ".1f"),
+}

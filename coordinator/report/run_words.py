@@ -1,0 +1,29 @@
+"""Where figures were computed, and with which versions, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Result = Mapping[str, Any]  # as result.json has it
+
+
+def device_words(result: Result) -> str:
+    """The kinds of devices that agents computed on, and the coordinator's kind of machine."""
+    counts = result.get("devices") or {}
+    kinds = []
+    for kind, count in counts.items():
+        kinds.append(f"{kind} ({count} agents)")
+    machine = result["versions"].get("machine")
+    if machine:
+        kinds.append(f"coordinator on {machine}")
+    return ", ".join(kinds)
+
+
+def version_words(result: Result) -> str:
+    """The versions that figures were made with."""
+    named = []
+    for name, version in result["versions"].items():
+        if name != "machine":
+            named.append(f"{name} {version}")
+    return ", ".join(named)
