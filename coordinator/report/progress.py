@@ -71,8 +71,9 @@ class ProgressBar:
             case RoundsStopped(round=number, rounds=rounds, why=why):
                 self._bar.update(self._task, total=number)
                 self._say(f"ended after round {number} of {rounds}: {why}")
-            case RunWaits(why=why):
-                self._warn(f"waiting: {why}")
+            case RunWaits(why=why, seconds=seconds):
+                self._warn(f"waiting: {why}{_for_so_long(seconds)}")
+                self._bar.update(self._task, remark=f"waiting: {why}")
             case ControlReceived(command="pause"):
                 self._warn("paused: no new phase opens; to resume: coordinator resume")
             case ControlReceived():
@@ -151,3 +152,11 @@ class ProgressBar:
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             text = f"{now}  {text}"
         self._bar.console.print(text, style=style, highlight=False, soft_wrap=not is_terminal)
+
+
+def _for_so_long(seconds: int) -> str:
+    """The time that a run has waited, in words; empty below a minute."""
+    minutes = seconds // 60
+    if minutes == 0:
+        return ""
+    return f" (for {minutes} min)"

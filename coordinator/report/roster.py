@@ -47,24 +47,41 @@ def status_lines(seen: Mapping[str, Any]) -> list[str]:
 
 
 def roster_table(roster: Mapping[str, Any]) -> Table:
-    """A line for each agent that the coordinator knows; `roster` is a `RosterMessage` as JSON."""
+    """A line for each agent that the coordinator knows; `roster` is a `RosterMessage` as JSON.
+
+    A column that is empty for all agents is left out.
+    """
     agents = roster["agents"]
+    lines = [_cells(agent, row) for agent, row in agents.items()]
     table = Table(title=f"run {roster['run']}: {len(agents)} agents")
-    for column in COLUMNS:
-        table.add_column(column)
-    for agent, row in agents.items():
-        counts = [f"{reason} {count}" for reason, count in row["refusals"].items()]
-        table.add_row(
-            agent,
-            _state(row),
-            NONE if row["cluster"] is None else str(row["cluster"]),
-            _moment(row["seen"]),
-            f"{row['samples']} / {row['test_samples']}",
-            str(row["labels"]),
-            ", ".join(counts),
-            _reason(row),
-        )
+    shown = []
+    for number, header in enumerate(COLUMNS):
+        column = [str(line[number]) for line in lines]
+        is_empty = all(cell in ("", NONE) for cell in column)
+        if lines and is_empty:
+            continue
+        shown.append(number)
+        table.add_column(header)
+    for line in lines:
+        cells = [line[number] for number in shown]
+        table.add_row(*cells)
     return table
+
+
+def _cells(agent: str, row: Mapping[str, Any]) -> list[str | Text]:
+    """The cells of one agent, in the order of `COLUMNS`."""
+    counts = [f"{reason} {count}" for reason, count in row["refusals"].items()]
+    cluster = row["cluster"]
+    return [
+        agent,
+        _state(row),
+        NONE if cluster is None else str(cluster),
+        _moment(row["seen"]),
+        f"{row['samples']} / {row['test_samples']}",
+        str(row["labels"]),
+        ", ".join(counts),
+        _reason(row),
+    ]
 
 
 def _state(row: Mapping[str, Any]) -> Text:
@@ -76,6 +93,8 @@ def _state(row: Mapping[str, Any]) -> Text:
         return Text("in quarantine", "red")
     if not row["takes_part"]:
         return Text("checking its data")
+    if row.get("failures"):
+        return Text("failing", "red")
     return Text("busy" if row["busy"] else "idle")
 
 
@@ -85,11 +104,18 @@ def _reason(row: Mapping[str, Any]) -> str:
         if row.get(kind):
             return str(row[kind])
     failed = row.get("failed")
-    return f"its newest failure: {failed}" if failed else ""
+    if not failed:
+        return ""
+    in_a_row = row.get("failures", 0)
+    if in_a_row > 1:
+        return f"failed {in_a_row} times in a row, the last time: {failed}"
+    return f"its newest failure: {failed}"
 
 
-def _moment(seconds: float) -> str:
+def _moment(seconds: float | None) -> str:
     """A time of day, with the date if that is not today's."""
+    if seconds is None:
+        return NONE
     then = time.localtime(seconds)
     is_today = then[:3] == time.localtime()[:3]
     return time.strftime("%H:%M:%S" if is_today else "%Y-%m-%d %H:%M:%S", then)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from covey.coordinator.compare.tables import TextTable
 from covey.coordinator.run.notices import Notice
+
+EMPTY = ("", "–")  # cells without a value
 
 
 def results_table(words: TextTable) -> Table:
@@ -66,9 +69,19 @@ def _add_lines(table: Table, words: TextTable) -> None:
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table with every word of it; a terminal that is too narrow breaks its lines."""
-    width = max(console.width, _width(console, table))
-    console.print(table, width=width, crop=False)
+    """Print a table with every word of it, within the width of the console.
+
+    A table that is too wide loses its frame. If it is still too wide, each line of it becomes a block of lines.
+    """
+    if _width(console, table) > console.width:
+        table.box = box.SIMPLE_HEAD
+        table.pad_edge = False
+        table.collapse_padding = True
+    if _width(console, table) <= console.width:
+        console.print(table, crop=False)
+        return
+    for block in _blocks(table):
+        console.print(block, highlight=False)
 
 
 def show_words(
@@ -129,6 +142,35 @@ def _width(console: Console, table: Table) -> int:
     unbounded = console.options.update(max_width=sys.maxsize)
     measured = Measurement.get(console, unbounded, table)
     return measured.minimum
+
+
+def _blocks(table: Table) -> Iterator[Text]:
+    """A table as blocks of lines `header: cell`, without empty cells. The first cell is the heading of its block."""
+    title = str(table.title)
+    yield Text(title, "italic")
+    columns = []
+    headers = []
+    for column in table.columns:
+        columns.append(list(column.cells))
+        headers.append(str(column.header))
+    for line in zip(*columns, strict=True):
+        yield _block(headers, line)
+
+
+def _block(headers: Sequence[str], cells: Sequence[Any]) -> Text:
+    """One line of a table as a block of lines."""
+    heading = f"{headers[0]}: {cells[0]}"
+    block = Text(heading)
+    for header, cell in zip(headers[1:], cells[1:], strict=True):
+        words = str(cell)
+        if words in EMPTY:
+            continue
+        block.append(f"\n  {header}: ")
+        if isinstance(cell, Text):
+            block.append(cell)
+        else:
+            block.append(words)
+    return block
 
 
 def json_line(row: Mapping[str, Any]) -> None:

@@ -340,6 +340,7 @@ class RunWaits(_Notice):
     event: ClassVar[str] = "waiting"
 
     why: str
+    seconds: int = 0  # how long the run has waited
 
 
 CausedByPeer = WorkFailed | ReportIgnored | ReportRefused  # a peer can cause these at will

@@ -27,12 +27,13 @@ class Entry:
     """What the coordinator knows about one agent."""
 
     status: AgentStatus
-    seen: float  # seconds since the epoch
+    seen: float | None  # its last live message, in seconds since the epoch; None: none so far
     labels: int  # how many
     here: bool = False  # online, and its data fits: the engine counts it as present
     member: bool = False  # it was `here` at least once; it never becomes False again
     refusals: Counter[str] = field(default_factory=Counter)
-    failure: str | None = None  # why its newest report holds no work
+    failure: str | None = None  # why its newest report without work holds none
+    failures: int = 0  # reports without work in a row; 0 after a report with work
 
 
 class Roster:
@@ -66,7 +67,7 @@ class Roster:
         labels = len(status.labels)
         status = _slim(status)
         if entry is None:
-            entry = self.entries[status.agent] = Entry(status, now, labels)
+            entry = self.entries[status.agent] = Entry(status, None, labels)
         if not status.online:  # a last will has nothing else; the broker's `revoke` adds a reason
             gone = {
                 "online": False,
@@ -76,7 +77,8 @@ class Roster:
             status = entry.status.model_copy(update=gone)
             labels = entry.labels
         entry.status = status
-        entry.seen = now
+        if status.online:  # a last will is the broker's word, and may come late
+            entry.seen = now
         entry.labels = labels
         fits = status.online and status.problem is None and status.task == self.task_digest
         was_here = entry.here
@@ -123,30 +125,47 @@ class Roster:
 
     def failed(self, agent: ClientId, why: str) -> None:
         """Keep why an agent did not do the work of an order: its device may refuse it."""
-        if agent in self.entries:
-            self.entries[agent].failure = why
+        entry = self.entries.get(agent)
+        if entry is not None:
+            entry.failure = why
+            entry.failures += 1
+
+    def reported(self, agent: ClientId, now: float, *, worked: bool) -> None:
+        """A whole report came, with work in it or with the reason why there is none."""
+        entry = self.entries.get(agent)
+        if entry is None:
+            return
+        entry.seen = now
+        if worked:
+            entry.failures = 0
 
     def rows(
         self,
         clusters: Mapping[ClientId, int],
         quarantined: Mapping[ClientId, str] = NOBODY,
         evaluation: Mapping[ClientId, Mapping[str, Any]] = NOT_EVALUATED,
+        *,
+        over: bool = False,
     ) -> dict[ClientId, dict[str, Any]]:
-        """The roster for `coordinator status`, by agent; `evaluation` holds the figures of each by mode."""
+        """The roster for `coordinator status`, by agent; `evaluation` holds the figures of each by mode.
+
+        `over`: the run is over. Nobody works for it, whatever the newest status of an agent was.
+        """
         return {
             agent: {
                 "online": entry.status.online,
                 "takes_part": entry.here and agent not in quarantined,
                 "cluster": clusters.get(agent),
                 "figure": _figure(evaluation.get(agent)),
-                "seen": round(entry.seen, 3),
+                "seen": None if entry.seen is None else round(entry.seen, 3),
                 "samples": entry.status.samples,
                 "test_samples": entry.status.test_samples,
                 "labels": entry.labels,
-                "busy": entry.status.busy,
+                "busy": entry.status.busy and not over,
                 "problem": entry.status.problem,
                 "quarantined": quarantined.get(agent),
                 "failed": entry.failure,
+                "failures": entry.failures,
                 "version": entry.status.version,
                 "refusals": dict(entry.refusals),
             }

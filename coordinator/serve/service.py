@@ -50,6 +50,7 @@ from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.publisher import Publisher, packet_bytes
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
+from covey.coordinator.serve.waiting import Waiting
 from covey.shared.audit import Flood
 from covey.shared.errors import DecodeError
 from covey.shared.files import is_full, write_atomically
@@ -70,7 +71,6 @@ log = logging.getLogger(__name__)
 # small items that were read and not yet dealt with; beyond this the link's own bounds count
 MAX_WAITING = 10_000
 ROSTER_EVERY_S = 1.0
-WAITING_S = 5.0  # where no phase opens, the reason is shown after this time
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
 ORDER_AGAIN_S = 2.0  # then orders are published again that the broker did not take
@@ -136,8 +136,7 @@ class Service:
         self._roster_due = 0.0
         self._roster_shown = b""
         self._status_kept: tuple[str, int, int, bool] | None = None  # what the run's folder has
-        self._waiting_due: float | None = None  # when to say why no phase opens
-        self._waiting_told = ""
+        self._waiting = Waiting()
         self._clock = SteadyClock()
         self._tell_due: float | None = None  # when to say again who we are
         # when to publish orders again that the broker has not taken
@@ -243,7 +242,7 @@ class Service:
             self.run.engine.wake_at,
             self._roster_due or None,
             self.duplicate_ids.announce_at,
-            self._waiting_due,
+            self._waiting.due,
             self._tell_due,
             self._again_due,
             self._intake.wake_at,
@@ -259,18 +258,12 @@ class Service:
         return None
 
     def _tell_of_waiting(self) -> None:
-        """Show why the run waits once it has waited for a while, and again when the reason changes."""
+        """Show why the run waits once it has waited for a while, when the reason changes, and from time to time."""
         why = self.run.engine.waits_for or ""
-        now = self.now()
-        if why == self._waiting_told:
-            self._waiting_due = None
-        elif not why or _is_due(self._waiting_due, now):
-            self._waiting_told = why
-            self._waiting_due = None
-            if why:
-                self.observer(RunWaits(why))
-        elif self._waiting_due is None:
-            self._waiting_due = now + WAITING_S
+        shown = self._waiting.reason(why, self.now())
+        if shown is not None:
+            reason, waited_s = shown
+            self.observer(RunWaits(reason, round(waited_s)))
 
     # -- what comes in -----------------------------------------------------------------------------
 
@@ -523,6 +516,9 @@ class Service:
             self.run.audit.blame("refuse", client, why)
             self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
             return await asyncio.to_thread(self.run.refused, client, error, now)
+        notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
+        worked = not any(isinstance(notice, WorkFailed) for notice in notices)
+        self.roster.reported(client, time.time(), worked=worked)
         return effects
 
     def _observe_peer(self, notice: Notice) -> None:
@@ -636,7 +632,8 @@ class Service:
         assignment = run.strategy.assignment(run.state)
         clusters = dict(assignment)
         evaluation = dict(run.facts.evaluation)
-        rows = self.roster.rows(clusters, run.engine.quarantined, evaluation)
+        over = run.engine.stage is Stage.DONE
+        rows = self.roster.rows(clusters, run.engine.quarantined, evaluation, over=over)
         refusals = dict(self.roster.refusals)
         message = RosterMessage(run=run.facts.run, agents=rows, refusals=refusals)
         payload = message.to_bytes()

@@ -100,6 +100,41 @@ def test_the_roster_prints_names_and_problems_without_interpreting_markup() -> N
     assert text.getvalue().count(ODD) == 4  # title, agent, refusals, problem
 
 
+FINE = {**ROW, "problem": None, "takes_part": True, "refusals": {}, "samples": 120}
+
+
+def test_the_roster_names_an_agent_that_fails_and_why_and_has_no_empty_columns() -> None:
+    plain, text = console()
+    failing = {**FINE, "failed": "no such file", "failures": 5}
+    plain.print(roster_table({"run": "r", "agents": {"pi-1": FINE, "pi-2": failing}}))
+    shown = text.getvalue()
+    assert "failing" in shown
+    assert "failed 5 times in a row, the last time: no such file" in shown
+    assert "refusals" not in shown
+    assert "cluster" not in shown
+
+
+def test_a_roster_that_is_too_wide_for_the_terminal_becomes_a_block_for_each_agent() -> None:
+    narrow, text = console(width=80)
+    failing = {**FINE, "failed": f"no such file: /data/{'x' * 60}.csv", "failures": 5}
+    agents = {f"raspberry-{number}.field.example.org": failing for number in range(3)}
+    show(narrow, roster_table({"run": "r", "agents": agents}))
+    lines = text.getvalue().splitlines()
+    assert "agent: raspberry-0.field.example.org" in lines
+    assert "  state: failing" in lines
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_a_result_fits_a_terminal_of_80_columns() -> None:
+    narrow, text = console(width=80)
+    figures = {"agents": 20, "accuracy": {"micro": 0.8123, "macro": 0.8012}}
+    modes = {"server": figures, "tuned": figures, "last": figures}
+    show(narrow, results_table(results([result(accuracy=modes, ari=0.97, method="fesem_ma")])))
+    lines = text.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert text.getvalue().count("81.23 / 80.12") == 3
+
+
 STATUS = {
     "name": "devices",
     "online": True,

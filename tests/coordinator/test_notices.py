@@ -78,7 +78,7 @@ EXAMPLES: list[tuple[Notice, str]] = [
         notices.ProcessFrozen(6.0, "frozen"),
         '{"event": "frozen", "seconds": 6.0, "why": "frozen"}',
     ),
-    (notices.RunWaits("too few"), '{"event": "waiting", "why": "too few"}'),
+    (notices.RunWaits("too few"), '{"event": "waiting", "why": "too few", "seconds": 0}'),
 ]
 
 

@@ -88,3 +88,37 @@ def test_a_status_that_was_overtaken_by_a_newer_one_changes_nothing() -> None:
     assert seen(roster, status(session="s2", serial=1)) == [
         Joined("a")
     ]  # a new start has a count of its own
+
+
+def test_an_agent_was_last_seen_when_it_sent_something_and_not_when_its_last_will_came() -> None:
+    roster = Roster("t")
+    roster.seen(status(), retained=False, epoch="e1", now=10.0)
+    roster.reported("a", 20.0, worked=True)
+    roster.seen(status(online=False), retained=False, epoch="e1", now=99.0)
+    assert roster.rows({})["a"]["seen"] == 20.0
+
+
+def test_an_agent_that_is_known_by_a_retained_will_alone_was_never_seen() -> None:
+    roster = Roster("t")
+    roster.seen(status(online=False), retained=True, epoch="e1", now=10.0)
+    assert roster.rows({})["a"]["seen"] is None
+
+
+def test_failures_in_a_row_are_counted_until_a_report_has_work() -> None:
+    roster = Roster("t")
+    seen(roster, status())
+    for now in (1.0, 2.0):
+        roster.reported("a", now, worked=False)
+        roster.failed("a", "no such file")
+    row = roster.rows({})["a"]
+    assert (row["failures"], row["failed"]) == (2, "no such file")
+    roster.reported("a", 3.0, worked=True)
+    row = roster.rows({})["a"]
+    assert (row["failures"], row["failed"]) == (0, "no such file")
+
+
+def test_nobody_is_busy_in_the_roster_of_a_run_that_is_over() -> None:
+    roster = Roster("t")
+    seen(roster, status(busy=True))
+    assert roster.rows({})["a"]["busy"]
+    assert not roster.rows({}, over=True)["a"]["busy"]
