@@ -199,7 +199,7 @@ ENTRIES = (
             "training": "local SGD: `epochs`, `batch`, `lr`, `momentum`, `weight_decay`, `lr_steps`, `device` where it is not `cpu`",
             "task": "as in the coordinator's status",
             "layout": "`tensors`: pairs of name and shape, in the order of the vector; the first `trainable` of them are parameters, the rest buffers",
-            "scaling": "means and deviations per channel found by federated standardisation, or null",
+            "scaling": "means and deviations per channel, and other statistics that the task asks the fleet for, or null",
             "models": "the models to start from; at most 65 536 parts together",
             "numbers": "figures of the method for this agent and phase",
             "cluster": "the cluster that the agent trains for",

@@ -192,6 +192,10 @@ def _notes(
         notes.append(
             f"one class only ({name!r}): alone, this device cannot learn to distinguish classes"
         )
+    if data.columns is not None and data.columns.left_out:
+        notes.append(
+            f"{data.columns.left_out} rows with missing cells are left out (task.impute is drop)"
+        )
     if not data.has_test:
         notes.append(
             "no test part: 20 % of the samples, drawn on the seed, will be held back for testing"

@@ -29,6 +29,7 @@ class RawColumns:
 
     # by categorical column: its features are indices into these words; NaN stands for a missing cell in any column
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    left_out: int = 0  # rows of the training file with missing cells
 
 
 @dataclass(frozen=True)

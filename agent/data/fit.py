@@ -19,7 +19,7 @@ ClassTable = dict[int, int]  # from a target of the data to the task's class ind
 
 
 def fit(data: Dataset, task: Task) -> Dataset:
-    """The data with the task's feature shape and targets.
+    """The data with the task's feature shape and targets. Columns that the task names become inputs later (`prepared`).
 
     Targets become the task's class indices int64, or float32 values if `task.classes` is null. Features keep their
     type: the learner multiplies by `task.scale` and standardises batch by batch.
@@ -27,8 +27,8 @@ def fit(data: Dataset, task: Task) -> Dataset:
     Raises:
         DataError: samples of another shape, an unknown class, or classes where values are expected and vice versa.
     """
-    shape = _fitting_shape(data, task)
     _check_table(data, task)
+    shape = data.shape if task.columns else _fitting_shape(data, task)
     if task.classes is None:
         targets, test_targets = _values(data)
     else:

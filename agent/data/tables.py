@@ -34,7 +34,8 @@ class Selection:
 
     features: tuple[TableColumn, ...]
     label: str | None  # None: the table has none, or it is not needed
-    missing: bool  # whether cells of features may be missing
+    may_miss: frozenset[str] = frozenset()  # the features whose cells may be missing
+    leaves_out: bool = False  # rows with missing cells
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -56,6 +57,7 @@ class Table:
     spelled: list[str]  # (n,) labels as the file spells them; empty without a label
     rows: list[int]  # (n,) numbers of the rows in the file, from 1
     vocabularies: Vocabularies = field(default_factory=dict)
+    left_out: int = 0  # rows with missing cells
 
     @property
     def raw_columns(self) -> RawColumns:
@@ -63,7 +65,7 @@ class Table:
         words: dict[str, tuple[str, ...]] = {}
         for name, vocabulary in self.vocabularies.items():
             words[name] = tuple(vocabulary.words)
-        return RawColumns(words)
+        return RawColumns(words, self.left_out)
 
 
 def load_table(
@@ -190,7 +192,7 @@ def _all_columns(
     for column in used:
         if column != label:
             features.append(TableColumn(column))
-    return Selection(tuple(features), label, missing=False)
+    return Selection(tuple(features), label)
 
 
 def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: Task) -> Selection:
@@ -231,7 +233,13 @@ def _selected_by_task(
             "the table, or name them in task.columns or task.ignore",
             public=f"the table has {len(unknown)} unknown {noun}; {expected}",
         )
-    return Selection(task.table_columns, label, missing=False)
+    may_miss = [column.name for column in task.table_columns if task.may_miss(column)]
+    return Selection(
+        task.table_columns,
+        label,
+        frozenset(may_miss),
+        leaves_out=task.impute == "drop",
+    )
 
 
 def _task_label(
@@ -301,7 +309,29 @@ def _read(
             public="the table has no samples below its header",
         )
     all_features = np.concatenate(features)
-    return Table(selection, all_features, spelled, rows, vocabularies)
+    table = Table(selection, all_features, spelled, rows, vocabularies)
+    if selection.leaves_out:
+        return _without_incomplete_rows(table, path)
+    return table
+
+
+def _without_incomplete_rows(table: Table, path: Path) -> Table:
+    """The rows without missing cells. DataError if there are none."""
+    complete = ~np.isnan(table.features).any(axis=1)
+    kept = np.flatnonzero(complete).tolist()
+    if not kept:
+        fault = "every row has a missing cell, and task.impute is drop"
+        raise DataError(
+            f"{path}: {fault}; set task.impute to mean or median", public=f"in the table {fault}"
+        )
+    spelled = [table.spelled[index] for index in kept] if table.spelled else []
+    return replace(
+        table,
+        features=table.features[complete],
+        spelled=spelled,
+        rows=[table.rows[index] for index in kept],
+        left_out=len(table.rows) - len(kept),
+    )
 
 
 def _features(
@@ -315,11 +345,12 @@ def _features(
     found: list[Float32] = []
     for column in selection.features:
         place = CellPlace(column.name, file.columns.index(column.name))
+        missing = column.name in selection.may_miss
         if column.kind == "category":
             words = vocabularies.setdefault(column.name, Words())
-            codes = words.codes(place, block, faults, missing=selection.missing)
+            codes = words.codes(place, block, faults, missing=missing)
             found.append(codes)
         else:
-            values = numbers(place, block, faults, missing=selection.missing)
+            values = numbers(place, block, faults, missing=missing)
             found.append(values)
     return np.stack(found, axis=1)

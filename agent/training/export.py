@@ -1,7 +1,9 @@
 """A cluster's model as a program that runs without Covey and without its data.
 
 Its inputs are features (n, *task.features) float32 as the agents' files have them: `task.scale` and standardisation are
-part of the program. Its outputs are logits (n, classes), or values (n, 1) for a regression task.
+part of the program. Its outputs are logits (n, classes), or values (n, 1) in the units of the data for a regression
+task. Of a task with columns the inputs are those of `covey.agent.data.inputs`: numbers without missing cells, and
+categories as one input per word.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from covey.agent.data.target_scale import target_scale_of
 from covey.agent.kept.model_file import read_model
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.load_model import module_of
@@ -40,12 +43,15 @@ class Deployed(nn.Module):
         shift = torch.zeros(1) if scaling.shift is None else scaling.shift
         factor = torch.ones(1) if scaling.factor is None else scaling.factor
         self.module = module
+        self._target_scale = target_scale_of(task)
         self.register_buffer("shift", shift)
         self.register_buffer("factor", factor)
 
     def forward(self, features: Tensor) -> Tensor:
         outputs: Tensor = self.module(torch.addcmul(self.shift, features, self.factor))
-        return outputs
+        if self._target_scale is None:
+            return outputs
+        return outputs * self._target_scale.std + self._target_scale.mean
 
 
 def export(model: Path, out: Path, allowed: AllowedCode = NO_CODE) -> None:

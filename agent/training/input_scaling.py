@@ -1,12 +1,11 @@
-"""Scaling and standardisation of features, and the sums per channel from which a federation finds its own.
+"""Scaling and standardisation of features.
 
 The files' values are multiplied by `task.scale` and then standardised per channel (the first axis of the features).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,56 +91,6 @@ class InputScaling:
         if self.factor is not None:
             raw = raw / self.factor
         return raw
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Per channel, float64 (channels,): number of values, their sum, and their sum of squares."""
-
-    count: Float64
-    total: Float64
-    square: Float64
-
-
-def moments_of(task: Task, parts: Iterable[Tensor]) -> Moments:
-    """Sums over features after `task.scale` and before standardisation.
-
-    Args:
-        task: `features` and `scale` count.
-        parts: the features in pieces (n, *features), in the type of their file.
-    """
-    channels = task.features[0]
-    values_per_channel = 0
-    sums: list[Float64] = []
-    squares: list[Float64] = []
-    for part in parts:
-        values = _by_channel(part, channels) * task.scale
-        squared = values**2
-        _, count = values.shape
-        values_per_channel += count
-        sums.append(values.sum(axis=1))
-        squares.append(squared.sum(axis=1))
-    return Moments(
-        np.full(channels, values_per_channel, np.float64),
-        _exact_sums(sums),
-        _exact_sums(squares),
-    )
-
-
-def _by_channel(features: Tensor, channels: int) -> Float64:
-    """The values of each channel, (channels, n * values per sample), from features (n, *features)."""
-    n = len(features)
-    samples = features.numpy().reshape(n, channels, -1)
-    channels_first = samples.swapaxes(0, 1)
-    rows = channels_first.reshape(channels, -1)
-    return np.ascontiguousarray(rows, np.float64)
-
-
-def _exact_sums(parts: list[Float64]) -> Float64:
-    """Sums over the parts, correctly rounded: a channel that hardly changes has its spread in the last digits."""
-    by_channel = zip(*parts, strict=True)
-    sums = [math.fsum(own) for own in by_channel]
-    return np.array(sums)
 
 
 def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:

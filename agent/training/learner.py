@@ -15,11 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.data import Dataset
+from covey.agent.data.survey import Moments, moments_of
+from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
 from covey.agent.policy import NO_CODE_RULES, Rules
 from covey.agent.training.augment import augmentation_for
 from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import SEEDS, FlatModule
-from covey.agent.training.input_scaling import InputScaling, Moments, moments_of
+from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
 from covey.agent.training.objective import (
     ContrastiveObjective,
@@ -59,14 +61,16 @@ class _Samples:
     """One part of the data, on the CPU."""
 
     features: Tensor  # (n, *task.features), in the type of their file
-    targets: Tensor  # (n,) int64 class indices, or float32 values for a regression task
+    targets: Tensor  # (n,) int64 class indices, or float32 values for a regression task, standardised if the task is
+    values: npt.NDArray[Any]  # (n,) the targets in the units of the data
 
     @classmethod
     def of(cls, features: npt.NDArray[Any], targets: npt.NDArray[Any], task: Task) -> _Samples:
         """The arrays of a data set, shared where their types allow it."""
         dtype = np.float32 if task.classes is None else np.int64
-        numbers = np.ascontiguousarray(targets, dtype)
-        return cls(torch.from_numpy(features), torch.from_numpy(numbers))
+        values = np.ascontiguousarray(targets, dtype)
+        inside = standardised_targets(values, task)
+        return cls(torch.from_numpy(features), torch.from_numpy(inside), values)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -191,13 +195,14 @@ class TorchLocal:
         return rows.to(torch.float32).numpy()
 
     def targets(self, split: DataSplit) -> npt.NDArray[Any]:
-        """Class indices (n,) int64, or values (n,) float32 for a regression task."""
-        return self._samples[split].targets.numpy()
+        """Class indices (n,) int64, or values (n,) float32 in the units of the data for a regression task."""
+        return self._samples[split].values
 
     def moments(self) -> Moments:
         """Sums over the training set after `task.scale` and before standardisation, for federated scaling."""
         features = self._samples["train"].features
-        return moments_of(self._task, _chunks(features, CHUNK))
+        parts = [chunk.numpy() for chunk in _chunks(features, CHUNK)]
+        return moments_of(self._task, parts)
 
     # -- evaluation mode -------------------------------------------------------------------------------------
 
@@ -217,12 +222,13 @@ class TorchLocal:
         return torch.cat(losses).cpu().numpy()
 
     def predict(self, model: Vector, split: DataSplit) -> Float32:
-        """Logits (n, classes), or predicted values (n, 1) for a regression task."""
+        """Logits (n, classes), or predicted values (n, 1) in the units of the data for a regression task."""
         with torch.inference_mode():
             outputs = list(self._outputs(model, split))
         if not outputs:
             return np.empty((0, self._task.outputs), np.float32)
-        return torch.cat(outputs).cpu().numpy()
+        found = torch.cat(outputs).cpu().numpy()
+        return in_units_of_the_data(found, self._task)
 
     def memberships(self, model: Vector, clusters: int) -> npt.NDArray[np.int64]:
         """Training samples in each cluster (K,): hard counts by the head, evaluation mode, no augmentation."""

@@ -360,16 +360,23 @@ def _own_data_bytes() -> int:
 
 
 def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
-    """The learner on this device's data."""
+    """The learner on this device's data; in the phase that only describes it, the description of its columns."""
     _configure_torch()  # before any other module imports torch
 
+    from covey.agent.data.inputs import prepared
+    from covey.agent.data.survey import DataSurvey
     from covey.agent.training.learner import TorchLocal
+    from covey.shared.scenario.fleet_statistics import asks_for_more_than_moments, resolved
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
 
     task = Task.model_validate(work.task)
+    data = source.dataset(task)
+    if work.phase == "moments" and asks_for_more_than_moments(task):
+        return DataSurvey(data, task)
+    task = resolved(task, work.scaling)
     training = Training.model_validate(work.training)
-    return TorchLocal(source.dataset(task), task, layout, training, rng, work.scaling, rules=rules)
+    return TorchLocal(prepared(data, task), task, layout, training, rng, rules=rules)
 
 
 def _configure_torch() -> None:

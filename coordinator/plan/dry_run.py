@@ -89,8 +89,8 @@ class DryRun:
             yield phases
 
     def preparation(self) -> list[PhaseCost]:
-        """The phase that sums up features, if the fleet standardises them."""
-        if self.scenario.task.standardise != "federated":
+        """The phase in which agents send statistics of their data, if the task asks for any."""
+        if not self.scenario.task.asks_fleet_for:
             return []
         cost = PhaseCost(
             name=phase_names.MOMENTS,

@@ -8,7 +8,7 @@ from typing import Any
 
 from covey.coordinator.run import folding, records
 from covey.coordinator.run.notices import Means
-from covey.coordinator.run.pooled_moments import pooled
+from covey.coordinator.run.pooled_columns import pooled_statistics
 from covey.coordinator.run.private_fold import PrivateFold
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies import phase_names
@@ -17,7 +17,9 @@ from covey.shared.strategies.base import ClientId, Phase, Report, Reports
 MAX_REASON = 300  # characters of a fold's failure that are kept
 
 Figures = dict[str, Any]
-Scaling = dict[str, list[float]]  # means and deviations per channel
+Scaling = dict[
+    str, Any
+]  # the fleet's statistics, as `covey.shared.scenario.fleet_statistics` describes them
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class FoldTrial:
         match self.phase.name:
             case phase_names.MOMENTS:
                 moments = [report.numbers for _, report in fair]
-                scaling = pooled(moments, settings)
+                scaling = pooled_statistics(moments, self.scenario.task, settings)
                 folding.check_json(scaling, "the scaling")
                 means = self._means(fair)
                 return Outcome(self.state, means, scaling=scaling)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from covey.coordinator.run.report_checks import LARGEST_VALUE
+from covey.coordinator.run.number_checks import LARGEST_VALUE
 from covey.shared.numerics.averages import (
     MIN_REPORTS,
     clipped,

@@ -21,8 +21,7 @@ def next_phase(
         view: what the engine shows of the run: rounds, and who is present.
         newcomers: agents that take part in nothing before the last round.
     """
-    federated = scenario.task.standardise == "federated"
-    if federated and facts.scaling is None:
+    if scenario.task.asks_fleet_for and facts.scaling is None:
         return Phase(MOMENTS, "all", ends_round=False, quorum=0.5)
     phase: Phase | None
     if view.round < view.rounds:

@@ -7,13 +7,14 @@ ones is refused with a reason.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from covey.coordinator.run.modes import REPORTED_MODES
+from covey.coordinator.run.number_checks import LARGEST_VALUE, Numbers, is_number, wrong_number
+from covey.coordinator.run.statistics_checks import STATISTICS, wrong_statistics
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
@@ -26,16 +27,12 @@ from covey.shared.wire.codec import decode
 from covey.shared.wire.messages import ReportContent
 
 TRACK = "track"  # test figures right after training, in any report
-# of a vector: its square is still a float32, so training on it need not end in infinity
-LARGEST_VALUE = 1e18
 MAX_SAMPLES = 2**53  # the integers that a float64 holds exactly
 MAX_STEPS = 10_000_000  # of local SGD in one phase
 MAX_SECONDS = 1e9
 # figures of a regression that an agent may leave out: mean absolute error, mean and variance of the test targets
 OPTIONAL = ("mae", "mean", "variance")
-MOMENT_NAMES = ("count", "sum", "square")
 
-Numbers = Mapping[str, Any]  # a report's, by name
 Kept = dict[str, Any]  # those of them that the run uses
 
 
@@ -87,7 +84,7 @@ def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> 
     numbers = report.numbers
     match phase.name:
         case phase_names.MOMENTS:
-            kept = _those_of(numbers, MOMENT_NAMES)
+            kept = _those_of(numbers, STATISTICS)
         case phase_names.EVALUATE:
             kept = _kept_evaluation(numbers, scenario)
         case _:
@@ -131,8 +128,7 @@ def _mistake(phase: Phase, report: ReportContent, scenario: Scenario) -> str:
         return wrong
     match phase.name:
         case phase_names.MOMENTS:
-            channels = scenario.task.features[0]
-            wrong = _wrong_moments(numbers, channels)
+            wrong = wrong_statistics(numbers, scenario.task)
         case phase_names.EVALUATE:
             wrong = _wrong_evaluation(numbers, scenario)
         case _:
@@ -149,12 +145,12 @@ def _wrong_training(phase: Phase, report: ReportContent, scenario: Scenario) -> 
     numbers = report.numbers
     examples = float(max(report.examples, 1))
     for name, expected in phase.numbers.items():
-        wrong = _wrong_number(name, numbers, expected, examples)
+        wrong = wrong_number(name, numbers, expected, examples)
         if wrong:
             return wrong
     if _has_epsilon(scenario) and LOCAL in numbers:
         any_amount = Expected(most=LARGEST)
-        return _wrong_number(LOCAL, numbers, any_amount, examples)
+        return wrong_number(LOCAL, numbers, any_amount, examples)
     return ""
 
 
@@ -173,35 +169,6 @@ def _wrong_facts(report: ReportContent) -> str:
     if not 0 <= report.seconds <= MAX_SECONDS:
         return f"seconds is {report.seconds!r:.60}; 0 to {MAX_SECONDS:g} are expected"
     return ""
-
-
-def _wrong_number(name: str, numbers: Numbers, expected: Expected, examples: float) -> str:
-    """The mistake in one number or list of numbers; empty if there is none.
-
-    `examples` bounds what the phase gives no bound of its own.
-    """
-    if name not in numbers and not expected.required:
-        return ""
-    value = numbers.get(name)
-    least = expected.least
-    most = examples if expected.most is None else expected.most
-    if expected.length is None:
-        right = _number(value, least, most, whole=expected.whole)
-        what = "a number"
-    else:
-        right = _list(value, expected.length, least, most, whole=expected.whole)
-        what = _length_in_words(expected.length)
-    if right:
-        return ""
-    given = f"{name} is {value!r:.60}"
-    return f"{given}; expected {what} from {least:g} to {most:g}"
-
-
-def _length_in_words(length: int) -> str:
-    """A negative length is the most that a list may have."""
-    if length >= 0:
-        return f"{length} numbers"
-    return f"1 to {-length} numbers"
 
 
 def _wrong_evaluation(numbers: Numbers, scenario: Scenario) -> str:
@@ -233,7 +200,7 @@ def _has_samples(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     samples = value.get("n")
-    return _number(samples, 0, MAX_SAMPLES, whole=True)
+    return is_number(samples, 0, MAX_SAMPLES, whole=True)
 
 
 def _expected_figures(figures: Numbers, task: Task) -> str:
@@ -251,7 +218,7 @@ def _expected_figures(figures: Numbers, task: Task) -> str:
     if "correct" not in figures:
         return ""
     correct = figures["correct"]
-    if not _number(correct, 0, figures["n"], whole=True):
+    if not is_number(correct, 0, figures["n"], whole=True):
         return "correct from 0 to n"
     return ""
 
@@ -265,7 +232,7 @@ def _expected_sums(figures: Numbers) -> str:
     """What the optional figures of a regression lack, in words; empty if they are right."""
     optional = _those_of(figures, OPTIONAL)
     target_mean = optional.pop("mean", 0.0)
-    if not _number(target_mean, -LARGEST, LARGEST):
+    if not is_number(target_mean, -LARGEST, LARGEST):
         return f"mean from {-LARGEST:g} to {LARGEST:g}"
     if not _all_within(optional, optional, LARGEST):
         names = " and ".join(optional)
@@ -276,7 +243,7 @@ def _expected_sums(figures: Numbers) -> str:
 def _all_within(figures: Numbers, names: Iterable[str], most: float) -> bool:
     for name in names:
         figure = figures.get(name)
-        if not _number(figure, 0, most):
+        if not is_number(figure, 0, most):
             return False
     return True
 
@@ -323,55 +290,3 @@ def _tracks(phase: Phase, scenario: Scenario) -> bool:
     if phase.name in phase_names.OF_THE_RUN:
         return False
     return scenario.evaluation.track
-
-
-def _wrong_moments(numbers: Numbers, channels: int) -> str:
-    """The first mistake in counts, sums and sums of squares, each a list per channel."""
-    expected = {
-        "count": Expected(channels, 1.0, LARGEST),
-        "sum": Expected(channels, -LARGEST, LARGEST),
-        "square": Expected(channels, 0.0, LARGEST),
-    }
-    for name, one in expected.items():
-        wrong = _wrong_number(name, numbers, one, LARGEST)
-        if wrong:
-            return wrong
-    lists = [numbers[name] for name in MOMENT_NAMES]
-    for count, total, square in zip(*lists, strict=True):
-        wrong = _impossible_moments(count, total, square)
-        if wrong:
-            return wrong
-    return ""
-
-
-def _impossible_moments(count: float, total: float, square: float) -> str:
-    """Why no values that a sensor gives have these moments; empty if some have."""
-    mean = total / count
-    mean_square = square / count
-    if not math.sqrt(mean_square) <= LARGEST_VALUE:
-        given = f"square is {square!r:.60} over {count!r:.60} values"
-        return f"{given}; expected values up to {LARGEST_VALUE:g}"
-    largest = mean_square * (1 + 1e-6) + 1e-300  # room for rounding
-    if mean * mean > largest:
-        given = f"sum is {total!r:.60} and square {square!r:.60}"
-        return f"{given}; no {count!r:.60} values have both"
-    return ""
-
-
-def _list(value: Any, length: int, least: float, most: float, *, whole: bool) -> bool:
-    if not isinstance(value, list):
-        return False
-    # a negative length is the most that a list may have
-    longest = abs(length)
-    shortest = length if length >= 0 else 1
-    if not shortest <= len(value) <= longest:
-        return False
-    return all(_number(one, least, most, whole=whole) for one in value)
-
-
-def _number(value: Any, least: float, most: float, *, whole: bool = False) -> bool:
-    """Messages hold no other numbers than finite ones; a bool is no number."""
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        return False
-    return least <= value <= most

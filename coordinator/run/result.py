@@ -27,6 +27,7 @@ from covey.shared.files import atomic_replace, write_atomically
 from covey.shared.model_files import model_file
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
+from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.strategies.base import ClientId
 
 Figures = dict[str, Any]  # of one agent, by mode
@@ -274,16 +275,13 @@ def versions() -> dict[str, str]:
 def write_models(run: Run) -> None:
     """Leave each cluster's model in the run's folder, and in each file the task that it was trained for.
 
-    That task has the means and deviations that the fleet found, where `task.standardise` is federated.
+    That task has the statistics that the fleet found in place of the keys that asked for them.
     """
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
     layout = run.setup.layout
-    scaling = run.facts.scaling
-    task = run.scenario.task.for_agents()
-    if scaling is not None:
-        task["standardise"] = scaling
-    facts = {"task": task}
+    task = resolved(run.scenario.task, run.facts.scaling)
+    facts = {"task": task.for_agents()}
     clusters = run.strategy.clusters(run.state)
     for k, model in enumerate(clusters):
         path = model_file(models, k)

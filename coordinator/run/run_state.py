@@ -34,8 +34,9 @@ class RunState:
     # Wall time of earlier sessions; the present one is added when the checkpoint is written.
     seconds: float = 0.0
 
-    # Means and deviations per channel, once the fleet has found them; None before, or without standardisation.
-    scaling: dict[str, list[float]] | None = None
+    # Means and deviations per channel, and other statistics that the task asks for, once the fleet has found them; None
+    # before, or if it asks for none.
+    scaling: Json | None = None
 
     # The newest step whose report was accepted, by agent. In a checkpoint only folded steps count: the spool knows
     # the reports of the open step, also after a kill.

@@ -15,6 +15,7 @@ MAX_COLUMNS = 10_000
 MAX_NAME = 128  # characters of a column's name
 MAX_WORD = 64  # characters of a value of a categorical column
 MAX_ROOM = 1000  # values of one categorical column
+MAX_WIDTH = 1 << 16  # inputs of a model from one row
 EVERYTHING_ELSE = "*"  # in task.ignore
 
 
@@ -29,6 +30,13 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValid
 Word = Annotated[str, Field(min_length=1, max_length=MAX_WORD), AfterValidator(_visible)]
 Words = Annotated[tuple[Word, ...], Field(max_length=MAX_ROOM)]
 Room = Annotated[int, Field(ge=1, le=MAX_ROOM)]
+
+
+def is_word(text: object) -> bool:
+    """Whether a value of a categorical column can get an input of its own."""
+    if not isinstance(text, str) or not 0 < len(text) <= MAX_WORD:
+        return False
+    return printable(text) == text == text.strip()
 
 
 class Vocabulary(Section):

@@ -27,6 +27,11 @@ def check_data_stays_private(privacy: Privacy, task: Task, sketch: int | None) -
             "privacy: federated standardisation sends sums of the data without noise; set task.standardise to fixed "
             "means and standard deviations, or to none"
         )
+    if task.asks_fleet_for and models_are_private:
+        keys = " and ".join(f"task.{key}" for key in task.asks_fleet_for)
+        raise ValueError(
+            f"privacy: agents send statistics of the data for {keys} without noise; set fixed values"
+        )
 
 
 def check_aggregation(privacy: Privacy, aggregation: Aggregation) -> None:

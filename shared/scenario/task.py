@@ -11,18 +11,22 @@ from covey.shared import json_text
 from covey.shared.plain_name import OrItsName
 from covey.shared.scenario.columns import (
     MAX_COLUMNS,
+    MAX_WIDTH,
+    Category,
     ColumnName,
     TableColumn,
+    TargetScale,
     table_columns,
     width_of,
     wrong_names,
+    wrong_vocabulary,
 )
 from covey.shared.scenario.section import Section, repeated
 
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
 # Keys for data of the user's own. Agents get them only if they are set, so that all other orders stay as they are.
-OWN_DATA = ("columns", "target", "ignore")
+OWN_DATA = ("columns", "target", "ignore", "impute", "categories", "target_scale")
 
 
 class Model(Section):
@@ -76,6 +80,24 @@ class Task(Section):
         max_length=MAX_COLUMNS,
         description='Columns of a table that are not used. ["*"] with task.columns: all columns that the task does not '
         "name. The default refuses a table with unknown columns if task.columns is set.",
+    )
+    impute: Literal["none", "mean", "median", "drop"] | dict[ColumnName, float] = Field(
+        "none",
+        description="What replaces missing cells of task.columns. none: they are refused. mean, median: the value of the "
+        "whole fleet, which agents find out before round 0 from sums or quantiles. drop: rows with missing cells are left "
+        "out. Fixed values: {age: 40}; other columns must be complete. A missing category counts as another value.",
+    )
+    categories: dict[ColumnName, Category] = Field(
+        {},
+        max_length=MAX_COLUMNS,
+        description="Columns of words: {colour: [red, green]} gives one input per word and one for all other words; a number "
+        "{colour: 8} lets the fleet find up to 8 words before round 0, those that most agents hold. The default expects "
+        "numbers in all columns.",
+    )
+    target_scale: Literal["none", "federated"] | TargetScale = Field(
+        "none",
+        description="How a regression target is standardised while a model trains: none; fixed values ({mean: 20, std: 5}); "
+        "or federated, from sums that agents send before round 0. Figures and predictions are in the units of the data.",
     )
     model: Annotated[Model, OrItsName()] = Field(
         Model(name="mlp", options={}), description="The model that every agent trains."
@@ -133,18 +155,31 @@ class Task(Section):
 
     @model_validator(mode="after")
     def _check_columns(self) -> Self:
-        roles: dict[str, tuple[str, ...]] = {"ignore": self.ignore}
+        roles: dict[str, tuple[str, ...]] = {
+            "ignore": self.ignore,
+            "categories": tuple(self.categories),
+            "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
+        }
         if self.target is not None:
             roles["target"] = (self.target,)
         for wrong in wrong_names(self.columns, roles):
             raise ValueError(wrong)
+        for name, category in self.categories.items():
+            if wrong := wrong_vocabulary(name, category):
+                raise ValueError(wrong)
+        if self.target_scale != "none" and self.classes is not None:
+            raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:
+            if self.impute != "none":
+                raise ValueError("impute works on named columns; list the features in columns")
             return self
         if self.scale != 1:
             raise ValueError(
                 "scale is one factor for all columns; leave it out and set standardise: federated"
             )
         width = width_of(self.table_columns)
+        if width > MAX_WIDTH:
+            raise ValueError(f"the columns give {width} inputs, at most {MAX_WIDTH} are possible")
         if self.features != (width,):
             raise ValueError(
                 f"features is {list(self.features)}, but the columns give {width} inputs; set features to [{width}]"
@@ -154,7 +189,42 @@ class Task(Section):
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
         """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
-        return table_columns(self.columns, {})
+        return table_columns(self.columns, self.categories)
+
+    @property
+    def number_columns(self) -> int:
+        """How many feature columns hold numbers: statistics of columns are lists over these, in their order."""
+        numbers = [column for column in self.table_columns if column.kind == "number"]
+        return len(numbers)
+
+    @property
+    def open_categories(self) -> dict[str, int]:
+        """The columns whose words the fleet finds before round 0, each with its room."""
+        rooms: dict[str, int] = {}
+        for name, category in self.categories.items():
+            if isinstance(category, int):
+                rooms[name] = category
+        return rooms
+
+    def may_miss(self, column: TableColumn) -> bool:
+        """Whether cells of this feature column may be missing."""
+        if isinstance(self.impute, dict) and column.kind == "number":
+            return column.name in self.impute
+        return self.impute != "none"
+
+    @property
+    def asks_fleet_for(self) -> tuple[str, ...]:
+        """The keys whose values the fleet finds before round 0."""
+        keys: list[str] = []
+        if self.standardise == "federated":
+            keys.append("standardise")
+        if self.impute in ("mean", "median"):
+            keys.append("impute")
+        if self.open_categories:
+            keys.append("categories")
+        if self.target_scale == "federated":
+            keys.append("target_scale")
+        return tuple(keys)
 
     @property
     def outputs(self) -> int:

@@ -1,0 +1,121 @@
+"""From the rows of a table to the inputs of a model: the one function for training, evaluation and prediction. Pure.
+
+A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`): it then has every value that this needs.
+"""
+# density: formulas over arrays
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.tables import read_table
+from covey.shared.errors import DataError
+from covey.shared.scenario.columns import TableColumn
+from covey.shared.scenario.task import Task
+
+Float32 = npt.NDArray[np.float32]
+Words = Mapping[
+    str, Sequence[str]
+]  # by categorical column: the words that its features are indices into
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a file that a model can predict."""
+
+    features: Float32  # (n, *task.features), inputs before `task.scale` and standardisation
+    rows: list[int]  # (n,) number of each in the file, from 1 below the header
+    labels: list[str]  # (n,) as the file spells them; empty if it has no label column
+
+
+def rows_of(path: Path, task: Task, label: str | None = None) -> Rows:
+    """The rows of a table, as inputs of the model of a resolved task.
+
+    Args:
+        path: a `.csv`, `.tsv` or `.parquet` file, with or without the label column.
+        task: resolved. If it names no columns, all columns but the label are features.
+        label: the label column, if it is not the task's.
+
+    Raises:
+        DataError: the file cannot be read, or its columns or cells are not the task's.
+    """
+    table = read_table(path, label, task, label_needed=False)
+    features = table.features
+    if task.columns:
+        features = inputs(features, table.raw_columns.words, task)
+    return Rows(features, table.rows, table.spelled)
+
+
+def prepared(data: Dataset, task: Task) -> Dataset:
+    """The data as inputs of the model of a resolved task. Data whose features are inputs already stays as it is."""
+    if data.columns is None:
+        return data
+    words = data.columns.words
+    return replace(
+        data,
+        features=inputs(data.features, words, task),
+        test_features=inputs(data.test_features, words, task),
+        columns=None,
+    )
+
+
+def inputs(raw: Array, words: Words, task: Task) -> Float32:
+    """Numbers with missing cells filled in, and an input per word of each category.
+
+    Args:
+        raw: (n, columns, ...) float32 in the order of `task.columns`: numbers, or indices into the column's words. NaN is
+            a missing cell.
+        words: the words of the data, by categorical column.
+        task: resolved.
+
+    Returns:
+        Inputs (n, width, ...) float32. Of a category exactly one input is 1, the last one for words that the task does not
+        know and for missing cells.
+    """
+    found: list[Float32] = []
+    for place, column in enumerate(task.table_columns):
+        values = raw[:, place]
+        if column.kind == "category":
+            one_hot = _one_hot(values, words.get(column.name, ()), column)
+            found.append(one_hot)
+        else:
+            filled = _filled(values, column, task)
+            found.append(filled[:, None])
+    joined = np.concatenate(found, axis=1)
+    return np.ascontiguousarray(joined, np.float32)
+
+
+def _filled(values: Float32, column: TableColumn, task: Task) -> Float32:
+    """The column (n, ...) with `task.impute` in place of missing cells."""
+    missing = np.isnan(values)
+    if not missing.any():
+        return values
+    imputed = task.impute
+    if not isinstance(imputed, dict) or column.name not in imputed:
+        fault = f"missing cells in column {column.name!r}, and task.impute has no value for it"
+        raise DataError(fault, public=fault)
+    filled = values.copy()
+    filled[missing] = imputed[column.name]
+    return filled
+
+
+def _one_hot(values: Float32, words: Sequence[str], column: TableColumn) -> Float32:
+    """Indices of words (n, ...) as inputs (n, room + 1, ...)."""
+    input_of = dict(zip(column.words, range(column.room), strict=False))
+    other = column.room
+    input_of_code = [input_of.get(word, other) for word in words]
+    input_of_code.append(other)  # for missing cells
+    code_of_missing = len(words)
+    codes = np.nan_to_num(values, nan=code_of_missing)
+    codes = codes.astype(np.int64)
+    places = np.array(input_of_code)[codes]
+    found = np.zeros((len(values), column.width, *values.shape[1:]), np.float32)
+    for place in range(column.width):
+        found[:, place] = places == place
+    return found

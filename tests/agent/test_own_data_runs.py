@@ -1,0 +1,88 @@
+"""From files of people's own to E-tuned: three devices train in this process, with FedAvg and each alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.agent.data.inputs import rows_of
+from covey.coordinator.run.array_files import open_arrays
+from covey.coordinator.run.result import write_models
+from covey.coordinator.run.run import Run
+from covey.shared.scenario.task import Task
+from tests.agent.test_task_columns import written
+from tests.device_run import devices, inspected, scenario
+
+METHODS = ("fedavg", "local")
+FLATS = {
+    "features": [5],
+    "columns": ["area", "town", "year"],
+    "categories": {"town": 2},
+    "target": "rent",
+    "impute": "mean",
+    "standardise": "federated",
+    "target_scale": "federated",
+    "model": {"name": "linear"},
+}
+
+
+def flats(folder: Path, device: int, rows: int = 40) -> Path:
+    """Rents of 10 per square metre and 100 more in Oslo; some cells are missing, columns in an order of their own."""
+    rng = np.random.default_rng(device)
+    lines: list[str] = []
+    for row in range(rows):
+        area = float(rng.integers(20, 120))
+        town = ("Oslo", "Rome")[int(rng.integers(2))]
+        rent = 10 * area + 100 * (town == "Oslo") + float(rng.normal(0, 5))
+        cells = {
+            "area": "" if row % 17 == 3 else f"{area}",
+            "town": "" if row % 13 == 5 else town,
+            "year": "nan" if row % 5 == 0 else f"{1950 + row}",
+            "rent": f"{rent:.1f}",
+        }
+        order = sorted(cells, reverse=bool(device % 2))
+        lines.append(",".join(cells[name] for name in order))
+    header = ",".join(order)
+    return written(folder / f"device-{device}", header, *lines)
+
+
+def tuned(run: Run, figure: str) -> float:
+    """The mean of a figure in mode E-tuned over the devices."""
+    figures = [numbers["tuned"][figure] for numbers in run.facts.evaluation.values()]
+    assert len(figures) == 3
+    return float(np.mean(figures))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_regression_on_a_table_with_missing_cells_and_words(tmp_path: Path, method: str) -> None:
+    files = {f"device-{i}": flats(tmp_path, i) for i in range(3)}
+    scene = scenario(FLATS, strategy={"name": method})
+    run = devices(tmp_path / "run", scene, files)
+    assert tuned(run, "mse") ** 0.5 < 150  # in units of the rent, whose deviation is 290
+    found: dict[str, Any] = run.facts.scaling or {}
+    assert found["categories"] == {"town": ["Oslo", "Rome"]}
+    assert 60 < found["impute"]["area"] < 80
+    assert 600 < found["target"]["mean"] < 900
+    json.dumps(run.facts.to_json())  # a checkpoint holds it
+    write_models(run)
+    model = next((run.folder / "models").glob("*.safetensors"), None)
+    if method == "fedavg":
+        assert model is not None
+        _, facts = open_arrays(model)
+        task = Task.model_validate(facts["task"])
+        assert task.asks_fleet_for == ()
+        new = written(tmp_path / "new", "town,year,area", "Oslo,,50", "Bonn,1990,60")
+        assert rows_of(new, task).features.shape == (2, 5)
+
+
+def test_a_device_whose_columns_do_not_fit_stays_out_and_its_status_names_why(
+    tmp_path: Path,
+) -> None:
+    path = written(tmp_path, "area,town,secret,rent", "50,Oslo,7,600", "60,Rome,8,700")
+    found = inspected(path, scenario(FLATS))
+    assert found["problem"].startswith("the table has no column 'year'")
+    assert "secret" not in found["problem"]

@@ -1,0 +1,69 @@
+"""Whole runs of devices with files of their own, in this process: the coordinator's run and the worker's jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from covey.agent.training.models import initial
+from covey.agent.worker.frames import Job
+from covey.agent.worker.worker import answer
+from covey.coordinator.engine.rules import Rules
+from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.processes.workers import WorkerPool
+from covey.coordinator.run.folder import IN_PROCESS
+from covey.coordinator.run.notices import ignore
+from covey.coordinator.run.run import Run
+from covey.coordinator.simulate.driver import Simulation
+from covey.coordinator.simulate.simulation import GivenUpError
+from covey.shared.scenario.scenario import Scenario
+from covey.shared.seeds import entropy
+
+__all__ = ["GivenUpError", "devices", "inspected", "scenario"]
+
+
+class HerePool:
+    """Does the jobs of worker processes in this one."""
+
+    def map(self, jobs: Sequence[Job]) -> list[Job]:
+        found = [answer(job) for job in jobs]
+        failures = [one["failed"] for one in found if one.get("failed")]
+        assert not failures, failures
+        return found
+
+
+def scenario(task: Mapping[str, Any], **sections: Any) -> Scenario:
+    """Three rounds of FedAvg, and fine-tuning for one epoch."""
+    base: dict[str, Any] = {
+        "name": "own-data",
+        "seed": 1,
+        "task": dict(task),
+        "training": {"epochs": 2, "batch": 8, "lr": 0.1},
+        "strategy": {"name": "fedavg"},
+        "rounds": {"count": 3},
+    }
+    return Scenario.model_validate(base | sections)
+
+
+def inspected(path: Path, scene: Scenario) -> Job:
+    """The description of its data that a device sends."""
+    source = {"data": str(path), "label": None}
+    return answer({"job": "inspect", "source": source, "task": scene.task.for_agents()})
+
+
+def devices(folder: Path, scene: Scenario, files: Mapping[str, Path]) -> Run:
+    """The whole run of one device per file."""
+    vector, layout = initial(scene.task, entropy(scene.seed, "init", 0))
+    setup = setup_of(scene, [vector], layout)
+    rules = Rules(seed=scene.seed, rounds=scene.rounds.count, start_agents=len(files))
+    folder.mkdir(parents=True)
+    run = Run.start(folder, scene, setup, rules, IN_PROCESS, 0.0)
+    sources = {client: {"data": str(path), "label": None} for client, path in files.items()}
+    samples: dict[str, tuple[int, int]] = {}
+    for client, path in files.items():
+        found = inspected(path, scene)
+        assert found["problem"] is None, found
+        samples[client] = (found["samples"], found["test_samples"])
+    pool = cast(WorkerPool, HerePool())
+    return Simulation(run, pool, sources, ignore).complete(samples)
