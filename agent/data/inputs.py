@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
 from covey.agent.data.tables import read_table
-from covey.shared.errors import DataError
+from covey.shared.errors import PublicError
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
 
@@ -74,6 +74,9 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
         words: the words of the data, by categorical column.
         task: resolved.
 
+    Raises:
+        PublicError: cells are missing, and the task has no value for them.
+
     Returns:
         Inputs (n, width, ...) float32. Of a category exactly one input is 1, the last one for words that the task does not
         know and for missing cells.
@@ -98,8 +101,9 @@ def _filled(values: Float32, column: TableColumn, task: Task) -> Float32:
         return values
     imputed = task.impute
     if not isinstance(imputed, dict) or column.name not in imputed:
-        fault = f"missing cells in column {column.name!r}, and task.impute has no value for it"
-        raise DataError(fault, public=fault)
+        raise PublicError(
+            f"missing cells in column {column.name!r}, and task.impute has no value for it"
+        )
     filled = values.copy()
     filled[missing] = imputed[column.name]
     return filled

@@ -1,6 +1,6 @@
 """An agent's share of the fleet's statistics: sums, quantiles and words of its training samples. Pure, without torch.
 
-They describe the cells that are there: missing ones count nowhere. What they reveal is in docs/privacy.md.
+They describe the cells that are there: missing ones count nowhere. docs/privacy.md describes the information that they reveal.
 """
 # density: formulas over arrays
 

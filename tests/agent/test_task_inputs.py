@@ -177,7 +177,7 @@ def test_statistics_that_do_not_fit_the_task_are_refused_by_the_agent(
 
 def test_cells_without_a_value_for_them_are_refused(tmp_path: Path) -> None:
     data = load(written(tmp_path, HEADER, *ROWS), task=asking())
-    with pytest.raises(DataError, match="missing cells in column 'age'"):
+    with pytest.raises(PublicError, match="missing cells in column 'age'"):
         prepared(data, asking())
 
 

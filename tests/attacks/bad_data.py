@@ -94,6 +94,9 @@ def task_case(name: str, keys: dict[str, Any], text: str) -> None:
 NAMED = {"columns": ("a", "b")}
 task_case("columns_missing", NAMED, f"a,{SECRET},label\n1,2,healthy\n3,4,ill\n")
 task_case("columns_unknown", NAMED, f"a,b,{SECRET},label\n1,2,3,healthy\n4,5,6,ill\n")
+task_case("columns_incomplete", NAMED, f"a,b,label\n1,,healthy\n{SECRET},2,ill\n")
+LEFT_OUT = NAMED | {"impute": "drop"}
+task_case("every_row_left_out", LEFT_OUT, "a,b,label\n1,,healthy\n,2,ill\n")
 task_case("columns_without_a_label", NAMED, f"a,b,c,{SECRET}\n1,2,3,healthy\n4,5,6,ill\n")
 
 

@@ -150,6 +150,11 @@ def test_example_level_privacy_is_kept_or_refused_with_a_reason(method: str) -> 
         ),
         (
             "fedavg",
+            {"privacy": CLIENT, "task": {"classes": None, "target_scale": "federated"}},
+            "statistics of the data for task.target_scale without noise",
+        ),
+        (
+            "fedavg",
             {"privacy": CLIENT, "aggregation": {"rule": "median"}},
             "set aggregation.rule to mean",
         ),
