@@ -7,14 +7,12 @@ A task with columns is resolved first (`covey.shared.scenario.fleet_statistics`)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
-from covey.agent.data.tables import read_table
 from covey.shared.errors import PublicError
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
@@ -23,33 +21,6 @@ Float32 = npt.NDArray[np.float32]
 Words = Mapping[
     str, Sequence[str]
 ]  # by categorical column: the words that its features are indices into
-
-
-@dataclass(frozen=True)
-class Rows:
-    """Rows of a file that a model can predict."""
-
-    features: Float32  # (n, *task.features), inputs before `task.scale` and standardisation
-    rows: list[int]  # (n,) number of each in the file, from 1 below the header
-    labels: list[str]  # (n,) as the file spells them; empty if it has no label column
-
-
-def rows_of(path: Path, task: Task, label: str | None = None) -> Rows:
-    """The rows of a table, as inputs of the model of a resolved task.
-
-    Args:
-        path: a `.csv`, `.tsv` or `.parquet` file, with or without the label column.
-        task: resolved. If it names no columns, all columns but the label are features.
-        label: the label column, if it is not the task's.
-
-    Raises:
-        DataError: the file cannot be read, or its columns or cells are not the task's.
-    """
-    table = read_table(path, label, task, label_needed=False)
-    features = table.features
-    if task.columns:
-        features = inputs(features, table.raw_columns.words, task)
-    return Rows(features, table.rows, table.spelled)
 
 
 def prepared(data: Dataset, task: Task) -> Dataset:

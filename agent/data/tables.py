@@ -202,7 +202,7 @@ def _features_only(path: Path, columns: Sequence[str], wish: str | None, task: T
     if len(used) != width or wish in used:
         return _all_columns(path, columns, wish if wish in columns else None, task)
     features = [TableColumn(column) for column in used]
-    return Selection(tuple(features), None, missing=False)
+    return Selection(tuple(features), None)
 
 
 def _selected_by_task(

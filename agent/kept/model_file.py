@@ -8,7 +8,7 @@ the means and deviations that the fleet found. A kept model adds its version, an
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace
 from covey.shared.numerics.vectors import Layout
+from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import Mixture
 
@@ -36,7 +37,7 @@ class ModelFile:
     """What a model's file holds."""
 
     path: Path
-    task: Task  # its `standardise` has the values that the model was trained with
+    task: Task  # resolved: it has the fleet's statistics that the model was trained with
     weights: tuple[float, ...]  # of the models whose outputs are mixed; (1.0,) for a single one
     models: tuple[Named, ...]  # one per weight
     version: Version | None  # None: a file that a run left in its folder
@@ -73,16 +74,17 @@ def save_model(
         save_file(arrays, temporary, metadata=metadata)
 
 
-def task_with_scaling(
-    task: Mapping[str, Any], scaling: Mapping[str, Sequence[float]] | None
-) -> dict[str, Any]:
-    """The task as a model's file has it: with the means and deviations that the fleet found, if it did."""
-    complete = dict(task)
-    if scaling is not None:
-        means = list(scaling["mean"])
-        stds = list(scaling["std"])
-        complete["standardise"] = {"mean": means, "std": stds}
-    return complete
+def task_with_scaling(task: Mapping[str, Any], scaling: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The task as a model's file has it: with the statistics that the fleet found, if it did.
+
+    Raises:
+        PublicError: they do not fit the task.
+    """
+    if scaling is None:
+        return dict(task)
+    asked = Task.model_validate(task)
+    complete = resolved(asked, scaling)
+    return complete.for_agents()
 
 
 def read_model(path: Path) -> ModelFile:

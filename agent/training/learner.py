@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.data import Dataset
+from covey.agent.data.inputs import prepared
 from covey.agent.data.survey import Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
 from covey.agent.policy import NO_CODE_RULES, Rules
@@ -83,7 +84,7 @@ class TorchLocal:
     the same bytes on one kind of device.
 
     Args:
-        dataset: samples of shape `task.features`.
+        dataset: samples of shape `task.features`, or columns of a table, which become inputs here.
         task: model, loss, and scaling of the features.
         layout: of the coordinator's model.
         training: settings of local SGD.
@@ -118,6 +119,7 @@ class TorchLocal:
     ) -> None:
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples")
+        dataset = prepared(dataset, task)
         self._task = task
         self._training = training
         self._rng = rng

@@ -28,7 +28,15 @@ from covey.shared.strategies.base import ClientState, Local, Mixture, Training
 from covey.shared.wire.messages import OrderMessage
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
-NOT_THE_QUESTION = {"model", "scale", "standardise", "init"}
+NOT_THE_QUESTION = {
+    "model",
+    "scale",
+    "standardise",
+    "init",
+    "impute",
+    "categories",
+    "target_scale",
+}
 
 Answer = dict[str, Any]
 

@@ -33,7 +33,7 @@ from covey.agent.worker import frames
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import is_full, write_atomically
-from covey.shared.strategies.phase_names import EVALUATE
+from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -363,7 +363,6 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
     """The learner on this device's data; in the phase that only describes it, the description of its columns."""
     _configure_torch()  # before any other module imports torch
 
-    from covey.agent.data.inputs import prepared
     from covey.agent.data.survey import DataSurvey
     from covey.agent.training.learner import TorchLocal
     from covey.shared.scenario.fleet_statistics import asks_for_more_than_moments, resolved
@@ -372,11 +371,11 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
 
     task = Task.model_validate(work.task)
     data = source.dataset(task)
-    if work.phase == "moments" and asks_for_more_than_moments(task):
+    if work.phase == MOMENTS and asks_for_more_than_moments(task):
         return DataSurvey(data, task)
     task = resolved(task, work.scaling)
     training = Training.model_validate(work.training)
-    return TorchLocal(prepared(data, task), task, layout, training, rng, rules=rules)
+    return TorchLocal(data, task, layout, training, rng, rules=rules)
 
 
 def _configure_torch() -> None:

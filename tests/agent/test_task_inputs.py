@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from covey.agent.data import load
 from covey.agent.data.check import inspect, load_local
-from covey.agent.data.inputs import prepared, rows_of
+from covey.agent.data.inputs import prepared
 from covey.agent.data.survey import DataSurvey
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
+from covey.agent.data.unlabelled import load_unlabelled
 from covey.shared.errors import DataError, PublicError
 from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.task import Task
@@ -72,12 +73,14 @@ def test_rows_with_missing_cells_are_left_out_and_counted(tmp_path: Path) -> Non
 
 def test_rows_to_predict_need_no_label_and_keep_their_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, "weight,colour,age", "70,red,30", "80,blue,", name="new.csv")
-    rows = rows_of(path, task())
-    assert rows.features.tolist() == [[30, 1, 0, 0, 70], [40, 0, 0, 1, 80]]
-    assert (rows.rows, rows.labels) == ([1, 2], [])
+    samples = load_unlabelled(path, task())
+    assert prepared(samples.data, task()).features.tolist() == [
+        [30, 1, 0, 0, 70],
+        [40, 0, 0, 1, 80],
+    ]
+    assert list(samples.rows) == [1, 2]
     path = written(tmp_path, HEADER, *ROWS, name="new.csv")
-    dropped = rows_of(path, task(impute="drop", target="label"))
-    assert (dropped.rows, dropped.labels) == ([1], ["1"])
+    assert list(load_unlabelled(path, task(impute="drop", target="label")).rows) == [1]
 
 
 def test_words_of_a_test_part_that_training_rows_lack_are_kept(tmp_path: Path) -> None:
