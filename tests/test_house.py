@@ -24,7 +24,7 @@ FILES = sorted(
 # A module that lies in no room is a room of its own.
 STAIRS = {
     "shared": [
-        "errors extras json_text plain_name printable seeds python_process array_files model_files",
+        "errors extras json_text plain_name printable waiting seeds python_process array_files model_files",
         "audit consent files logs terminal",
         "plugins",
         "numerics",
@@ -50,7 +50,15 @@ STAIRS = {
         "commands",
         "cli",
     ],
-    "agent": ["own_code policy kept", "data", "training", "worker", "device", "fleet", "cli"],
+    "agent": [
+        "own_code policy kept data_watch",
+        "data",
+        "training",
+        "worker",
+        "device",
+        "fleet",
+        "cli",
+    ],
 }
 
 # what is imported -> the only files that may

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from covey.agent.device.notices import (
     Connected,
+    DataChanged,
     DataFits,
     DeviceNotice,
     Disconnected,
@@ -26,6 +27,7 @@ from covey.agent.device.notices import (
     Started,
     StoryLine,
     StorySoFar,
+    WaitsForCoordinator,
     WorkFailed,
     WorkStarted,
 )
@@ -70,6 +72,10 @@ class DeviceDisplay:
                 self._warn(f"no connection to {why}; trying again until it works")
             case DataFits(samples, test_samples):
                 self._say(f"data fits the task: {samples} training, {test_samples} test samples")
+            case DataChanged():
+                self._say("the data has changed; reading it again")
+            case WaitsForCoordinator(why):
+                self._say(f"waiting: {why}")
             case Problem(why):
                 self._warn(f"staying out of this run: {why}")
             case WorkStarted(step, phase):

@@ -112,6 +112,11 @@ class ModelSettled:
 
 
 @dataclass(frozen=True)
+class DataChanged:
+    """The files with the data of this device are other ones than those that were read."""
+
+
+@dataclass(frozen=True)
 class Tick:
     """The time that the session asked for (`wake_at`) has come."""
 
@@ -132,6 +137,7 @@ Event = (
     | ModelDamaged
     | SubscriptionsRefused
     | ModelSettled
+    | DataChanged
     | Tick
 )
 

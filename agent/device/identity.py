@@ -25,3 +25,8 @@ class Identity:
     source: Mapping[str, Any]
     state: Path
     durable: bool = True
+
+    @property
+    def data(self) -> str | None:
+        """The data of a device; None for a simulated agent, which has a share of its fleet's."""
+        return self.source.get("data")

@@ -73,6 +73,22 @@ class DataFits(_Notice):
 
 
 @dataclass(frozen=True)
+class DataChanged(_Notice):
+    """The files with the data were changed since they were read; they are read again."""
+
+    kind = "data changed"
+
+
+@dataclass(frozen=True)
+class WaitsForCoordinator(_Notice):
+    """The agent is connected, and no coordinator works on this broker."""
+
+    kind = "waiting"
+    why: str
+    seconds: int  # how long the agent has waited
+
+
+@dataclass(frozen=True)
 class Problem(_Notice):
     """Why the agent stays out of the run."""
 
@@ -251,6 +267,8 @@ DeviceNotice = (
     | MessageRefused
     | RunJoined
     | DataFits
+    | DataChanged
+    | WaitsForCoordinator
     | Problem
     | WorkStarted
     | WorkFailed

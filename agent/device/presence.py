@@ -204,6 +204,10 @@ class Presence:
         self._inspecting = status.task_digest
         return True
 
+    def compare_again(self) -> None:
+        """The data has changed: the next status of the coordinator names a task to compare it with."""
+        self._inspecting = ""
+
     def inspected(self, seen: Inspected) -> Actions:
         """The data was compared with a task. A problem is shown once."""
         if seen.task != self._inspecting:  # the task changed meanwhile

@@ -15,6 +15,7 @@ from datetime import datetime
 from importlib import metadata
 from typing import Any
 
+from covey.agent.data_watch import DataWatch
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
 from covey.agent.device.identity import Identity
@@ -30,10 +31,12 @@ from covey.shared.files import is_full
 from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.waiting import Waiting
 from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part
 from covey.shared.wire.parts import split
 from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
 
+WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
 
 
@@ -101,6 +104,7 @@ class Agent:
             model_in_use=self.keeper.status if self.keeper is not None else None,
             rules=rules,
         )
+        self._data_watch = DataWatch(identity.data)
         self.vanished = False  # True from `vanish` on: nothing is published any more
         self._observer = observer
         self._dies = dies
@@ -165,6 +169,8 @@ class Agent:
             asyncio.create_task(self._publish(link)),
             asyncio.create_task(self._wait_until_over()),
         ]
+        if self.identity.data is not None:
+            tasks.append(asyncio.create_task(self._watch()))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -181,6 +187,22 @@ class Agent:
                 await self.keeper.close()
             if not self.vanished:
                 await self._say_goodbye(link)
+
+    async def _watch(self) -> None:
+        """Look from time to time whether the data has changed, and whether there is still nothing to do."""
+        waiting = Waiting()
+        while True:
+            shown = waiting.reason(self.session.waits_for, _now())
+            if shown is not None:
+                why, waited_s = shown
+                self._observer(n.WaitsForCoordinator(why, round(waited_s)))
+            await asyncio.sleep(WATCH_S)
+            if self._data_watch.has_changed():
+                self._read_data_again()
+
+    def _read_data_again(self) -> None:
+        self._observer(n.DataChanged())
+        self._feed(e.DataChanged())
 
     async def _wait_until_over(self) -> None:
         await self._over.wait()
@@ -397,6 +419,10 @@ class Agent:
             self._observer(n.CutOff(order.step))
             await self.vanish()
             return
+        if self._data_watch.has_changed(at_once=True):
+            self._read_data_again()
+            if self._inspecting is not None:  # others must know how many samples there are now
+                await asyncio.wait({self._inspecting})
         event = await self._performer.perform(order)
         if isinstance(event, e.WorkDone):
             self._just_written = event.step

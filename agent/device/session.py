@@ -24,6 +24,7 @@ from covey.agent.device.delivery import Delivery
 from covey.agent.device.events import (
     Actions,
     CoordinatorSeen,
+    DataChanged,
     DropReport,
     Event,
     Inspect,
@@ -120,6 +121,23 @@ class Session:
         return min(timers, default=None)
 
     @property
+    def waits_for(self) -> str:
+        """Why a connected agent has nothing to do, for a person; empty if a coordinator works on its broker."""
+        if not self._presence.is_up:
+            return ""
+        coordinator = self._presence.coordinator
+        if coordinator is None:
+            return (
+                f"no coordinator has connected to this broker in federation {self._topics.federation!r} yet; start "
+                "one with `coordinator run`, or compare --federation with its scenario"
+            )
+        if not coordinator.online:
+            return "the coordinator is offline; this agent continues when it is back"
+        if _is_over(coordinator):
+            return f"run {coordinator.name} is {coordinator.state}; waiting for the next one"
+        return ""
+
+    @property
     def status(self) -> AgentStatus:
         """The agent's status now."""
         return self._presence.status(self._progress)
@@ -195,6 +213,8 @@ class Session:
             case ModelSettled(model):
                 self._model_in_use = model
                 return []
+            case DataChanged():
+                return self._data_changed()
             case Tick():
                 return self._tick(now)
 
@@ -236,13 +256,21 @@ class Session:
 
     def _compare_task(self, status: CoordinatorStatus) -> Actions:
         """Compare the data with the coordinator's task, unless the rules of this device refuse the task."""
-        if status.task is None or not self._presence.is_new_task(status):
+        if status.task is None or _is_over(status) or not self._presence.is_new_task(status):
             return []
         refusal = self._rules.refuses_task(status.task)
         if refusal is None:
             return [Inspect(status.task, status.task_digest)]
         self._count_refusal()
         return self._presence.inspected(Inspected(status.task_digest, problem=refusal))
+
+    def _data_changed(self) -> Actions:
+        """Compare the changed data with the task of the present run, or with that of the next one."""
+        self._presence.compare_again()
+        coordinator = self._presence.coordinator
+        if coordinator is None or not coordinator.online:
+            return []
+        return self._compare_task(coordinator)
 
     def _take_up_parked_order(self, now: float) -> Actions:
         order = self._parked
@@ -317,3 +345,8 @@ class Session:
             return actions  # the coordinator sends an order if it still needs the report
         actions += self._fetching.begin(order)
         return actions + self._fetching.proceed(now)
+
+
+def _is_over(status: CoordinatorStatus) -> bool:
+    """Is this what a coordinator left at its end? Its task is of no use to an agent that comes later."""
+    return status.state in ("finished", "stopped")

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from covey.agent.data import Dataset, fit
 from covey.agent.data.check import inspect, load_local
 from covey.agent.data.partition import Split, client_dataset, fleet_data
+from covey.agent.data_watch import Fingerprint, fingerprint
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 
@@ -33,7 +34,8 @@ class LocalSource:
     label: str | None = None
 
     def dataset(self, task: Task) -> Dataset:
-        return _local(self.data, self.label, task.model_dump_json())
+        # data that has changed on the disk is read again
+        return _local(self.data, self.label, task.model_dump_json(), fingerprint(self.data))
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def describe(data: Dataset, task: Task) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _local(data: str, label: str | None, task: str) -> Dataset:
+def _local(data: str, label: str | None, task: str, files: Fingerprint | None) -> Dataset:
     return load_local(data, label, Task.model_validate_json(task))
 
 

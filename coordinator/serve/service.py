@@ -50,13 +50,13 @@ from covey.coordinator.serve.intake import Arrived, Intake, Seen
 from covey.coordinator.serve.publisher import Publisher, packet_bytes
 from covey.coordinator.serve.roster import Roster
 from covey.coordinator.serve.steady import BEAT_S, SteadyClock
-from covey.coordinator.serve.waiting import Waiting
 from covey.shared.audit import Flood
 from covey.shared.errors import DecodeError
 from covey.shared.files import is_full, write_atomically
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction, session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
+from covey.shared.waiting import Waiting
 from covey.shared.wire.messages import (
     AgentStatus,
     Control,

@@ -78,7 +78,8 @@ class World:
         self.hand = broker.link("hand")
 
     def agent(self, device: str = "device", **options: Any) -> Agent:
-        identity = Identity("pi", "default", {"data": "x"}, self.folder / device, durable=False)
+        source = {"data": options.pop("data", "x")}
+        identity = Identity("pi", "default", source, self.folder / device, durable=False)
         return Agent(
             identity,
             self.pool,
@@ -496,3 +497,48 @@ async def test_bad_habits_of_a_broker_change_neither_work_nor_report(
         await asyncio.sleep(600)
         assert {part.index for part in world.parts} == set(range(5))
     assert world.pool.steps == [1]
+
+
+def test_changed_data_is_compared_with_the_task_again_while_the_agent_waits(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data.csv"
+
+    async def program() -> list[str]:
+        async with World.open(tmp_path) as world, world.living(data=str(data)):
+            await world.publish(TOPICS.coordinator_status, status(task=True).to_bytes())
+            await asyncio.sleep(20.0)
+            data.write_text("repaired")
+            await asyncio.sleep(20.0)
+            return [job["job"] for job in world.pool.jobs] + [row["event"] for row in world.notices]
+
+    jobs = clock.run(program())
+    assert jobs.count("inspect") == 2
+    assert jobs.count("data changed") == 1
+
+
+def test_data_that_changed_just_before_the_work_is_compared_first(tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+
+    async def program() -> list[str]:
+        async with World.open(tmp_path) as world, world.living(data=str(data)):
+            await world.publish(TOPICS.coordinator_status, status(task=True).to_bytes())
+            await asyncio.sleep(2.0)
+            data.write_text("grown")
+            await world.model()
+            await world.order(order(1, ref()))
+            await asyncio.sleep(3.0)
+            return [job["job"] for job in world.pool.jobs]
+
+    assert clock.run(program()) == ["inspect", "inspect", "perform"]
+
+
+def test_an_agent_without_a_coordinator_shows_what_it_waits_for(tmp_path: Path) -> None:
+    async def program() -> list[dict[str, Any]]:
+        async with World.open(tmp_path) as world, world.living():
+            await asyncio.sleep(100.0)
+            return [row for row in world.notices if row["event"] == "waiting"]
+
+    first, second = clock.run(program())
+    assert "no coordinator has connected to this broker in federation 'default' yet" in first["why"]
+    assert (first["seconds"], second["seconds"]) == (5, 65)

@@ -787,3 +787,32 @@ class AnyOrder(RuleBasedStateMachine):
 
 AnyOrder.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
+
+
+def test_a_new_agent_does_not_compare_its_data_with_the_task_of_a_run_that_is_over() -> None:
+    session = up()
+    left = status(task=True, state="finished", name="old")
+    assert react(session, e.CoordinatorSeen(left, retained=True)) == []
+    assert session.waits_for == "run old is finished; waiting for the next one"
+    new = status("e2", task=True, state="gathering")
+    assert react(session, e.CoordinatorSeen(new)) == [e.Inspect(TASK.for_agents(), TASK.digest)]
+    assert session.waits_for == ""
+
+
+def test_changed_data_is_compared_with_the_present_task_or_with_the_next_one() -> None:
+    session = up()
+    assert react(session, e.DataChanged()) == []
+    inspect = e.Inspect(TASK.for_agents(), TASK.digest)
+    assert react(session, e.CoordinatorSeen(status(task=True))) == [inspect]
+    session.handle(e.Inspected(TASK.digest, problem="no such file"), 0.0)
+    assert react(session, e.DataChanged()) == [inspect]
+    session.handle(e.Inspected(TASK.digest, samples=80, test_samples=20), 0.0)
+    assert (session.status.problem, session.status.samples) == (None, 80)
+
+
+def test_an_agent_names_what_it_waits_for() -> None:
+    assert fresh().waits_for == ""  # the broker is not connected, which is shown already
+    session = up()
+    assert "no coordinator has connected" in session.waits_for
+    session.handle(e.CoordinatorSeen(status(online=False)), 0.0)
+    assert session.waits_for.startswith("the coordinator is offline")
