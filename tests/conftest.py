@@ -14,14 +14,18 @@ from tests import brokers
 
 
 def pytest_configure() -> None:
-    """Undo two settings of the surroundings, which all programs of the tests would inherit.
+    """Undo two settings of the surroundings, which all programs of the tests would inherit, and do not wait for disks.
 
     A shell starts background jobs with SIGINT ignored. Images for containers often set PYTHONDONTWRITEBYTECODE: then each
     program compiles all modules for itself, which takes 0.15 s of hundreds of programs.
+
+    What lies on the disk after a power cut, no test can see. Tests of the order of writes count the calls of `os.fsync`
+    themselves, and programs that tests start wait for the disk as usual.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    os.fsync = lambda fd: None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -220,7 +220,7 @@ def test_without_a_simulated_fleet_the_agents_that_the_run_waits_for_are_counted
 
 
 @pytest.mark.parametrize("method", [method["name"] for method in methods()])
-@pytest.mark.parametrize("agents", [1, 3, 50])
+@pytest.mark.parametrize("agents", [1, 3, 20])
 def test_every_method_can_be_planned_shown_and_written_as_json(method: str, agents: int) -> None:
     figures = planned(
         scenario({"name": method}, agents=agents, rounds={"count": 6, "participation": 0.2})
