@@ -194,12 +194,13 @@ def _notes(
         )
     if data.columns is not None and data.columns.left_out:
         notes.append(
-            f"{data.columns.left_out} rows with missing cells are left out (task.impute is drop)"
+            f"{data.columns.left_out} samples with missing cells are left out (task.impute is drop)"
         )
     if not data.has_test:
-        notes.append(
-            "no test part: 20 % of the samples, drawn on the seed, will be held back for testing"
-        )
+        drawn = "drawn on the seed"
+        if data.columns is not None and data.columns.overlap is not None:
+            drawn = "the latest windows of each series"
+        notes.append(f"no test part: 20 % of the samples, {drawn}, will be held back for testing")
     if task is not None and task.standardise == "none":
         largest = max(abs(extreme) for extreme in _extremes(data)) * task.scale
         if largest > LARGE:

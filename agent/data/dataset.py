@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from covey.agent.data.windows import earlier_and_latest
 from covey.shared.errors import DataError
 from covey.shared.seeds import generator
 
@@ -29,7 +30,9 @@ class RawColumns:
 
     # by categorical column: its features are indices into these words; NaN stands for a missing cell in any column
     words: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    left_out: int = 0  # rows of the training file with missing cells
+    left_out: int = 0  # samples of the training file with missing cells
+    # of windows over rows, which are in time order: how many before a window share rows with it; None: of single rows
+    overlap: int | None = None
 
 
 @dataclass(frozen=True)
@@ -162,15 +165,23 @@ def encode(
 
 
 def with_test(data: Dataset, share: float = 0.2, seed: int = 0) -> Dataset:
-    """The same samples with a test part: its own if it has one, else `share` of them, drawn on the seed."""
+    """The same samples with a test part: its own if it has one, else `share` of them.
+
+    Samples are drawn on the seed. Of windows over rows, the latest ones of each series test, and those that share rows
+    with them are left out of training: a model would know most of their rows.
+    """
     if data.has_test:
         return data
     n = len(data.targets)
-    held = held_out(n, share)
-    rng = generator(seed, "test part")
-    order = rng.permutation(n)
-    test = np.sort(order[:held])
-    train = np.sort(order[held:])
+    if data.columns is not None and data.columns.overlap is not None:
+        groups = np.zeros(n) if data.groups is None else data.groups
+        train, test = earlier_and_latest(groups, data.columns.overlap, share)
+    else:
+        held = held_out(n, share)
+        rng = generator(seed, "test part")
+        order = rng.permutation(n)
+        test = np.sort(order[:held])
+        train = np.sort(order[held:])
     return replace(
         take(data, train),
         test_features=data.features[test],

@@ -182,3 +182,15 @@ def labels(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
             faults.add(cell_fault)
         found.append(text)
     return found
+
+
+def series_names(place: CellPlace, block: Block, faults: BadCells) -> list[str]:
+    """A block of the column that names the series of each row; missing names become faults."""
+    found: list[str] = []
+    for index, cell in enumerate(block.cells[place.name]):
+        if is_missing(cell):
+            advice = "name the series of the row, or leave the row out"
+            fault = place.bad_cell(block, index, "the cell is empty", "is empty", advice)
+            faults.add(fault)
+        found.append(spelled(cell))
+    return found

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCells
-from covey.agent.data.dataset import Dataset, RawColumns, dataset, encode
-from covey.agent.data.table_columns import CellPlace, Words, labels, numbers
+from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
+from covey.agent.data.limits import check_size, unpacked_limit
+from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
 from covey.agent.data.table_rows import (
     LABEL_NAMES,
     Block,
@@ -20,8 +21,9 @@ from covey.agent.data.table_rows import (
     listed,
     open_table,
 )
+from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
-from covey.shared.scenario.columns import EVERYTHING_ELSE, TableColumn
+from covey.shared.scenario.columns import EVERYTHING_ELSE, TableColumn, Window
 from covey.shared.scenario.task import Task
 
 Float32 = npt.NDArray[np.float32]
@@ -34,6 +36,7 @@ class Selection:
 
     features: tuple[TableColumn, ...]
     label: str | None  # None: the table has none, or it is not needed
+    group: str | None = None  # names the series of each row; None: the rows are one series
     may_miss: frozenset[str] = frozenset()  # the features whose cells may be missing
     leaves_out: bool = False  # rows with missing cells
 
@@ -41,8 +44,9 @@ class Selection:
     def names(self) -> tuple[str, ...]:
         """The columns that are read."""
         names = [column.name for column in self.features]
-        if self.label is not None:
-            names.append(self.label)
+        for name in (self.label, self.group):
+            if name is not None:
+                names.append(name)
         return tuple(names)
 
 
@@ -57,7 +61,9 @@ class Table:
     spelled: list[str]  # (n,) labels as the file spells them; empty without a label
     rows: list[int]  # (n,) numbers of the rows in the file, from 1
     vocabularies: Vocabularies = field(default_factory=dict)
-    left_out: int = 0  # rows with missing cells
+    left_out: int = 0  # samples with missing cells
+    groups: list[str] = field(default_factory=list)  # (n,) series; empty if the rows are one
+    overlap: int | None = None  # of windows: how many before a window share rows with it
 
     @property
     def raw_columns(self) -> RawColumns:
@@ -65,7 +71,14 @@ class Table:
         words: dict[str, tuple[str, ...]] = {}
         for name, vocabulary in self.vocabularies.items():
             words[name] = tuple(vocabulary.words)
-        return RawColumns(words, self.left_out)
+        return RawColumns(words, self.left_out, self.overlap)
+
+    @property
+    def series(self) -> Array | None:
+        """The series of each sample, (n,); None if there is only one."""
+        if not self.groups:
+            return None
+        return np.array(self.groups)
 
 
 def load_table(
@@ -103,6 +116,8 @@ def load_table(
         test_part,
         source=source,
         labels=names,
+        groups=train_table.series,
+        test_groups=test_table.series if test_table else None,
         columns=columns,
     )
 
@@ -146,7 +161,12 @@ def read_table(
             selection = replace(selection, label=None)
         if vocabularies is None:
             vocabularies = {}
-        return _read(path, file, selection, vocabularies)
+        table = _read(path, file, selection, vocabularies)
+    if task is not None and task.window is not None:
+        table = _windowed(table, task.window, path)
+    if selection.leaves_out:
+        return _without_incomplete_samples(table, path)
+    return table
 
 
 def label_column(columns: Sequence[str], wish: str | None, where: str) -> str:
@@ -214,15 +234,19 @@ def _selected_by_task(
     label_needed: bool,
 ) -> Selection:
     """The columns that the task names, wherever they are in the file. DataError for missing and for unknown ones."""
-    missing = [name for name in task.columns if name not in columns]
+    group = task.window.group if task.window is not None else None
+    required = list(task.columns)
+    if group is not None:
+        required.append(group)
+    missing = [name for name in required if name not in columns]
     if missing:
         noun = "column" if len(missing) == 1 else "columns"
-        fault = f"no {noun} {listed(missing)}, which the task names in task.columns"
+        fault = f"no {noun} {listed(missing)}, which the task names"
         raise DataError(
             f"{path}: {fault}; the table has {listed(columns)}: rename or add columns",
             public=f"the table has {fault}",
         )
-    others = [name for name in columns if name not in task.columns and name not in task.ignore]
+    others = [name for name in columns if name not in required and name not in task.ignore]
     label = _task_label(path, columns, others, wish, label_needed=label_needed)
     unknown = [name for name in others if name != label]
     if unknown and EVERYTHING_ELSE not in task.ignore:
@@ -237,6 +261,7 @@ def _selected_by_task(
     return Selection(
         task.table_columns,
         label,
+        group,
         frozenset(may_miss),
         leaves_out=task.impute == "drop",
     )
@@ -293,14 +318,20 @@ def _read(
     features: list[Float32] = []
     spelled: list[str] = []
     rows: list[int] = []
+    groups: list[str] = []
     label: CellPlace | None = None
     if selection.label is not None:
         label = CellPlace(selection.label, file.columns.index(selection.label))
+    group: CellPlace | None = None
+    if selection.group is not None:
+        group = CellPlace(selection.group, file.columns.index(selection.group))
     for block in file.blocks(selection.names, faults):
         features.append(_features(file, selection, block, faults, vocabularies))
         rows += block.rows
         if label is not None:
             spelled += labels(label, block, faults)
+        if group is not None:
+            groups += series_names(group, block, faults)
         faults.close_block()
     faults.check()
     if not rows:
@@ -309,18 +340,39 @@ def _read(
             public="the table has no samples below its header",
         )
     all_features = np.concatenate(features)
-    table = Table(selection, all_features, spelled, rows, vocabularies)
-    if selection.leaves_out:
-        return _without_incomplete_rows(table, path)
-    return table
+    return Table(selection, all_features, spelled, rows, vocabularies, groups=groups)
 
 
-def _without_incomplete_rows(table: Table, path: Path) -> Table:
-    """The rows without missing cells. DataError if there are none."""
-    complete = ~np.isnan(table.features).any(axis=1)
+def _windowed(table: Table, window: Window, path: Path) -> Table:
+    """The table with windows over its rows as samples. DataError if no series is long enough for one."""
+    count = len(table.rows)
+    rows = window_rows(table.groups, count, window)
+    if not len(rows):
+        longest = longest_series(table.groups, count)
+        fault = (
+            f"no window: the longest series has {longest} rows, task.window.rows is {window.rows}"
+        )
+        raise DataError(f"{path}: {fault}; use shorter windows", public=f"the table gives {fault}")
+    size = rows.size * table.features.shape[1] * 4
+    check_size(path, size, unpacked_limit(path))
+    last_rows = rows[:, -1].tolist()
+    return replace(
+        table,
+        features=windows_of(table.features, rows),
+        spelled=labels_of(table.spelled, rows, window) if table.spelled else [],
+        rows=[table.rows[row] for row in last_rows],
+        groups=[table.groups[row] for row in last_rows] if table.groups else [],
+        overlap=window.overlap,
+    )
+
+
+def _without_incomplete_samples(table: Table, path: Path) -> Table:
+    """The rows, or windows, without missing cells. DataError if there are none."""
+    other_axes = tuple(range(1, table.features.ndim))
+    complete = ~np.isnan(table.features).any(axis=other_axes)
     kept = np.flatnonzero(complete).tolist()
     if not kept:
-        fault = "every row has a missing cell, and task.impute is drop"
+        fault = "every sample has a missing cell, and task.impute is drop"
         raise DataError(
             f"{path}: {fault}; set task.impute to mean or median", public=f"in the table {fault}"
         )
@@ -330,6 +382,7 @@ def _without_incomplete_rows(table: Table, path: Path) -> Table:
         features=table.features[complete],
         spelled=spelled,
         rows=[table.rows[index] for index in kept],
+        groups=[table.groups[index] for index in kept] if table.groups else [],
         left_out=len(table.rows) - len(kept),
     )
 

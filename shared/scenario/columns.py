@@ -15,6 +15,7 @@ MAX_COLUMNS = 10_000
 MAX_NAME = 128  # characters of a column's name
 MAX_WORD = 64  # characters of a value of a categorical column
 MAX_ROOM = 1000  # values of one categorical column
+MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
 EVERYTHING_ELSE = "*"  # in task.ignore
 
@@ -46,6 +47,39 @@ class Vocabulary(Section):
     room: Room = Field(
         description="Inputs of the column, without the one for all other values. Those beyond the values stay 0."
     )
+
+
+class Window(Section):
+    """Consecutive rows of a table as one sample: a task's features are then [inputs per row, rows]."""
+
+    rows: int = Field(ge=2, le=MAX_ROWS, description="Rows of one window.")
+    stride: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_ROWS,
+        description="Rows between the starts of two consecutive windows. null: as many as a window has, so that windows do "
+        "not overlap.",
+    )
+    group: ColumnName | None = Field(
+        None,
+        description="Column that names the series of each row, such as a recording or a machine: a window never mixes two. "
+        "Rows of a series count in the order of the file. null: the whole file is one series.",
+    )
+    label: Literal["last", "majority"] = Field(
+        "last",
+        description="The label of a window: that of its last row, or the most frequent one (of equally frequent ones, the "
+        "latest).",
+    )
+
+    @property
+    def step(self) -> int:
+        """Rows between the starts of two consecutive windows."""
+        return self.stride or self.rows
+
+    @property
+    def overlap(self) -> int:
+        """How many of the windows before a window share rows with it."""
+        return (self.rows - 1) // self.step
 
 
 class TargetScale(Section):

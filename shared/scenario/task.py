@@ -16,6 +16,7 @@ from covey.shared.scenario.columns import (
     ColumnName,
     TableColumn,
     TargetScale,
+    Window,
     table_columns,
     width_of,
     wrong_names,
@@ -26,7 +27,7 @@ from covey.shared.scenario.section import Section, repeated
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
 # Keys for data of the user's own. Agents get them only if they are set, so that all other orders stay as they are.
-OWN_DATA = ("columns", "target", "ignore", "impute", "categories", "target_scale")
+OWN_DATA = ("columns", "target", "ignore", "impute", "categories", "window", "target_scale")
 
 
 class Model(Section):
@@ -93,6 +94,10 @@ class Task(Section):
         description="Columns of words: {colour: [red, green]} gives one input per word and one for all other words; a number "
         "{colour: 8} lets the fleet find up to 8 words before round 0, those that most agents hold. The default expects "
         "numbers in all columns.",
+    )
+    window: Window | None = Field(
+        None,
+        description="Makes one sample of consecutive rows, for sensors and other series. null: every row is a sample.",
     )
     target_scale: Literal["none", "federated"] | TargetScale = Field(
         "none",
@@ -162,6 +167,8 @@ class Task(Section):
         }
         if self.target is not None:
             roles["target"] = (self.target,)
+        if self.window is not None and self.window.group is not None:
+            roles["window.group"] = (self.window.group,)
         for wrong in wrong_names(self.columns, roles):
             raise ValueError(wrong)
         for name, category in self.categories.items():
@@ -170,8 +177,9 @@ class Task(Section):
         if self.target_scale != "none" and self.classes is not None:
             raise ValueError("target_scale is for a regression; remove it, or remove classes")
         if not self.columns:
-            if self.impute != "none":
-                raise ValueError("impute works on named columns; list the features in columns")
+            for key in ("impute", "window"):
+                if getattr(self, key) != Task.model_fields[key].default:
+                    raise ValueError(f"{key} works on named columns; list the features in columns")
             return self
         if self.scale != 1:
             raise ValueError(
@@ -180,9 +188,15 @@ class Task(Section):
         width = width_of(self.table_columns)
         if width > MAX_WIDTH:
             raise ValueError(f"the columns give {width} inputs, at most {MAX_WIDTH} are possible")
-        if self.features != (width,):
+        expected: tuple[int, ...] = (width,)
+        if self.window is not None:
+            expected = (width, self.window.rows)
+            if self.window.label == "majority" and self.classes is None:
+                raise ValueError("window.label: majority is for classes; use last")
+        if self.features != expected:
             raise ValueError(
-                f"features is {list(self.features)}, but the columns give {width} inputs; set features to [{width}]"
+                f"features is {list(self.features)}, but the columns give {width} inputs; set features to "
+                f"{list(expected)}"
             )
         return self
 

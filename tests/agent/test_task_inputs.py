@@ -66,8 +66,8 @@ def test_rows_with_missing_cells_are_left_out_and_counted(tmp_path: Path) -> Non
     ]
     assert data.targets.tolist() == [1, 1]
     finding = inspect(data, task(impute="drop"))
-    assert any("3 rows with missing cells" in note for note in finding.notes)
-    with pytest.raises(DataError, match="every row has a missing cell"):
+    assert any("3 samples with missing cells" in note for note in finding.notes)
+    with pytest.raises(DataError, match="every sample has a missing cell"):
         load(written(tmp_path, HEADER, *ROWS[1:]), task=task(impute="drop"))
 
 

@@ -97,6 +97,8 @@ task_case("columns_unknown", NAMED, f"a,b,{SECRET},label\n1,2,3,healthy\n4,5,6,i
 task_case("columns_incomplete", NAMED, f"a,b,label\n1,,healthy\n{SECRET},2,ill\n")
 LEFT_OUT = NAMED | {"impute": "drop"}
 task_case("every_row_left_out", LEFT_OUT, "a,b,label\n1,,healthy\n,2,ill\n")
+WINDOWS = {"columns": ("a",), "features": (1, 9), "window": {"rows": 9}}
+task_case("a_table_shorter_than_a_window", WINDOWS, "a,label\n1,healthy\n2,ill\n")
 task_case("columns_without_a_label", NAMED, f"a,b,c,{SECRET}\n1,2,3,healthy\n4,5,6,ill\n")
 
 

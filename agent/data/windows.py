@@ -1,0 +1,105 @@
+"""Windows over the rows of a table: consecutive rows of one series become one sample (channels, rows). Pure."""
+# density: formulas over arrays
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.shared.scenario.columns import Window
+
+Indices = npt.NDArray[np.int64]
+Float32 = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+
+def window_rows(groups: Sequence[str], count: int, window: Window) -> Indices:
+    """The rows of every window, (windows, window.rows).
+
+    Rows of one series stay in the order of the file, also if other series lie between them. Series come in the order of
+    their first row. Rows at the end of a series that fill no window are left out.
+
+    Args:
+        groups: (count,) the series of each row; empty: all rows are one series.
+        count: rows of the table.
+        window: length and stride.
+    """
+    rows_of: dict[str, list[int]] = {}
+    for row in range(count):
+        group = groups[row] if groups else ""
+        rows_of.setdefault(group, []).append(row)
+    found: list[Indices] = []
+    for rows in rows_of.values():
+        series = np.array(rows, np.int64)
+        last_start = len(series) - window.rows
+        for start in range(0, last_start + 1, window.step):
+            end = start + window.rows
+            found.append(series[start:end])
+    if not found:
+        return np.empty((0, window.rows), np.int64)
+    return np.stack(found)
+
+
+def longest_series(groups: Sequence[str], count: int) -> int:
+    """Rows of the longest series."""
+    if not groups:
+        return count
+    rows_of = Counter(groups)
+    return max(rows_of.values())
+
+
+def windows_of(features: Float32, rows: Indices) -> Float32:
+    """Features (windows, columns, rows) from the features (n, columns) of all rows."""
+    gathered = features[rows]  # (windows, rows, columns)
+    channels_first = gathered.swapaxes(1, 2)
+    return np.ascontiguousarray(channels_first)
+
+
+def labels_of(spelled: Sequence[str], rows: Indices, window: Window) -> list[str]:
+    """The label of each window: that of its last row, or the most frequent one. Among equally frequent ones, the latest."""
+    found: list[str] = []
+    for own in rows.tolist():
+        if window.label == "last":
+            found.append(spelled[own[-1]])
+            continue
+        latest_first = [spelled[row] for row in reversed(own)]
+        counts = Counter(
+            latest_first
+        )  # `most_common` keeps the order of first occurrence among equals
+        [(label, _)] = counts.most_common(1)
+        found.append(label)
+    return found
+
+
+def earlier_and_latest(groups: Array, overlap: int, share: float) -> tuple[Indices, Indices]:
+    """Which windows train and which test: of each series that is long enough, the latest ones test.
+
+    Windows that share rows with a tested one are in neither part. If no series is long enough, all windows count as one.
+
+    Args:
+        groups: (n,) the series of each window, in time order within a series.
+        overlap: how many windows before a window share rows with it.
+        share: of the windows, that test.
+    """
+    train: list[Indices] = []
+    test: list[Indices] = []
+    for group in np.unique(groups):
+        windows = np.flatnonzero(groups == group)
+        held = max(round(share * len(windows)), 1)
+        earlier = len(windows) - held - overlap
+        if earlier < 1:
+            train.append(windows)
+            continue
+        train.append(windows[:earlier])
+        test.append(windows[-held:])
+    if test:
+        return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
+    n = len(groups)
+    everything = np.arange(n)
+    held = max(round(share * n), 1)
+    earlier = max(n - held - overlap, 1)
+    return everything[:earlier], everything[-held:]
