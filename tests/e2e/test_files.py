@@ -16,9 +16,9 @@ pytestmark = pytest.mark.processes
 
 
 def run(folder: Path, out: str, **sections: Any) -> Path:
-    """A FedAvg run of the small fleet with its own embedded broker."""
+    """A FedAvg run of the small fleet without a broker: the run that repeats it from files has one."""
     path = scenario(folder, simulated=True, fleet={"faults": {}}, **sections)
-    sets = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2", "--embedded", "--json"]
+    sets = ["--set", "strategy.name=fedavg", "--set", "rounds.count=2", "--in-process", "--json"]
     finish(
         Program(
             ["covey.coordinator.cli", "run", str(path), "--out", str(folder / out), *sets],
