@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test docs check format fuzz lies clean mosquitto chaos soak
+.PHONY: help run test docs check format fuzz lies clean mosquitto chromium chaos soak
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -15,7 +15,7 @@ run: $(READY) ## the digits scenario with FedClust, then with FedAvg, then both 
 	$(BIN)/coordinator run scenarios/digits.yaml --set strategy.name=fedavg --out runs/digits-fedavg
 	$(BIN)/coordinator report runs/digits runs/digits-fedavg
 
-test: $(READY) mosquitto ## everything: format, lint, types, then all tests
+test: $(READY) mosquitto chromium ## everything: format, lint, types, then all tests
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
@@ -50,6 +50,10 @@ clean: ## remove all that was made here but the runs
 mosquitto: # the tests that need it skip without it
 	@command -v mosquitto || test -x /usr/sbin/mosquitto || scripts/apt-install mosquitto || \
 		echo "mosquitto is not installed and could not be: the tests that need it are skipped" >&2
+
+chromium: # the test of the dashboard in a real browser needs it
+	@command -v chromium || scripts/apt-install chromium || \
+		echo "chromium is not installed and could not be: the test that needs it is skipped" >&2
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv || \

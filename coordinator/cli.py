@@ -394,6 +394,34 @@ def status(
 
 
 @app.command()
+@with_connection(broker_option("none with RUN, else " + DEFAULT_BROKER))
+def dashboard(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="RUN", help="a run's folder  [default: ask the broker]"),
+    ] = None,
+    *,
+    connection: Connection,
+    federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
+    port: Annotated[int, typer.Option(help="port on 127.0.0.1; 0 takes any free one")] = 8470,
+) -> None:
+    """Show a run in a browser while it happens: rounds, figures by cluster, agents, faults.
+
+    The page is served on this machine only and needs no internet. It reads the run's folder, the broker, or both.
+    With the coordinator's credentials it has buttons: pause, resume, stop, forget.
+    """
+    from covey.coordinator.commands.dashboard import Request, serve
+    from covey.shared.mqtt.credentials import read
+
+    url = None
+    if connection.broker is not None or folder is None:
+        url = connection.url()
+    role = read(connection.credentials).role if connection.credentials is not None else ""
+    with suppress(KeyboardInterrupt):
+        serve(Request(folder, url, federation, role, port), _print)
+
+
+@app.command()
 def audit(
     folder: Annotated[Path, typer.Argument(help="a run's folder")],
     key: Annotated[

@@ -37,6 +37,7 @@ NAVIGATION = {
     "Get started": ["quickstart", "tutorials/your-fleet", "tutorials/your-own-method", "glossary"],
     "How to": [
         "operations",
+        "dashboard",
         "reports",
         "model-in-use",
         "choosing-k",

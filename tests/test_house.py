@@ -45,7 +45,7 @@ STAIRS = {
         "engine theme",
         "plan run",
         "processes compare serve",
-        "simulate report",
+        "simulate report dashboard",
         "cluster",
         "commands",
         "cli",

@@ -25,6 +25,16 @@ def css() -> str:
     return without_comments.strip()
 
 
+@cache
+def chosen_css() -> str:
+    """Rules for a page whose reader can choose: `data-theme` on the root element overrides the system's theme."""
+    light, dark, *_ = re.findall(r":root \{(.*?)\}", css(), flags=re.DOTALL)
+    return (
+        f':root[data-theme="light"] {{ {light} color-scheme: light; }}\n'
+        f':root[data-theme="dark"] {{ {dark} color-scheme: dark; }}\n'
+    )
+
+
 def fill(number: int | None) -> str:
     """The class that fills a shape with the colour of a series or cluster; grey for None."""
     return f"f{_suffix(number)}"

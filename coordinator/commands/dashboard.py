@@ -1,0 +1,88 @@
+"""`coordinator dashboard`: serve the page of a run until the operator ends it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
+from covey.coordinator.dashboard.folder_reader import FolderReader
+from covey.coordinator.dashboard.hub import Hub, is_other_run
+from covey.coordinator.dashboard.server import DashboardServer, Send, serving
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.credentials import COORDINATOR
+from covey.shared.wire.messages import Control
+
+PORT = 8470
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to show, and where."""
+
+    folder: Path | None  # of a run
+    url: BrokerUrl | None  # of its broker; None: only the folder is read
+    federation: str
+    role: str  # of the credentials; empty if they name none
+    port: int = PORT
+
+    @property
+    def may_command(self) -> bool:
+        """Does the dashboard connect as the coordinator? A broker without users has no roles."""
+        if self.url is None:
+            return False
+        return COORDINATOR in (self.role, self.url.user) or (
+            not self.role and self.url.user is None
+        )
+
+
+@contextmanager
+def opened(request: Request) -> Iterator[DashboardServer]:
+    """Serve the dashboard for as long as the block lasts.
+
+    Raises UserError if the run's folder is a file, or if the port is taken.
+    """
+    folder = request.folder
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: this is a file; expected the folder of a run")
+    reader = FolderReader(folder) if folder is not None else None
+    hub = Hub(reader)
+    with ExitStack() as stack:
+        send: Send | None = None
+        if request.url is not None:
+            watcher = BrokerWatcher(request.url, request.federation, hub.wake)
+            hub.watcher = watcher
+            stack.enter_context(watcher)
+            if request.may_command:
+                send = _sender(reader, watcher)
+        stack.enter_context(hub)
+        yield stack.enter_context(serving(hub, request.port, send))
+
+
+def _sender(reader: FolderReader | None, watcher: BrokerWatcher) -> Callable[[Control], str | None]:
+    def send(control: Control) -> str | None:
+        if is_other_run(reader, watcher):
+            return "the broker shows another run than this folder"
+        if not watcher.connected:
+            return watcher.problem
+        return None if watcher.publish(control) else "the broker did not take the command"
+
+    return send
+
+
+def serve(request: Request, show: Callable[[str], None]) -> None:
+    """Serve the dashboard until Ctrl-C; `show` prints a line."""
+    with opened(request) as server:
+        show(f"dashboard: {server.address}")
+        show(
+            "open this address in a browser on this machine; Ctrl-C ends the dashboard, not the run"
+        )
+        if server.send is None:
+            show(
+                "it only shows the run; to pause, stop or forget from the page, add --broker or --credentials of the coordinator"
+            )
+        threading.Event().wait()

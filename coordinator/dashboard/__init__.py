@@ -1,0 +1,1 @@
+"""The dashboard: one page on this machine that shows a run while it happens, and commands it."""

@@ -1,0 +1,136 @@
+"""Follows a run at its broker, in a thread of its own, and publishes the operator's commands there."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Callable
+
+from covey.coordinator.dashboard.lines import Line, PhaseLine, reduced
+from covey.shared import json_text
+from covey.shared.errors import DecodeError, UserError
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.link import Down, Link, Message, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from covey.shared.wire.messages import Control, CoordinatorStatus, RosterMessage
+from covey.shared.wire.topics import Topics
+
+PUBLISH_S = 5.0  # for the broker to acknowledge a command
+
+
+class BrokerWatcher:
+    """The newest retained documents of one federation, and the lines of the record since it was opened.
+
+    Use it as a context. `on_change` is called in the watcher's thread.
+    """
+
+    def __init__(self, url: BrokerUrl, federation: str, on_change: Callable[[], None]) -> None:
+        self.url = url
+        self.topics = Topics(federation)
+        self.connected = False
+        self.problem = f"connecting to {url}"  # empty while connected
+        self.lines: list[Line] = []
+        self.roster: RosterMessage | None = None
+        self.status: CoordinatorStatus | None = None
+        self.updated = 0.0  # when a message came last, in seconds since 1970
+        self._on_change = on_change
+        self._run = ""  # that the lines belong to
+        self._newest_step = 0  # of the lines; the retained line comes again after each reconnection
+        self._loop = asyncio.new_event_loop()
+        self._link: Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._thread = threading.Thread(target=self._follow, name="broker watcher", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"BrokerWatcher({self.url}, connected={self.connected})"
+
+    def __enter__(self) -> BrokerWatcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._cancel)
+        self._thread.join(PUBLISH_S)
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def publish(self, control: Control) -> bool:
+        """Publish a command; False if the broker did not take it in time."""
+        sent = asyncio.run_coroutine_threadsafe(self._publish(control), self._loop)
+        try:
+            return sent.result(PUBLISH_S)
+        except TimeoutError:
+            sent.cancel()
+            return False
+
+    async def _publish(self, control: Control) -> bool:
+        if self._link is None:
+            return False
+        return await self._link.publish(self.topics.control, control.to_bytes())
+
+    def _follow(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._task = self._loop.create_task(self._read())
+        try:
+            self._loop.run_until_complete(self._task)
+        except asyncio.CancelledError:
+            pass
+        except UserError as error:  # the address cannot be used
+            self.problem = str(error)
+            self._on_change()
+        finally:
+            self._loop.close()
+
+    async def _read(self) -> None:
+        client_id = f"covey-dashboard-{uuid.uuid4().hex[:8]}"
+        async with MqttLink(self.url, client_id=client_id) as link:
+            self._link = link
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        self.connected = True
+                        self.problem = ""
+                        topics = self.topics
+                        await link.subscribe(
+                            [topics.coordinator_status, topics.roster, topics.metrics]
+                        )
+                    case Down(why):
+                        self.connected = False
+                        self.problem = f"{self.url}: {why}; trying again"
+                    case Message():
+                        self.take(incoming)
+                self._on_change()
+
+    def take(self, message: Message) -> None:
+        """Keep what a message holds; one that cannot be read changes nothing."""
+        topics = self.topics
+        try:
+            match message.topic:
+                case topics.coordinator_status:
+                    self.status = CoordinatorStatus.from_bytes(message.payload)
+                case topics.roster:
+                    self.roster = RosterMessage.from_bytes(message.payload)
+                    self._begin(self.roster.run)
+                case topics.metrics:
+                    self._add(message.payload)
+        except (DecodeError, ValueError):
+            return
+        self.updated = time.time()
+
+    def _begin(self, run: str) -> None:
+        """Lines of an earlier run are dropped."""
+        if self._run and run != self._run:
+            self.lines = []
+            self._newest_step = 0
+        self._run = run
+
+    def _add(self, payload: bytes) -> None:
+        row = json_text.loads(payload)
+        line = reduced(row) if isinstance(row, dict) else None
+        if isinstance(line, PhaseLine) and line.step > self._newest_step:
+            self._newest_step = line.step
+            self.lines = [*self.lines, line]

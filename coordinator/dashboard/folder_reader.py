@@ -1,0 +1,157 @@
+"""Reads a run's folder again and again while the run writes it; only what has changed is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from covey.coordinator.dashboard.lines import Line, reduced
+from covey.coordinator.dashboard.state import RunPlan
+from covey.shared import json_text
+from covey.shared.errors import DecodeError
+from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+
+Stamp = tuple[
+    int, int
+]  # time of the last change (ns) and size: another one means that the file was written
+
+
+class FolderReader:
+    """The newest contents of one run's folder. A folder or a file that does not exist yet is no error."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plan = RunPlan()
+        self.lines: list[Line] = []
+        self.roster: RosterMessage | None = None
+        self.status: CoordinatorStatus | None = None
+        self.finished = False
+        self.updated = 0.0  # when the run last wrote one of its files, in seconds since 1970
+        self._stamps: dict[str, Stamp] = {}  # of the files as they were read last
+        self._offset = 0  # bytes of the record that were read
+
+    def __repr__(self) -> str:
+        return f"FolderReader({self.folder}: {len(self.lines)} lines)"
+
+    def poll(self) -> bool:
+        """Read what is new; False if nothing is."""
+        news = [
+            self._read_plan(),
+            self._read_record(),
+            self._read_roster(),
+            self._read_status(),
+            self._look_for_result(),
+        ]
+        return any(news)
+
+    def _changed(self, name: str) -> bytes | None:
+        """The content of a file that was written since it was read last, else None."""
+        path = self.folder / name
+        try:
+            stat = path.stat()
+            stamp = (stat.st_mtime_ns, stat.st_size)
+            if self._stamps.get(name) == stamp:
+                return None
+            content = path.read_bytes()
+        except OSError:
+            return None
+        self._stamps[name] = stamp
+        self.updated = max(self.updated, stat.st_mtime)
+        return content
+
+    def _read_plan(self) -> bool:
+        content = self._changed("scenario.yaml")
+        if content is None:
+            return False
+        try:
+            scenario = yaml.safe_load(content)
+        except yaml.YAMLError:
+            return False
+        self.plan = plan_of(scenario)
+        return True
+
+    def _read_record(self) -> bool:
+        """The complete lines that were added. A record that became shorter is read again: the run was resumed."""
+        path = self.folder / "rounds.jsonl"
+        try:
+            stat = path.stat()
+            if stat.st_size < self._offset:
+                self._offset = 0
+                self.lines = []
+            if stat.st_size == self._offset:
+                return False
+            with path.open("rb") as file:
+                file.seek(self._offset)
+                content = file.read()
+        except OSError:
+            return False
+        end = content.rfind(b"\n") + 1
+        self._offset += end
+        self.updated = max(self.updated, stat.st_mtime)
+        for text in content[:end].splitlines():
+            line = _line(text)
+            if line is not None:
+                self.lines.append(line)
+        return end > 0
+
+    def _read_roster(self) -> bool:
+        content = self._changed("roster.json")
+        if content is None:
+            return False
+        try:
+            self.roster = RosterMessage.from_bytes(content)
+        except DecodeError:
+            return False
+        return True
+
+    def _read_status(self) -> bool:
+        content = self._changed("status.json")
+        if content is None:
+            return False
+        try:
+            self.status = CoordinatorStatus.from_bytes(content)
+        except DecodeError:
+            return False
+        return True
+
+    def _look_for_result(self) -> bool:
+        before = self.finished
+        self.finished = (self.folder / "result.json").exists()
+        return self.finished != before
+
+
+def _line(text: bytes) -> Line | None:
+    try:
+        row: Any = json_text.loads(text)
+    except ValueError:
+        return None
+    return reduced(row) if isinstance(row, dict) else None
+
+
+def plan_of(scenario: Any) -> RunPlan:
+    """What the page shows of a scenario with all its defaults, as a run's folder holds it."""
+    if not isinstance(scenario, dict):
+        return RunPlan()
+    strategy = _section(scenario, "strategy")
+    rounds = _section(scenario, "rounds")
+    fleet = _section(scenario, "fleet")
+    evaluation = _section(scenario, "evaluation")
+    every = evaluation.get("every")
+    return RunPlan(
+        name=str(scenario.get("name", "")),
+        method=str(strategy.get("name", "")),
+        rounds=_whole(rounds.get("count")),
+        agents=_whole(rounds.get("start_agents")) or _whole(fleet.get("agents")),
+        evaluates_every=every if isinstance(every, int) else None,
+    )
+
+
+def _section(scenario: dict[str, Any], name: str) -> dict[str, Any]:
+    section = scenario.get(name)
+    return section if isinstance(section, dict) else {}
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,177 @@
+"""Joins what a run's folder and its broker show, and wakes everybody who shows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from covey.coordinator.dashboard.agents import COLUMNS, Cells, agent_cells
+from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
+from covey.coordinator.dashboard.folder_reader import FolderReader
+from covey.coordinator.dashboard.state import DashboardState, RunPlan, Sources, dashboard_state
+
+POLL_S = 0.2  # between two looks at the folder
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a page does not know yet."""
+
+    version: int  # the page knows everything up to this version now
+    state: Json
+    agents: Json | None  # None if no agent has changed
+
+
+class Hub:
+    """The present state of the run, and since when each agent has been as it is. Safe for several threads."""
+
+    def __init__(self, reader: FolderReader | None, watcher: BrokerWatcher | None = None) -> None:
+        self.reader = reader
+        self.watcher = watcher
+        self.version = 0  # grows with each change; 0: nothing was read yet
+        self._state: Json = {}
+        self._agents: dict[str, Cells] = {}
+        self._since: dict[str, int] = {}  # the version in which an agent changed last
+        self._gone: dict[str, int] = {}  # the version in which an agent disappeared
+        self._news = threading.Condition()
+        self._dirty = threading.Event()  # the watcher has read something
+        self._closed = False
+        self._thread = threading.Thread(target=self._follow, name="dashboard", daemon=True)
+
+    def __repr__(self) -> str:
+        return f"<Hub: version {self.version}, {len(self._agents)} agents>"
+
+    def __enter__(self) -> Hub:
+        if self.reader is not None:
+            self.reader.poll()
+        self.refresh()  # a page never gets an empty state
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self._dirty.set()
+        with self._news:
+            self._news.notify_all()
+        self._thread.join(2.0)
+
+    @property
+    def closed(self) -> bool:
+        """Has the dashboard ended?"""
+        return self._closed
+
+    def wake(self) -> None:
+        """The watcher has news."""
+        self._dirty.set()
+
+    def _follow(self) -> None:
+        while not self._closed:
+            timeout = POLL_S if self.reader is not None else None
+            was_woken = self._dirty.wait(timeout)
+            self._dirty.clear()
+            has_news = self.reader.poll() if self.reader is not None else False
+            if has_news or was_woken:
+                self.refresh()
+
+    def refresh(self) -> None:
+        """Make the state from what was read; pages learn of it if it has changed."""
+        sources = joined(self.reader, self.watcher)
+        state: DashboardState = dashboard_state(sources)
+        shown = state.to_json()
+        agents = agent_cells(sources.roster)
+        with self._news:
+            if shown == self._state and agents == self._agents:
+                return
+            self.version += 1
+            self._state = shown
+            self._note_agents(agents)
+            self._news.notify_all()
+
+    def _note_agents(self, agents: Mapping[str, Cells]) -> None:
+        for agent in self._agents:
+            if agent not in agents:
+                self._since.pop(agent, None)
+                self._gone[agent] = self.version
+        for agent, cells in agents.items():
+            if self._agents.get(agent) != cells:
+                self._since[agent] = self.version
+                self._gone.pop(agent, None)
+        self._agents = dict(agents)
+
+    def update_after(self, version: int, timeout_s: float) -> Update | None:
+        """The news since a version (-1: everything); None if nothing is within the time."""
+        with self._news:
+            is_new = self._news.wait_for(lambda: self.version > version or self._closed, timeout_s)
+            if not is_new or self._closed:
+                return None
+            return Update(self.version, self._state, self._agents_after(version))
+
+    def _agents_after(self, version: int) -> Json | None:
+        rows: dict[str, Cells] = {}
+        for agent, since in self._since.items():
+            if since > version:
+                rows[agent] = self._agents[agent]
+        is_whole = version < 0
+        gone: list[str] = []
+        if not is_whole:
+            gone = [agent for agent, since in self._gone.items() if since > version]
+        if not rows and not gone and not is_whole:
+            return None
+        return {"columns": COLUMNS, "rows": rows, "gone": gone, "whole": is_whole}
+
+
+def joined(reader: FolderReader | None, watcher: BrokerWatcher | None) -> Sources:
+    """Everything known: the record from the folder where there is one, the rest from the broker while it is connected."""
+    plan = reader.plan if reader is not None else RunPlan()
+    if watcher is None or is_other_run(reader, watcher):
+        if reader is None:
+            return Sources(plan)
+        problem = "" if watcher is None else "the broker shows another run than this folder"
+        return _of_folder(reader, None if watcher is None else watcher.connected, problem)
+    if reader is None:
+        return Sources(
+            plan=plan,
+            lines=watcher.lines,
+            status=watcher.status,
+            roster=watcher.roster,
+            connected=watcher.connected,
+            problem=watcher.problem,
+            updated=watcher.updated,
+        )
+    if watcher.status is None or not watcher.connected:
+        return _of_folder(reader, watcher.connected, watcher.problem)
+    return Sources(
+        plan=plan,
+        lines=tuple(reader.lines),
+        status=watcher.status,
+        roster=watcher.roster or reader.roster,
+        finished=reader.finished,
+        connected=True,
+        updated=max(reader.updated, watcher.updated),
+    )
+
+
+def is_other_run(reader: FolderReader | None, watcher: BrokerWatcher | None) -> bool:
+    """Do the folder and the broker show different runs?"""
+    if reader is None or watcher is None:
+        return False
+    if reader.roster is None or watcher.roster is None:
+        return False
+    return reader.roster.run != watcher.roster.run
+
+
+def _of_folder(reader: FolderReader, connected: bool | None, problem: str) -> Sources:
+    return Sources(
+        plan=reader.plan,
+        lines=tuple(reader.lines),
+        status=reader.status,
+        roster=reader.roster,
+        finished=reader.finished,
+        connected=connected,
+        problem=problem,
+        updated=reader.updated,
+    )

@@ -1,0 +1,187 @@
+"""A line of the record, reduced to what a dashboard shows of it. Pure.
+
+Lines come from a run's folder, or from the broker. Whatever does not have the expected type counts as missing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from covey.shared.numerics.measures import ACCURACY, MEASURES, RMSE, Measure
+
+Row = Mapping[str, Any]
+Values = Mapping[str, float]
+
+MAX_TEXT = 500  # characters of a sentence
+WARNING = "warning"  # notes under such keys are for people
+NOTHING: Row = {}
+
+
+@dataclass(frozen=True)
+class PhaseLine:
+    """A phase that was folded."""
+
+    step: int
+    phase: str
+    rounds: int  # that were over after it
+    ends_round: bool
+    reported: int
+    missing: int
+    seconds: float
+    loss: float | None = None  # of local training
+    measure: str = ACCURACY.name  # of the figures below
+    mean: float | None = None  # over all agents, of an evaluation
+    by_cluster: Values = field(default_factory=dict)  # means over the agents of each cluster
+    sizes: Mapping[str, int] = field(default_factory=dict)  # agents by cluster
+    moved: int = 0  # agents that are in another cluster than before
+    sent: int = 0  # bytes that the run has sent to agents so far
+    received: int = 0  # bytes that it has received from them
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EventLine:
+    """Something else that happened."""
+
+    kind: str
+    round: int  # rounds that were over
+    text: str
+
+
+Line = PhaseLine | EventLine
+
+
+def reduced(row: Row) -> Line | None:
+    """A line of the record as the dashboard keeps it; None for one that it does not show."""
+    if row.get("event") == "phase":
+        return _phase(row)
+    return _event(row)
+
+
+def _phase(row: Row) -> PhaseLine:
+    ends_round = row.get("ends_round") is True
+    done = _count(row.get("round"))
+    means = _main_means(row)
+    traffic = _mapping(row.get("traffic"))
+    return PhaseLine(
+        step=_count(row.get("step")),
+        phase=_text(row.get("phase")),
+        rounds=done + 1 if ends_round else done,
+        ends_round=ends_round,
+        reported=_length(row.get("reported")),
+        missing=_length(row.get("missing")),
+        seconds=_number(row.get("seconds")) or 0.0,
+        loss=_number(row.get("loss")),
+        measure=means.measure.name,
+        mean=means.overall,
+        by_cluster=means.by_cluster,
+        sizes=_sizes(row),
+        moved=_count(row.get("moved")),
+        sent=_count(traffic.get("wire_down")) + _count(traffic.get("down_models")),
+        received=_count(traffic.get("wire_up")),
+        warnings=_warnings(row),
+    )
+
+
+@dataclass(frozen=True)
+class _Means:
+    measure: Measure
+    overall: float | None
+    by_cluster: Values
+
+
+def _main_means(row: Row) -> _Means:
+    """The figures of an evaluation in its main measure, accuracy or RMSE."""
+    evaluation = _mapping(row.get("evaluation"))
+    server = _mapping(evaluation.get("server"))
+    measure = RMSE if RMSE.name in server else ACCURACY
+    averages = _mapping(server.get(measure.name))
+    by_cluster: dict[str, float] = {}
+    clusters = _mapping(row.get("by_cluster"))
+    for cluster, means in clusters.items():
+        figures = _mapping(means)
+        value = _number(figures.get(measure.name))
+        if value is not None:
+            by_cluster[_text(cluster)] = value
+    overall = _number(averages.get("macro"))
+    return _Means(measure, overall, by_cluster)
+
+
+def _event(row: Row) -> EventLine | None:
+    kind = _text(row.get("event"))
+    done = _count(row.get("round"))
+    agent = _text(row.get("agent"))
+    why = _text(row.get("why"))
+    sentences = {
+        "void": f"the attempt came to nothing and is repeated: {why}",
+        "set_aside": f"a report of {agent} was set aside: {why}",
+        "quarantined": f"{agent} is in quarantine: {why}",
+        "released": f"{agent} was released from quarantine",
+        "forgotten": f"{agent} was forgotten by the operator",
+        "stopped": f"the method needs no more rounds: {why}",
+        "lost lines": "lines of the record were lost",
+    }
+    if kind not in sentences:
+        return None
+    return EventLine(kind, done, sentences[kind])
+
+
+def _warnings(row: Row) -> tuple[str, ...]:
+    texts: list[str] = []
+    notes = _mapping(row.get("notes"))
+    for key, note in notes.items():
+        if key.startswith(WARNING):
+            text = _text(note)
+            texts.append(text)
+    return tuple(texts)
+
+
+def _sizes(row: Row) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for cluster, agents in _mapping(row.get("cluster_sizes")).items():
+        name = _text(cluster)
+        sizes[name] = _count(agents)
+    return sizes
+
+
+def shown_figure(measure: str, figure: float) -> str:
+    """A figure as tables show it, with a percent sign where it is a share."""
+    known = MEASURES.get(measure, ACCURACY)
+    text = known.text(figure)
+    return f"{text} %" if known.unit == ACCURACY.unit else text
+
+
+# -- values that have the expected type, or none ---------------------------------------------------
+
+
+def _mapping(value: Any) -> Row:
+    return value if isinstance(value, dict) else NOTHING
+
+
+def _length(value: Any) -> int:
+    return len(value) if isinstance(value, list) else 0
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _count(value: Any) -> int:
+    number = _number(value)
+    return 0 if number is None else int(number)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | int | float):
+        return ""
+    text = str(value)
+    return text[:MAX_TEXT]

@@ -1,0 +1,444 @@
+// The page of the dashboard: reads the stream of updates and shows them. Whatever comes from the network is text.
+
+const $ = (id) => document.getElementById(id);
+const key = location.hash.slice(1);
+const NONE = "–";
+const PAGE_ROWS = 25;
+
+let state = null;
+let allowed = false; // may this dashboard send commands?
+const agents = new Map(); // by name: [state, cluster, figure, seen, samples, refusals, reason]
+const view = { search: "", filter: "", column: "agent", descending: false, page: 0 };
+
+// -- words -----------------------------------------------------------------------------------------
+
+function bytes(count) {
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  let amount = count;
+  while (amount >= 1000 && unit < units.length - 1) { amount /= 1000; unit += 1; }
+  const shown = unit && amount < 100 ? amount.toFixed(1).replace(/\.0$/, "") : String(Math.round(amount));
+  return `${shown} ${units[unit]}`;
+}
+
+function figure(value) {
+  if (value === null || value === undefined) return NONE;
+  if (state && state.percent) return `${(100 * value).toFixed(1)} %`;
+  return Number(value.toPrecision(4)).toString();
+}
+
+function duration(seconds) {
+  if (seconds < 90) return `${Math.max(1, Math.round(seconds))} s`;
+  if (seconds < 5400) return `${Math.round(seconds / 60)} min`;
+  if (seconds < 172800) return `${(seconds / 3600).toFixed(1)} h`;
+  return `${Math.round(seconds / 86400)} days`;
+}
+
+function ago(seen) {
+  return seen === null ? NONE : `${duration(Math.max(0, Date.now() / 1000 - seen))} ago`;
+}
+
+function plural(count, one, many = `${one}s`) {
+  return `${count} ${count === 1 ? one : many}`;
+}
+
+function put(id, text) {
+  const place = $(id);
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function banner(text) {
+  $("banner").hidden = !text;
+  put("banner", text);
+}
+
+// -- charts ----------------------------------------------------------------------------------------
+
+const chosenTick = (value) => (state.percent ? `${Math.round(1000 * value) / 10}` : Number(value.toPrecision(3)).toString());
+const figureChart = new Chart($("chart-figure"), { height: 250, xTitle: "rounds", yTitle: "accuracy (%)", format: figure, tick: chosenTick });
+const plain = (value) => Number(value.toPrecision(3)).toString();
+const lossChart = new Chart($("chart-loss"), { height: 170, xTitle: "rounds", yTitle: "loss, mean over samples", format: plain, tick: plain, fromZero: true });
+const reportChart = new Chart($("chart-reports"), {
+  height: 170, xTitle: "phases", yTitle: "agents", format: String, tick: String, fromZero: true, whole: true, bars: true, legendValue: false,
+  xName: (place) => { const bar = state.bars[place - 1]; return bar ? `${bar.phase}, after round ${bar.round}` : ""; },
+});
+const trafficChart = new Chart($("chart-traffic"), { height: 170, xTitle: "rounds", yTitle: "bytes", format: bytes, tick: bytes, fromZero: true });
+const map = new ClusterMap($("map"), (name) => { $("search").value = name; search(); $("agents-title").scrollIntoView({ block: "start" }); });
+
+function showCharts() {
+  figureChart.options.percent = state.percent;
+  figureChart.options.yTitle = state.percent ? `${state.measure_title} (%)` : `${state.measure_title} (units of the target)`;
+  const hasClusters = state.figures.length > 1;
+  put("chart-figure-title", `${state.measure_title[0].toUpperCase()}${state.measure_title.slice(1)}${hasClusters ? " by cluster" : ""}`);
+  const series = state.figures.map((one) => ({
+    label: one.cluster === null ? "all agents" : `cluster ${one.cluster}`,
+    points: one.points,
+    stroke: strokeOf(one.cluster),
+    fill: fillOf(one.cluster),
+    dash: one.cluster === null ? "" : dashOf(one.cluster),
+  }));
+  const never = state.evaluates_every === 0 ? "Evaluated after the last round. To see figures earlier, set evaluation.every." : "No evaluation yet.";
+  figureChart.show(series, never);
+  lossChart.show([{ label: "loss", points: state.loss, stroke: "s0", fill: "f0" }], "No training round yet.");
+  const numbered = (name) => state.bars.map((bar, place) => [place + 1, bar[name]]);
+  const lost = state.bars.some((bar) => bar.missing);
+  const bars = state.bars.length ? [{ label: "reported", points: numbered("reported"), fill: "ok" }] : [];
+  if (lost) bars.push({ label: "missing", points: numbered("missing"), fill: "miss" });
+  reportChart.show(bars, "No phase is over yet.");
+  trafficChart.show([
+    { label: "to agents", points: state.sent, stroke: "s0", fill: "f0" },
+    { label: "from agents", points: state.received, stroke: "s4", fill: "f4", dash: "6 3" },
+  ], "No traffic yet.");
+}
+
+// -- the run ---------------------------------------------------------------------------------------
+
+function showState() {
+  document.title = state.name ? `${state.name} · ${state.rounds_done}/${state.rounds}` : "Covey";
+  put("name", state.name || "Covey");
+  put("about", [state.method, state.run && `run ${state.run}`].filter(Boolean).join(" · ") || "no run yet");
+  const badge = $("state");
+  badge.className = `badge ${state.state}`;
+  put("state", state.state);
+  put("headline", headline());
+  $("progress").max = Math.max(state.rounds, 1);
+  $("progress").value = Math.min(state.rounds_done, state.rounds || 1);
+  banner(state.problem);
+  showTiles();
+  showCharts();
+  showEvents();
+  showCommands();
+}
+
+function headline() {
+  if (state.headline) {
+    const left = state.state === "paused" ? ` Round ${state.rounds_done} of ${state.rounds}.` : "";
+    return state.headline + left;
+  }
+  const words = [`round ${state.rounds_done} of ${state.rounds} is over`];
+  if (state.phase) words.push(`now: ${state.phase}`);
+  if (state.eta_s !== null) words.push(`about ${duration(state.eta_s)} left`);
+  return words.join(" · ");
+}
+
+function showTiles() {
+  const { fleet, faults, figures, sizes } = state;
+  put("figure-title", `mean ${state.measure_title}`);
+  put("figure", figure(state.newest_figure));
+  const last = figures.length ? figures[0].points[figures[0].points.length - 1][0] : null;
+  put("figure-note", last === null ? "no evaluation yet" : `after round ${last}`);
+  put("here", `${fleet.here} of ${Math.max(fleet.known, fleet.expected)}`);
+  const away = [[fleet.offline, "offline"], [fleet.excluded, "excluded"], [fleet.quarantined, "in quarantine"]].filter(([count]) => count);
+  put("here-note", away.map(([count, word]) => `${count} ${word}`).join(", ") || `${fleet.busy} busy`);
+  const clusters = Object.keys(sizes).length;
+  put("clusters", clusters ? String(clusters) : NONE);
+  put("clusters-note", clusters ? `${plural(state.moved, "agent")} moved` : "none formed");
+  const last2 = (points) => (points.length ? points[points.length - 1][1] : 0);
+  put("bytes", bytes(last2(state.sent) + last2(state.received)));
+  put("bytes-note", `${bytes(last2(state.sent))} to agents`);
+  put("missing", String(faults.missing));
+  const troubles = [[faults.void, "void"], [faults.set_aside, "set aside"], [faults.failed, "failed"]].filter(([count]) => count);
+  put("missing-note", troubles.map(([count, word]) => `${count} ${word}`).join(", ") || "no attempt was void");
+  put("refused", String(faults.refused));
+  const reasons = Object.entries(state.refusals).sort((one, other) => other[1] - one[1]);
+  put("refused-note", reasons.map(([reason, count]) => `${reason} ${count}`).join(", ") || "none");
+  $("refused-note").title = $("refused-note").textContent;
+}
+
+function showEvents() {
+  const shown = state.events.map((event) => {
+    const item = document.createElement("li");
+    const when = document.createElement("span");
+    when.textContent = `round ${event.round}`;
+    const text = document.createElement("span");
+    text.textContent = event.text;
+    item.append(when, text);
+    return item;
+  });
+  $("events").replaceChildren(...shown);
+  $("no-events").hidden = shown.length > 0;
+}
+
+// -- commands --------------------------------------------------------------------------------------
+
+function showCommands() {
+  const over = ["finished", "stopped", "offline", "unknown"].includes(state.state);
+  $("commands").hidden = !allowed;
+  $("pause").disabled = over || state.connected === false;
+  $("stop").disabled = over || state.connected === false;
+  put("pause", state.state === "paused" ? "Resume" : "Pause");
+}
+
+async function send(command, agent) {
+  const body = agent === undefined ? { command } : { command, agent };
+  try {
+    const reply = await fetch("/control", {
+      method: "POST",
+      headers: { "Content-Type": "application/json", "X-Covey-Key": key },
+      body: JSON.stringify(body),
+    });
+    const answer = await reply.json();
+    banner(reply.ok ? "" : String(answer.error));
+  } catch {
+    banner("the command could not be sent");
+  }
+}
+
+let answer = null; // of the question that is open
+function answered(isYes) {
+  const waiting = answer;
+  answer = null;
+  if (waiting) waiting(isYes);
+}
+
+function confirmed(question, word) {
+  answered(false);
+  put("question", question);
+  put("yes", word);
+  $("confirm").showModal();
+  return new Promise((resolve) => { answer = resolve; });
+}
+
+$("yes").addEventListener("click", () => answered(true));
+$("no").addEventListener("click", () => answered(false));
+$("confirm").addEventListener("cancel", () => answered(false)); // the Escape key
+
+$("pause").addEventListener("click", () => send(state.state === "paused" ? "resume" : "pause"));
+$("stop").addEventListener("click", async () => {
+  if (await confirmed("Stop the coordinator? `coordinator run --resume` continues the run.", "Stop")) send("stop");
+});
+
+async function forget(name) {
+  const question = `Forget ${name}? It leaves the roster and its cluster; if it connects again, it is a newcomer.`;
+  if (await confirmed(question, "Forget")) send("forget", name);
+}
+
+// -- the table of agents ---------------------------------------------------------------------------
+
+const WORDS = { quarantine: "in quarantine", checking: "checking its data" };
+const COLUMNS = [
+  ["agent", "agent", ""], ["state", "state", ""], ["cluster", "cluster", "number"], ["figure", "accuracy", "number"],
+  ["seen", "last seen", "number"], ["samples", "samples", "number wide"], ["refusals", "refusals", "number wide"], ["reason", "reason", ""],
+];
+const PLACES = { state: 0, cluster: 1, figure: 2, seen: 3, samples: 4, refusals: 5, reason: 6 };
+
+function matches([name, cells]) {
+  if (view.filter === "here" && cells[0] !== "idle" && cells[0] !== "busy") return false;
+  if (view.filter === "reason" && !cells[6]) return false;
+  if (["offline", "excluded", "quarantine"].includes(view.filter) && cells[0] !== view.filter) return false;
+  if (!view.search) return true;
+  return name.toLowerCase().includes(view.search) || cells[6].toLowerCase().includes(view.search);
+}
+
+const names = new Intl.Collator("en", { numeric: true });
+
+function compare(one, other) {
+  let order = 0;
+  if (view.column !== "agent") {
+    const place = PLACES[view.column];
+    const [first, second] = [one[1][place], other[1][place]];
+    const missing = (first === null || first === "") - (second === null || second === "");
+    if (missing) return missing; // those without a value come last, in both directions
+    order = typeof first === "number" ? first - second : names.compare(String(first), String(second));
+    if (view.column === "seen") order = -order; // the most recently seen first
+  } else order = names.compare(one[0], other[0]);
+  if (view.descending) order = -order;
+  return order || names.compare(one[0], other[0]);
+}
+
+function showAgents() {
+  const found = [...agents].filter(matches).sort(compare);
+  const pages = Math.max(1, Math.ceil(found.length / PAGE_ROWS));
+  view.page = Math.min(view.page, pages - 1);
+  const start = view.page * PAGE_ROWS;
+  const rows = found.slice(start, start + PAGE_ROWS).map(row);
+  $("agents").tBodies[0].replaceChildren(...rows);
+  put("range", found.length ? `${start + 1}–${start + rows.length} of ${found.length}` : "0 of 0");
+  $("previous").disabled = view.page === 0;
+  $("next").disabled = view.page >= pages - 1;
+  $("pages").hidden = pages === 1 && !found.length;
+  $("no-agents").hidden = found.length > 0;
+  put("no-agents", agents.size ? "No agent matches." : "No agent has connected yet. Start one with `agent start`.");
+}
+
+function row([name, cells]) {
+  const [status, cluster, value, seen, samples, refusals, reason] = cells;
+  const line = document.createElement("tr");
+  const texts = [name, WORDS[status] || status, cluster === null ? NONE : String(cluster), figure(value), ago(seen), String(samples ?? NONE), String(refusals || ""), reason];
+  texts.forEach((text, place) => {
+    const cell = document.createElement("td");
+    cell.className = COLUMNS[place][2];
+    cell.textContent = text;
+    if (place === 0) cell.title = name;
+    if (place === 1) cell.classList.add({ offline: "bad", quarantine: "bad", excluded: "warn", checking: "quiet" }[status] || "plain");
+    if (place === 2 && cluster !== null) cell.prepend(dot(cluster));
+    if (place === 4) cell.dataset.seen = seen ?? "";
+    if (place === 7) cell.classList.add("reason");
+    line.append(cell);
+  });
+  if (allowed) line.append(buttons(name, status));
+  return line;
+}
+
+function dot(cluster) {
+  const mark = document.createElement("span");
+  mark.className = "dot";
+  const drawn = element("svg", { viewBox: "0 0 10 10", "aria-hidden": "true" });
+  drawn.append(element("circle", { class: fillOf(String(cluster)), cx: 5, cy: 5, r: 5 }));
+  mark.append(drawn);
+  return mark;
+}
+
+function buttons(name, status) {
+  const cell = document.createElement("td");
+  const button = document.createElement("button");
+  button.type = "button";
+  if (status === "quarantine") {
+    button.textContent = "release";
+    button.addEventListener("click", () => send("release", name));
+  } else {
+    button.textContent = "forget";
+    button.addEventListener("click", () => forget(name));
+  }
+  button.setAttribute("aria-label", `${button.textContent} ${name}`);
+  cell.append(button);
+  return cell;
+}
+
+function showHeadings() {
+  const cells = COLUMNS.map(([column, title, kind]) => {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.className = kind;
+    const chosen = view.column === column;
+    if (chosen) cell.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
+    const button = document.createElement("button");
+    button.type = "button";
+    const shown = column === "figure" && state ? state.measure_title : title;
+    button.textContent = shown + (chosen ? (view.descending ? " ↓" : " ↑") : "");
+    button.addEventListener("click", () => {
+      view.descending = chosen ? !view.descending : false;
+      view.column = column;
+      view.page = 0;
+      showHeadings();
+      showAgents();
+    });
+    cell.append(button);
+    return cell;
+  });
+  if (allowed) cells.push(document.createElement("th"));
+  $("agents").tHead.rows[0].replaceChildren(...cells);
+}
+
+function search() {
+  view.search = $("search").value.trim().toLowerCase();
+  view.filter = $("filter").value;
+  view.page = 0;
+  showAgents();
+}
+
+$("search").addEventListener("input", search);
+$("filter").addEventListener("change", search);
+$("previous").addEventListener("click", () => { view.page -= 1; showAgents(); });
+$("next").addEventListener("click", () => { view.page += 1; showAgents(); });
+setInterval(() => {
+  for (const cell of document.querySelectorAll("#agents td[data-seen]")) {
+    if (cell.dataset.seen) cell.textContent = ago(Number(cell.dataset.seen));
+  }
+}, 2000);
+
+function showMap() {
+  const listed = [...agents].sort((one, other) => names.compare(one[0], other[0]));
+  const dots = listed.map(([name, [status, cluster, value]]) => [name, status, cluster, `${name}: ${WORDS[status] || status}, ${cluster === null ? "no cluster" : `cluster ${cluster}`}, ${state ? state.measure_title : ""} ${figure(value)}`]);
+  map.show(dots, "No agent has connected yet.");
+}
+
+// -- updates ---------------------------------------------------------------------------------------
+
+function takeAgents(news) {
+  if (news.whole) agents.clear();
+  for (const name of news.gone) agents.delete(name);
+  for (const [name, cells] of Object.entries(news.rows)) agents.set(name, cells);
+}
+
+let due = false;
+let newAgents = false;
+function soon() {
+  if (due) return;
+  due = true;
+  setTimeout(() => {
+    due = false;
+    if (!state) return;
+    showState();
+    if (newAgents) { newAgents = false; showAgents(); showMap(); }
+  }, 50); // several updates are drawn together
+}
+
+function take(name, data) {
+  if (name === "controls") { allowed = data.allowed === true; showHeadings(); return; }
+  if (name === "agents") { takeAgents(data); newAgents = true; }
+  if (name === "state") {
+    const measured = !state || state.measure_title !== data.measure_title;
+    state = data;
+    if (measured) { showHeadings(); newAgents = true; }
+  }
+  soon();
+}
+
+/** Server-sent events over fetch, because an EventSource cannot send the key in a header. */
+async function follow() {
+  const reply = await fetch("/events", { headers: { "X-Covey-Key": key }, cache: "no-store" });
+  if (!reply.ok) {
+    const answer = await reply.json();
+    throw new Error(reply.status === 401 ? "Open the address that `coordinator dashboard` printed: it ends in a key." : String(answer.error));
+  }
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("");
+    text += value;
+    const events = text.split("\n\n");
+    text = events.pop();
+    for (const event of events) {
+      const [first, second] = event.split("\n");
+      if (first.startsWith("event: ")) take(first.slice(7), JSON.parse(second.slice(6)));
+    }
+  }
+}
+
+async function run() {
+  for (;;) {
+    try {
+      await follow();
+    } catch (error) {
+      banner(error instanceof TypeError || !error.message ? "The dashboard has ended, or cannot be reached; trying again." : error.message);
+    }
+    await new Promise((resolve) => { setTimeout(resolve, 2000); });
+  }
+}
+
+// -- light and dark --------------------------------------------------------------------------------
+
+const THEMES = ["auto", "light", "dark"];
+let theme = "auto";
+try { theme = localStorage.getItem("covey-theme") || "auto"; } catch { /* storage is switched off */ }
+
+function showTheme() {
+  if (!THEMES.includes(theme)) theme = "auto";
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  put("theme", `Theme: ${theme}`);
+  $("theme").setAttribute("aria-label", `theme: ${theme}; change it`);
+  map.draw();
+}
+
+$("theme").addEventListener("click", () => {
+  theme = THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  try { localStorage.setItem("covey-theme", theme); } catch { /* it lasts until the page is closed */ }
+  showTheme();
+});
+
+showTheme();
+showHeadings();
+run();

@@ -1,0 +1,273 @@
+"""The local web server of the dashboard: one page, a stream of updates, and the operator's commands.
+
+What protects it:
+
+- It listens on 127.0.0.1. A request must name that address (or localhost) as its host, so that a web page cannot reach
+  it under a name of its own (DNS rebinding); a command must come from the dashboard's own origin.
+- Updates and commands need a key in a header, which another web page cannot send. The key is part of the address that
+  the command prints, after `#`: browsers do not send that part, so the key is in no log.
+- The page loads nothing from elsewhere and runs no inline script (Content-Security-Policy). It receives data as JSON
+  and shows all of it as text.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import resources
+from typing import Any
+
+from pydantic import ValidationError
+
+from covey.coordinator.dashboard.hub import Hub, Update
+from covey.coordinator.theme import theme
+from covey.shared import json_text
+from covey.shared.errors import UserError
+from covey.shared.wire.messages import Control
+
+HOST = "127.0.0.1"
+KEY_HEADER = "X-Covey-Key"
+MAX_BODY_BYTES = 4096
+MAX_STREAMS = 16  # open pages
+SHUTDOWN_POLL_S = 0.05  # the end of the dashboard takes at most so long
+ALIVE_S = 10.0  # between two signs of life on a stream
+COMMANDS = ("pause", "resume", "stop", "release", "forget")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+# Publishes a command: None if it was sent, else why not.
+Send = Callable[[Control], str | None]
+
+
+@cache
+def files() -> dict[str, tuple[str, bytes]]:
+    """The parts of the page: content type and content, by path."""
+    folder = resources.files("covey.coordinator.dashboard")
+    style = theme.css() + theme.chosen_css() + (folder / "page.css").read_text(encoding="utf-8")
+    page = (folder / "page.html").read_bytes()
+    scripts = [(folder / name).read_bytes() for name in ("charts.js", "page.js")]
+    return {
+        "/": ("text/html; charset=utf-8", page),
+        "/page.css": ("text/css; charset=utf-8", style.encode()),
+        "/page.js": ("text/javascript; charset=utf-8", b"\n".join(scripts)),
+    }
+
+
+class DashboardServer(ThreadingHTTPServer):
+    """Serves one hub. Each page that is open keeps one thread."""
+
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, hub: Hub, port: int, send: Send | None) -> None:
+        self.hub = hub
+        self.send = send  # None: this dashboard only shows
+        self.key = secrets.token_urlsafe(24)
+        self.streams = threading.BoundedSemaphore(MAX_STREAMS)
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise UserError(
+                f"port {port} of {HOST}: {error.strerror}; choose another with --port, 0 takes any free one"
+            ) from None
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        return int(self.server_address[1])
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that a request may name."""
+        return (f"{HOST}:{self.port}", f"localhost:{self.port}")
+
+    @property
+    def address(self) -> str:
+        """The address to open in a browser, with the key."""
+        return f"http://{HOST}:{self.port}/#{self.key}"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away in the middle of a reply is no error."""
+
+
+@contextmanager
+def serving(hub: Hub, port: int, send: Send | None = None) -> Iterator[DashboardServer]:
+    """Serve the dashboard for as long as the block lasts. Raises UserError if the port is taken."""
+    server = DashboardServer(hub, port, send)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(SHUTDOWN_POLL_S,), name="dashboard server", daemon=True
+    )
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One connection of a browser."""
+
+    server: DashboardServer
+    protocol_version = "HTTP/1.1"
+    timeout = 60.0
+
+    def version_string(self) -> str:
+        """The Server header, without versions."""
+        return "covey"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is logged: the terminal belongs to the operator."""
+
+    def do_GET(self) -> None:
+        """The page, its parts, and the stream of updates."""
+        if not self._is_for_us():
+            return
+        path = self.path.partition("?")[0]
+        if path == "/events":
+            if self._has_key():
+                self._stream()
+            return
+        found = files().get(path)
+        if found is None:
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such page")
+            return
+        kind, content = found
+        self._reply(HTTPStatus.OK, content, kind)
+
+    def do_POST(self) -> None:
+        """A command of the operator: {"command": "forget", "agent": "pi-7"}."""
+        self.close_connection = True  # what follows an unread body is no request
+        if not self._is_for_us() or not self._is_from_us() or not self._has_key():
+            return
+        if self.path != "/control":
+            self._refuse(HTTPStatus.NOT_FOUND, "there is no such command")
+            return
+        control = self._control()
+        if control is None:
+            self._refuse(HTTPStatus.BAD_REQUEST, "this is not a command")
+            return
+        if self.server.send is None:
+            self._refuse(HTTPStatus.FORBIDDEN, "this dashboard has no credentials of a coordinator")
+            return
+        why = self.server.send(control)
+        if why is not None:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, why)
+            return
+        self._reply(HTTPStatus.ACCEPTED, b"{}", "application/json")
+
+    # -- who asks ----------------------------------------------------------------------------------
+
+    def _is_for_us(self) -> bool:
+        """Does the request name our address? Otherwise another name was made to point here."""
+        if self.headers.get("Host") in self.server.hosts:
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "this host is not served")
+        return False
+
+    def _is_from_us(self) -> bool:
+        """Does the request come from our own page, and not from another one?"""
+        origins = [f"http://{host}" for host in self.server.hosts]
+        kind = self.headers.get("Content-Type", "")
+        if self.headers.get("Origin") in origins and kind == "application/json":
+            return True
+        self._refuse(HTTPStatus.FORBIDDEN, "commands come from the dashboard's own page only")
+        return False
+
+    def _has_key(self) -> bool:
+        given = self.headers.get(KEY_HEADER, "")
+        if hmac.compare_digest(given.encode(), self.server.key.encode()):
+            return True
+        self._refuse(HTTPStatus.UNAUTHORIZED, "open the address that the command printed")
+        return False
+
+    def _control(self) -> Control | None:
+        """The command in the body; None if there is none that the dashboard may send."""
+        length = self.headers.get("Content-Length", "")
+        if not length.isascii() or not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+            return None
+        body = self.rfile.read(int(length))
+        try:
+            control = Control.model_validate(json_text.loads(body))
+        except (ValueError, ValidationError):
+            return None
+        needs_agent = control.command in ("release", "forget")
+        has_agent = control.agent is not None
+        is_known = control.command in COMMANDS
+        return control if is_known and needs_agent == has_agent else None
+
+    # -- replies -----------------------------------------------------------------------------------
+
+    def _refuse(self, status: HTTPStatus, why: str) -> None:
+        self.close_connection = True
+        body = json.dumps({"error": why}).encode()
+        self._reply(status, body, "application/json")
+
+    def _reply(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self._end_headers()
+        self.wfile.write(content)
+
+    def _end_headers(self) -> None:
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _stream(self) -> None:
+        """Server-sent events until the page is closed: the whole state first, then what changes."""
+        if not self.server.streams.acquire(blocking=False):
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many pages are open; close some")
+            return
+        try:
+            self.close_connection = True
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self._end_headers()
+            self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with suppress(OSError):  # the page was closed
+                self._send_updates()
+        finally:
+            self.server.streams.release()
+
+    def _send_updates(self) -> None:
+        hub = self.server.hub
+        self._send_event("controls", {"allowed": self.server.send is not None})
+        version = -1
+        while not hub.closed:
+            update = hub.update_after(version, ALIVE_S)
+            if update is None:
+                self.wfile.write(b": alive\n\n")
+                continue
+            self._send_update(update)
+            version = update.version
+
+    def _send_update(self, update: Update) -> None:
+        if update.agents is not None:
+            self._send_event("agents", update.agents)
+        self._send_event("state", update.state)
+
+    def _send_event(self, name: str, data: Any) -> None:
+        text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+        event = f"event: {name}\ndata: {text}\n\n"
+        self.wfile.write(event.encode())

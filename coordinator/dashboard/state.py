@@ -1,0 +1,377 @@
+"""What the dashboard shows: one pure function from the record, the roster and the status to a typed state.
+
+The state has no agents: of a large fleet they are many, and only those that change are sent, see `agents`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
+from covey.shared.numerics.measures import ACCURACY, MEASURES
+from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
+
+MAX_POINTS = 400  # of one curve
+MAX_EVENTS = 200  # the newest are shown
+ETA_ROUNDS = 10  # the duration of this many rounds gives the estimate
+OVER = ("finished", "stopped")
+
+Point = tuple[float, float]
+Points = Sequence[Point]
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run's folder holds from the start; all empty where only the broker is known."""
+
+    name: str = ""
+    method: str = ""
+    rounds: int = 0
+    agents: int = 0  # that the run waits for at its start; 0: unknown
+    evaluates_every: int | None = None  # rounds; 0: only at the end; None: unknown
+
+
+@dataclass(frozen=True)
+class Sources:
+    """All that the dashboard has read so far."""
+
+    plan: RunPlan
+    lines: Sequence[Line] = ()
+    status: CoordinatorStatus | None = None
+    roster: RosterMessage | None = None
+    finished: bool = False  # the folder has a result
+    connected: bool | None = None  # to the broker; None: there is none, only a folder
+    problem: str = ""  # why nothing can be read
+    updated: float = 0.0  # when something was read last, in seconds since 1970
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve; `cluster` is None for all agents together."""
+
+    cluster: str | None
+    points: Points
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The reports of one phase."""
+
+    round: int
+    phase: str
+    reported: int
+    missing: int
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """How many agents there are of each kind."""
+
+    known: int = 0
+    here: int = 0  # take part
+    busy: int = 0
+    offline: int = 0
+    excluded: int = 0
+    quarantined: int = 0
+    expected: int = 0  # that the run waits for at its start
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What went wrong in the run so far."""
+
+    missing: int = 0  # reports that never came
+    void: int = 0  # attempts that came to nothing
+    set_aside: int = 0  # reports that made a fold fail
+    quarantined: int = 0  # times that an agent was put in quarantine
+    failed: int = 0  # agents whose newest report holds no work
+    refused: int = 0  # messages that broke a rule
+
+
+@dataclass(frozen=True)
+class DashboardState:
+    """The page, without its agents."""
+
+    name: str
+    method: str
+    run: str
+    state: str  # waiting, running, paused, finished, stopped, offline or unknown
+    headline: str  # one sentence for people
+    problem: str
+    connected: bool | None
+    rounds_done: int
+    rounds: int
+    phase: str
+    eta_s: float | None
+    measure: str
+    measure_title: str
+    percent: bool  # figures are shares
+    newest_figure: float | None
+    evaluates_every: int | None
+    figures: Sequence[Series]
+    loss: Points
+    bars: Sequence[Bar]
+    sent: Points  # bytes by rounds, to agents
+    received: Points
+    sizes: Mapping[str, int]
+    moved: int  # agents that changed their cluster in the newest phase
+    fleet: Fleet = field(default_factory=Fleet)
+    faults: Faults = field(default_factory=Faults)
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    events: Sequence[EventLine] = ()
+    updated: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The state as the page reads it."""
+        return asdict(self)
+
+
+def dashboard_state(sources: Sources) -> DashboardState:
+    """The state of the page. The same sources give the same state."""
+    phases = [line for line in sources.lines if isinstance(line, PhaseLine)]
+    events = [line for line in sources.lines if isinstance(line, EventLine)]
+    evaluated = [line for line in phases if line.mean is not None]
+    newest = phases[-1] if phases else None
+    newest_evaluated = evaluated[-1] if evaluated else None
+    status = sources.status
+    plan = sources.plan
+    measure = newest_evaluated.measure if newest_evaluated is not None else ACCURACY.name
+    known_measure = MEASURES[measure]
+    fleet = fleet_of(sources.roster, plan.agents)
+    state = _state(sources, fleet, phases)
+    done = _rounds_done(status, newest)
+    total = _rounds_total(status, plan)
+    refusals = dict(sources.roster.refusals) if sources.roster is not None else {}
+    return DashboardState(
+        name=(status.name if status is not None else "") or plan.name,
+        method=plan.method,
+        run=sources.roster.run if sources.roster is not None else "",
+        state=state,
+        headline=_headline(state, fleet, done, total),
+        problem=sources.problem,
+        connected=sources.connected,
+        rounds_done=done,
+        rounds=total,
+        phase=status.phase if status is not None and state == "running" else "",
+        eta_s=eta_s(phases, total) if state == "running" else None,
+        measure=measure,
+        measure_title=known_measure.label,
+        percent=known_measure.unit == ACCURACY.unit,
+        newest_figure=newest_evaluated.mean if newest_evaluated is not None else None,
+        evaluates_every=plan.evaluates_every,
+        figures=_figures(evaluated),
+        loss=_losses(phases),
+        bars=_bars(phases),
+        sent=_totals({line.rounds: line.sent for line in phases}),
+        received=_totals({line.rounds: line.received for line in phases}),
+        sizes=newest.sizes if newest is not None else {},
+        moved=newest.moved if newest is not None else 0,
+        fleet=fleet,
+        faults=_faults(phases, events, sources.roster),
+        refusals=refusals,
+        events=_newest_events(sources.lines),
+        updated=sources.updated,
+    )
+
+
+# -- the run as a whole ----------------------------------------------------------------------------
+
+
+def _state(sources: Sources, fleet: Fleet, phases: Sequence[PhaseLine]) -> str:
+    """The run's state in one word."""
+    status = sources.status
+    if status is None:
+        if sources.finished:
+            return "finished"
+        return "waiting" if sources.roster is not None else "unknown"
+    if status.state == "finished" or sources.finished:
+        return "finished"
+    if status.state == "stopped":
+        return "stopped"
+    if not status.online:
+        return "offline"
+    if status.state == "paused":
+        return "paused"
+    # the published status does not change when the first phase opens, but then agents are busy
+    is_waiting = status.state == "gathering" and not phases and not fleet.busy
+    return "waiting" if is_waiting else "running"
+
+
+def _headline(state: str, fleet: Fleet, done: int, total: int) -> str:
+    match state:
+        case "waiting" if fleet.expected:
+            return f"Waiting for the first round: {fleet.here} of {fleet.expected} agents are here."
+        case "waiting":
+            return f"Waiting for the first round: {fleet.here} agents are here."
+        case "paused":
+            return "Paused: the open phase ends, and no new one starts."
+        case "finished":
+            return f"Finished after {done} rounds."
+        case "stopped":
+            return f"Stopped after {done} of {total} rounds; `coordinator run --resume` continues."
+        case "offline":
+            return "The coordinator is offline; it continues with `coordinator run --resume`."
+        case "unknown":
+            return "No run yet: start one with `coordinator run`."
+    return ""
+
+
+def _rounds_done(status: CoordinatorStatus | None, newest: PhaseLine | None) -> int:
+    of_status = status.round if status is not None else 0
+    of_record = newest.rounds if newest is not None else 0
+    return max(of_status, of_record)
+
+
+def _rounds_total(status: CoordinatorStatus | None, plan: RunPlan) -> int:
+    of_status = status.rounds if status is not None else 0
+    return of_status or plan.rounds
+
+
+def eta_s(phases: Sequence[PhaseLine], rounds: int) -> float | None:
+    """Seconds until the last round ends, from the duration of the newest ones; None before the first round ended."""
+    durations: list[float] = []
+    seconds = 0.0
+    for line in phases:
+        seconds += line.seconds
+        if line.ends_round:
+            durations.append(seconds)
+            seconds = 0.0
+    if not durations:
+        return None
+    newest = durations[-ETA_ROUNDS:]
+    mean = sum(newest) / len(newest)
+    left = rounds - phases[-1].rounds
+    return mean * max(left, 0)
+
+
+# -- curves ----------------------------------------------------------------------------------------
+
+
+def _figures(evaluated: Sequence[PhaseLine]) -> list[Series]:
+    """The mean figure of all agents, then that of each cluster, against rounds."""
+    if not evaluated:
+        return []
+    overall = [(line.rounds, line.mean or 0.0) for line in evaluated]
+    by_cluster: dict[str, list[tuple[float, float]]] = {}
+    for line in evaluated:
+        for cluster, figure in line.by_cluster.items():
+            by_cluster.setdefault(cluster, []).append((line.rounds, figure))
+    series = [Series(None, _curve(overall))]
+    for cluster in sorted(by_cluster, key=_by_number):
+        points = _curve(by_cluster[cluster])
+        series.append(Series(cluster, points))
+    return series
+
+
+def _by_number(cluster: str) -> tuple[int, str]:
+    return (int(cluster) if cluster.isdecimal() else 0, cluster)
+
+
+def _curve(points: Points) -> Points:
+    """At most `MAX_POINTS` of the points, evenly spread, the last one included."""
+    if len(points) <= MAX_POINTS:
+        return tuple(points)
+    step = len(points) / MAX_POINTS
+    places = [int(number * step) for number in range(MAX_POINTS)]
+    thinned = [points[place] for place in places]
+    thinned[-1] = points[-1]
+    return tuple(thinned)
+
+
+def _losses(phases: Sequence[PhaseLine]) -> Points:
+    """The training loss of each round. Phases between rounds train other agents or other models."""
+    points: list[tuple[float, float]] = []
+    for line in phases:
+        if line.ends_round and line.loss is not None:
+            points.append((line.rounds, line.loss))
+    return _curve(points)
+
+
+def _totals(by_round: Mapping[int, int]) -> Points:
+    """A total that grows, as it was at the end of each round."""
+    points = sorted(by_round.items())
+    return _curve(points)
+
+
+def _bars(phases: Sequence[PhaseLine]) -> list[Bar]:
+    """The reports of the newest phases; phases whose record names nobody are left out."""
+    bars: list[Bar] = []
+    for line in phases[-MAX_POINTS:]:
+        bar = Bar(line.rounds, line.phase, line.reported, line.missing)
+        bars.append(bar)
+    return bars
+
+
+# -- agents and faults -----------------------------------------------------------------------------
+
+
+def fleet_of(roster: RosterMessage | None, expected: int) -> Fleet:
+    """How many agents the roster has of each kind."""
+    if roster is None:
+        return Fleet(expected=expected)
+    kinds = Counter(agent_state(row) for row in roster.agents.values())
+    busy = kinds["busy"]
+    return Fleet(
+        known=len(roster.agents),
+        here=busy + kinds["idle"],
+        busy=busy,
+        offline=kinds["offline"],
+        excluded=kinds["excluded"],
+        quarantined=kinds["quarantine"],
+        expected=expected,
+    )
+
+
+def agent_state(row: Mapping[str, Any]) -> str:
+    """One word for the state of an agent, from its row of the roster."""
+    if row.get("quarantined"):
+        return "quarantine"
+    if not row.get("online"):
+        return "offline"
+    if row.get("problem"):
+        return "excluded"
+    if not row.get("takes_part"):
+        return "checking"
+    return "busy" if row.get("busy") else "idle"
+
+
+def _faults(
+    phases: Sequence[PhaseLine], events: Sequence[EventLine], roster: RosterMessage | None
+) -> Faults:
+    kinds = Counter(event.kind for event in events)
+    failed = 0
+    refused = 0
+    if roster is not None:
+        failed = sum(1 for row in roster.agents.values() if row.get("failed"))
+        refused = sum(roster.refusals.values())
+    return Faults(
+        missing=sum(line.missing for line in phases),
+        void=kinds["void"],
+        set_aside=kinds["set_aside"],
+        quarantined=kinds["quarantined"],
+        failed=failed,
+        refused=refused,
+    )
+
+
+def _newest_events(lines: Sequence[Line]) -> list[EventLine]:
+    """What happened besides phases that went well, the newest first."""
+    events: list[EventLine] = []
+    warned: set[str] = set()  # each warning is shown once
+    for line in lines:
+        if isinstance(line, EventLine):
+            events.append(line)
+            continue
+        if line.missing:
+            invited = line.reported + line.missing
+            text = f"{line.phase}: closed with {line.reported} of {invited} reports"
+            events.append(EventLine("missing", line.rounds, text))
+        for warning in line.warnings:
+            if warning not in warned:
+                warned.add(warning)
+                events.append(EventLine("warning", line.rounds, warning))
+    newest = events[-MAX_EVENTS:]
+    return newest[::-1]
