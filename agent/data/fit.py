@@ -97,7 +97,7 @@ def _shape_hint(seen: Shape, expected: Shape) -> str:
                 )
             return (
                 f"the images are {width}x{height} instead of {expected_width}x{expected_height}: "
-                "resize them"
+                "resize them, or set task.resize"
             )
     numbers = math.prod(seen)
     expected_numbers = math.prod(expected)

@@ -1,4 +1,7 @@
-"""An image folder: one folder per class, all images of one size and one mode. Nothing is resized or recoloured."""
+"""An image folder: one folder per class.
+
+All images have one size and one mode, unless the task resizes them (`task.resize`).
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset, dataset
+from covey.agent.data.image_form import BICUBIC, Form
 from covey.agent.data.limits import MAX_BYTES, check_size
 from covey.shared.errors import DataError
 from covey.shared.extras import install
+from covey.shared.scenario.task import Task
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,8 +32,6 @@ MAX_PIXELS = 64 << 20  # of one image: 8192x8192
 MODES = ("L", "RGB")  # grey and colour, 8 bits per channel
 # a palette is only another way to store RGB, black-and-white another way to store grey
 EQUIVALENT_MODES = {"P": "RGB", "1": "L"}
-# PIL.Image.Resampling.BICUBIC: a number, because Pillow is imported only to read an image
-BICUBIC = 3
 
 Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
 
@@ -47,8 +50,12 @@ def is_image_folder(folder: Path) -> bool:
     return bool(_class_folders(folder) or _class_folders(train))
 
 
-def load_image_folder(folder: Path) -> Dataset:
+def load_image_folder(folder: Path, task: Task | None = None) -> Dataset:
     """`folder/CLASS/*.png`, or `folder/train/CLASS/...` with `folder/test/CLASS/...`.
+
+    Args:
+        folder: holds a folder of images per class.
+        task: brings the images to the form of its features, if it has `resize`.
 
     Returns:
         Features (n, 1 or 3, height, width) uint8. The labels are the names of the class folders, sorted.
@@ -63,12 +70,13 @@ def load_image_folder(folder: Path) -> Dataset:
         test_files = _image_files(folder / "test")
     labels = tuple(sub.name for sub in _class_folders(train))
     files = _image_files(train)
-    first = _read_image(files[0].path)
-    features = _read_images(files, first)
+    form = Form.of(task)
+    first = _read_image(files[0].path, form)
+    features = _read_images(files, first, form)
     targets = _class_indices(files, labels)
     test: tuple[Array, Array] | None = None
     if test_files:
-        test_features = _read_images(test_files, first)
+        test_features = _read_images(test_files, first, form)
         test_targets = _class_indices(test_files, labels)
         test = (test_features, test_targets)
     return dataset(features, targets, test, source=str(folder), labels=labels)
@@ -131,7 +139,7 @@ def _class_indices(files: Sequence[ImageFile], labels: tuple[str, ...]) -> Array
     return np.array(indices, np.int64)
 
 
-def _read_images(files: Sequence[ImageFile], first: Pixels) -> Array:
+def _read_images(files: Sequence[ImageFile], first: Pixels, form: Form | None) -> Array:
     """All images in one array (n, channels, height, width). DataError for one that differs from the first."""
     count = len(files)
     size = count * first.size
@@ -139,11 +147,11 @@ def _read_images(files: Sequence[ImageFile], first: Pixels) -> Array:
     check_size(folder, size, MAX_BYTES)
     features = np.empty((count, *first.shape), np.uint8)
     for row, file in enumerate(files):
-        image = _read_image(file.path)
+        image = _read_image(file.path, form)
         if image.shape != first.shape:
             fault = (
                 f"{_described(image)}, the first image is {_described(first)}; "
-                "bring all images to one size and one colour mode"
+                "bring all images to one size and one colour mode, or set task.resize"
             )
             number = row + 1
             raise DataError(f"{file.path}: {fault}", public=f"image {number} is {fault}")
@@ -157,12 +165,14 @@ def _described(image: Pixels) -> str:
     return f"{colour} {width}x{height}"
 
 
-def _read_image(path: Path) -> Pixels:
-    """One image. DataError for a file that is none, or for another mode."""
+def _read_image(path: Path, form: Form | None) -> Pixels:
+    """One image, brought to a form if there is one. DataError for a file that is none, or for another mode."""
     image = _open(path)
     if image.mode not in MODES:
         fault = f"colour mode {image.mode}; expected grey (L) or RGB with 8 bits: convert the image"
         raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+    if form is not None:
+        image = form.of_image(image)
     pixels = np.asarray(image, np.uint8)
     if pixels.ndim == 2:
         return pixels[None]

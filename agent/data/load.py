@@ -107,7 +107,7 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
             public=f"the data folder holds {len(files)} files; expected one, or train and test",
         )
     if is_image_folder(folder):
-        return load_image_folder(folder)
+        return load_image_folder(folder, task)
     found = sorted(path.name for path in folder.iterdir())
     seen = ", ".join(found[:5]) or "nothing"
     raise DataError(

@@ -26,8 +26,19 @@ from covey.shared.scenario.section import Section, repeated
 
 DIGEST_BYTES = 8
 MIN_CLASSES = 2
+IMAGE_AXES = 3  # channels, height, width
+IMAGE_CHANNELS = (1, 3)  # grey, RGB
 # Keys for data of the user's own. Agents get them only if they are set, so that all other orders stay as they are.
-OWN_DATA = ("columns", "target", "ignore", "impute", "categories", "window", "target_scale")
+OWN_DATA = (
+    "columns",
+    "target",
+    "ignore",
+    "impute",
+    "categories",
+    "window",
+    "target_scale",
+    "resize",
+)
 
 
 class Model(Section):
@@ -104,6 +115,12 @@ class Task(Section):
         description="How a regression target is standardised while a model trains: none; fixed values ({mean: 20, std: 5}); "
         "or federated, from sums that agents send before round 0. Figures and predictions are in the units of the data.",
     )
+    resize: Literal["none", "nearest", "bilinear", "bicubic"] = Field(
+        "none",
+        description="Brings the images of a folder to the size and colours of features, whatever their own: none refuses "
+        "images of other sizes; the others name the filter of Pillow's resize, which averages when it makes images smaller "
+        "(nearest does not). Images are stretched to the size without regard to their proportions.",
+    )
     model: Annotated[Model, OrItsName()] = Field(
         Model(name="mlp", options={}), description="The model that every agent trains."
     )
@@ -171,6 +188,12 @@ class Task(Section):
             roles["window.group"] = (self.window.group,)
         for wrong in wrong_names(self.columns, roles):
             raise ValueError(wrong)
+        is_image = len(self.features) == IMAGE_AXES and self.features[0] in IMAGE_CHANNELS
+        if self.resize != "none" and not is_image:
+            raise ValueError(
+                f"resize is for images; features is {list(self.features)}: expected [1, height, width] or "
+                "[3, height, width]"
+            )
         for name, category in self.categories.items():
             if wrong := wrong_vocabulary(name, category):
                 raise ValueError(wrong)
