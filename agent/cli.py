@@ -8,6 +8,7 @@ import logging
 import re
 import signal
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +18,7 @@ from typer.main import get_command
 
 from covey.shared import json_text, plugins
 from covey.shared.cli import (
+    BROKERS,
     Allow,
     Connection,
     DataRoot,
@@ -25,7 +27,6 @@ from covey.shared.cli import (
     with_connection,
 )
 from covey.shared.errors import UserError
-from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 
 if TYPE_CHECKING:
     from covey.agent.device.identity import Identity
@@ -128,7 +129,7 @@ def main() -> None:
 
 
 @app.command()
-@with_connection()
+@with_connection(BROKERS)
 def start(
     data: Data,
     *,
@@ -176,10 +177,10 @@ def start(
     from covey.agent.policy import Rules
     from covey.shared.consent import AllowedCode
 
-    agent = _agent_id(name, connection.credentials, connection.broker)
+    agent = _agent_id(name, connection.credentials, connection.brokers)
     _check_name("--id", agent)
     _check_name("--federation", federation)
-    url = connection.url()
+    urls = connection.urls(agent)
     source = {"data": _resolve_data(data), "label": label}
     folder = state or Path("~/.local/state/covey").expanduser() / agent
     identity = Identity(agent, federation, source, folder)
@@ -190,9 +191,9 @@ def start(
     keep = _keep_options(model_dir, accept_margin, keep_models, on_model, on_model_seconds)
     _quiet_links()
     observer = print_json if as_json else DeviceDisplay()
-    observer(Started(agent, federation, str(url), data))
+    observer(Started(agent, federation, ", ".join(map(str, urls)), data))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_start(identity, url, keep_warm, observer, rules, keep))
+        asyncio.run(_start(identity, urls, keep_warm, observer, rules, keep))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -215,7 +216,7 @@ def service(
     start_command = get_command(app).commands["start"]  # type: ignore[attr-defined]
     parsed = start_command.make_context("agent start", context.args)
     given = parsed.params
-    agent = _agent_id(given["name"], given["credentials"], given["broker"])
+    agent = _agent_id(given["name"], given["credentials"], given["broker"] or ())
     command = [*python("covey.agent.cli", "start"), *_unit_options(parsed)]
     print(render(agent, command, user or getpass.getuser()), end="")
 
@@ -238,7 +239,7 @@ def _unit_options(parsed: typer.Context) -> list[str]:
 
 def _words_of(name: str, flag: str, value: Any) -> list[str]:
     """One option with its value, as arguments of a command."""
-    if name == "broker" and _has_password(value):
+    if name == "broker" and any(_has_password(address) for address in value):
         raise UserError(
             "--broker contains a password, and everybody may read a unit file; use --credentials instead"
         )
@@ -506,7 +507,7 @@ def _keep_options(
 
 async def _start(
     identity: Identity,
-    url: BrokerUrl,
+    urls: Sequence[BrokerUrl],
     keep_warm_s: float,
     observer: DeviceObserver,
     rules: Rules,
@@ -525,7 +526,7 @@ async def _start(
         await check_device(short_lived, rules.policy.device or "cpu", rules)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop)
-    async with pool, MqttLink(url, client_id=agent.client_id, will=agent.will) as link:
+    async with pool, MqttLink(urls, client_id=agent.client_id, will=agent.will) as link:
         try:
             await agent.run(link)
         except Exception:
@@ -533,13 +534,13 @@ async def _start(
             raise
 
 
-def _agent_id(name: str | None, credentials: Path | None, broker: str | None) -> str:
+def _agent_id(name: str | None, credentials: Path | None, brokers: Sequence[str]) -> str:
     """The id that was given, or the default. Raises UserError if the credentials belong to somebody else."""
     agent = name or default_name()
     if credentials is not None:
         from covey.shared.mqtt.credentials import check_agent
 
-        check_agent(credentials, agent, broker or DEFAULT_BROKER)
+        check_agent(credentials, agent, brokers)
     return agent
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from importlib import metadata
 from pathlib import Path
@@ -159,22 +160,56 @@ def _defaults_from_credentials(context: typer.Context, file: Path | None) -> Pat
         credentials = read(file)
     except (UserError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
-    defaults = {"broker": credentials.broker, "ca": credentials.ca, "name": credentials.id}
+    repeatable = {option.name for option in context.command.params if _is_repeatable(option)}
+    broker = [credentials.broker] if "broker" in repeatable else credentials.broker
+    defaults = {"broker": broker, "ca": credentials.ca, "name": credentials.id}
     if credentials.federation:
         defaults["federation"] = credentials.federation
     context.default_map = defaults
     return file
 
 
-def broker_option(default: str) -> Any:
-    """The option `--broker`; `default` describes which broker the command uses without it."""
+def _is_repeatable(option: Any) -> bool:
+    return bool(getattr(option, "multiple", False))
+
+
+SEPARATOR = re.compile(r",(?=[a-z]+://)")  # a password may contain a comma
+
+
+def _single_addresses(texts: list[str] | None) -> list[str] | None:
+    """One address per item: the variable COVEY_BROKER holds several with commas between them."""
+    if not texts:
+        return None
+    addresses: list[str] = []
+    for text in texts:
+        addresses += SEPARATOR.split(text.strip(","))
+    return addresses
+
+
+def broker_option(default: str, more: str = "") -> Any:
+    """The option `--broker`.
+
+    Every command accepts it several times, so that one that connects to a single broker can refuse the others
+    (`Connection.url`) instead of dropping them.
+
+    Args:
+        default: describes which broker the command uses without it.
+        more: what the command does with several addresses; empty if it accepts one.
+    """
     option = typer.Option(
-        help=f"{ADDRESS}  [default: {default}]", envvar="COVEY_BROKER", show_default=False
+        help=f"{ADDRESS}{more}  [default: {default}]",
+        envvar="COVEY_BROKER",
+        show_default=False,
+        callback=_single_addresses,
     )
-    return Annotated[str | None, option]
+    return Annotated[list[str] | None, option]
 
 
 LOCAL_BROKER = broker_option(DEFAULT_BROKER)
+BROKERS = broker_option(
+    DEFAULT_BROKER,
+    "; repeatable: the agent goes to the next one when it cannot connect (in COVEY_BROKER, put commas between them)",
+)
 
 _TLS_AND_CREDENTIALS: dict[str, Any] = {
     "ca": Annotated[
@@ -226,13 +261,52 @@ _TLS_AND_CREDENTIALS: dict[str, Any] = {
 class Connection:
     """The broker that a command connects to, as the options or the environment name it."""
 
-    broker: str | None = None  # its address; None where none is named
+    brokers: tuple[str, ...] = ()  # addresses; empty where none is named
     tls: Tls = SYSTEM_TLS
     credentials: Path | None = None  # already read: it supplied the defaults of the others
 
+    @property
+    def broker(self) -> str | None:
+        """The only address; None where none is named. Raises UserError if several are named."""
+        if len(self.brokers) > 1:
+            raise UserError(
+                f"{len(self.brokers)} brokers: this command connects to one; give --broker once, or one address in "
+                "COVEY_BROKER (only `agent start` takes several)"
+            )
+        return self.brokers[0] if self.brokers else None
+
     def url(self) -> BrokerUrl:
-        """The broker's address, by default one on this machine. Raises UserError if it is malformed."""
+        """The broker's address, by default one on this machine. Raises UserError if it is malformed, or one of several."""
         return BrokerUrl.parse(self.broker or DEFAULT_BROKER, self.tls)
+
+    def urls(self, user: str) -> list[BrokerUrl]:
+        """The addresses of all brokers, by default one on this machine.
+
+        An encrypted address without a login gets the one in the credentials, if they belong to this user: one password
+        file opens all brokers of a federation. A password never goes to an address without encryption in this way.
+
+        Args:
+            user: the name of the user who connects.
+
+        Raises:
+            UserError: an address is malformed.
+        """
+        urls = [BrokerUrl.parse(text, self.tls) for text in self.brokers or (DEFAULT_BROKER,)]
+        if self.credentials is None or self.tls.cert is not None:
+            return urls
+        from covey.shared.mqtt.credentials import read
+
+        credentials = read(self.credentials)
+        if credentials.id != user:
+            return urls
+        own = BrokerUrl.parse(credentials.broker)
+        complete = []
+        for url in urls:
+            needs_login = url.tls is not None and url.user is None
+            complete.append(
+                replace(url, user=own.user, password=own.password) if needs_login else url
+            )
+        return complete
 
 
 def with_connection(
@@ -252,7 +326,7 @@ def with_connection(
         def call(**arguments: Any) -> R:
             given = {name: arguments.pop(name) for name in options}
             tls = Tls(given["ca"], given["cert"], given["key"], given["insecure"])
-            connection = Connection(given["broker"], tls, given["credentials"])
+            connection = Connection(_as_tuple(given["broker"]), tls, given["credentials"])
             return command(connection=connection, **arguments)
 
         signature = inspect.signature(command, eval_str=True)
@@ -260,6 +334,13 @@ def with_connection(
         return call
 
     return decorate
+
+
+def _as_tuple(brokers: str | list[str] | None) -> tuple[str, ...]:
+    """The addresses that an option, or the argument of one command, holds."""
+    if isinstance(brokers, str):
+        return (brokers,)
+    return tuple(brokers or ())
 
 
 def _expanded(signature: inspect.Signature, options: dict[str, Any]) -> inspect.Signature:

@@ -64,8 +64,8 @@ class DeviceDisplay:
             case Started(agent, federation, broker):
                 self._broker = broker
                 self._say(f"agent {agent} of federation {federation}, broker {broker}")
-            case Connected():
-                self._say(f"connected to {self._broker}")
+            case Connected(broker=broker):
+                self._say(f"connected to {broker or self._broker}")
                 self._shown_error = ""
             case Disconnected(why) if why != self._shown_error:
                 self._shown_error = why

@@ -37,6 +37,7 @@ class Started(_Notice):
 class Connected(_Notice):
     kind = "up"
     why: str = ""  # always empty; the key is part of the format
+    broker: str = ""  # address without password: one of several may be in use; empty if unknown
 
 
 @dataclass(frozen=True)

@@ -254,10 +254,10 @@ class Agent:
     def _understand(self, incoming: Incoming) -> e.Event | None:
         """What an incoming message means; None for nothing. Raises DecodeError if it makes no sense."""
         match incoming:
-            case Up():
+            case Up(broker):
                 if self._subscriptions is not None:
                     self._subscriptions.connected()
-                self._observer(n.Connected())
+                self._observer(n.Connected(broker=broker))
                 return incoming
             case Down(why):
                 self._observer(n.Disconnected(why))

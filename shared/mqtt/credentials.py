@@ -6,6 +6,7 @@ own `--ca`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,20 +93,20 @@ def _parsed(file: Path) -> Credentials:
     return credentials
 
 
-def check_agent(file: Path, agent: str, broker: str) -> None:
+def check_agent(file: Path, agent: str, brokers: Sequence[str]) -> None:
     """Check that credentials are those of an agent. Their broker would accept a wrong one, and cut it off later.
 
     Args:
         file: the credentials file.
         agent: the agent's id.
-        broker: the address in use. If it is not the file's own, the user has overridden it, and only the trusted
-            certificates are taken from the file.
+        brokers: the addresses in use. If the file's own is not among them, the user has overridden it, and an agent
+            with another id takes only the trusted certificates from the file.
 
     Raises:
         UserError: the credentials belong to another agent or program.
     """
     credentials = read(file)
-    if broker != credentials.broker:
+    if credentials.broker not in brokers:
         return
     user = credentials.id
     role = credentials.role

@@ -7,7 +7,7 @@ state again; a lost connection needs no other handling.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -23,6 +23,8 @@ class Message:
 @dataclass(frozen=True)
 class Up:
     """The link is connected (again). The broker has forgotten all our subscriptions."""
+
+    broker: str = field(default="", compare=False)  # its address for people; empty if unknown
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from aiomqtt.exceptions import MqttConnectError
 
 from covey.shared.mqtt.backoff import Backoff
 from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.failover import Failover
 from covey.shared.mqtt.inbox import Inbox
 from covey.shared.mqtt.link import Down, Incoming, Message, Up, Will
 from covey.shared.mqtt.tls_errors import tls_failure
@@ -66,7 +67,7 @@ class MqttLink:
     were read: a slow reader never fills the memory, and loses nothing unnoticed.
 
     Args:
-        url: the broker, with user and password.
+        url: the broker, with user and password; or several brokers, of which `Failover` chooses one.
         client_id: the MQTT client id.
         will: published by the broker if the connection is lost.
         keepalive_s: time without traffic after which the broker is pinged.
@@ -81,7 +82,7 @@ class MqttLink:
 
     def __init__(
         self,
-        url: BrokerUrl | str,
+        url: BrokerUrl | str | Sequence[BrokerUrl],
         *,
         client_id: str,
         will: Will | None = None,
@@ -91,9 +92,10 @@ class MqttLink:
         inbox_bytes: int = 1 << 28,
         backoff: Backoff | None = None,
     ) -> None:
-        self.url = BrokerUrl.parse(url) if isinstance(url, str) else url
+        self._failover = Failover(_brokers(url))
         self.client_id = client_id
-        self._tls = self.url.tls_context()
+        # read once: a file that cannot be read is reported before anything connects
+        self._tls = {broker: broker.tls_context() for broker in self._failover.brokers}
         self._will = will
         self._keepalive_s = keepalive_s
         self._clean_session = clean_session
@@ -108,6 +110,11 @@ class MqttLink:
         self._full = asyncio.Event()  # set while the inbox is too full for a connection
         self._aborted = False  # closed without a goodbye
         self._runner: asyncio.Task[None] | None = None  # connects again and again
+
+    @property
+    def url(self) -> BrokerUrl:
+        """The broker of the connection, or of the next attempt."""
+        return self._failover.current
 
     def __repr__(self) -> str:
         state = "down" if self._client is None else "up"
@@ -207,6 +214,7 @@ class MqttLink:
                 end = await self._connection()
                 self._report_down(end)
                 lasted_s = loop.time() - started if end.connected else 0.0
+                self._failover.ended(lasted_s)
                 delay_s = self._backoff.delay(lasted_s)
                 await self._rest(delay_s)
         finally:
@@ -270,7 +278,7 @@ class MqttLink:
         if self._client is not client:
             self._client = client
             self._down_reason = ""
-            self._inbox.put(Up())
+            self._inbox.put(Up(str(self.url)))
 
     async def _watch(self, client: aiomqtt.Client) -> str:
         """Wait until the connection ends or must end, and end it properly. Returns the reason."""
@@ -310,7 +318,7 @@ class MqttLink:
             keepalive=self._keepalive_s,
             max_inflight_messages=MAX_CONCURRENT_CALLS,
             max_concurrent_outgoing_calls=MAX_CONCURRENT_CALLS,
-            tls_context=self._tls,
+            tls_context=self._tls[self.url],
             socket_options=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         )
         client.pending_calls_threshold = MAX_CONCURRENT_CALLS  # aiomqtt warns above it
@@ -325,6 +333,16 @@ class MqttLink:
             self._inbox.put(Message(message.topic.value, payload, message.retain))
         if self._inbox.size_bytes > self._inbox_bytes:
             self._full.set()
+
+
+def _brokers(url: BrokerUrl | str | Sequence[BrokerUrl]) -> list[BrokerUrl]:
+    """One address or several, as a list."""
+    match url:
+        case BrokerUrl():
+            return [url]
+        case str():
+            return [BrokerUrl.parse(url)]
+    return list(url)
 
 
 def _queue_into(deliver: Callable[[aiomqtt.Message], None]) -> type[asyncio.Queue[aiomqtt.Message]]:

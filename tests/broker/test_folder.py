@@ -259,7 +259,8 @@ def test_credentials_replace_the_options_for_broker_authority_and_id(
 ) -> None:
     seen: list[tuple[str, BrokerUrl]] = []
 
-    async def start(identity: Identity, url: BrokerUrl, *_: object) -> None:
+    async def start(identity: Identity, urls: list[BrokerUrl], *_: object) -> None:
+        (url,) = urls
         seen.append((identity.agent, url))
 
     monkeypatch.setattr("covey.agent.cli._start", start)
@@ -275,6 +276,27 @@ def test_credentials_replace_the_options_for_broker_authority_and_id(
     (first, second) = seen
     assert first == ("pi-7", url_of(file))
     assert (second[0], second[1].host) == ("other", "elsewhere")  # what was typed goes before
+    assert second[1].user is None  # the password is another agent's
+
+
+def test_the_login_of_credentials_opens_every_encrypted_broker(
+    home: BrokerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[BrokerUrl] = []
+
+    async def start(_: Identity, urls: list[BrokerUrl], *__: object) -> None:
+        seen.extend(urls)
+
+    monkeypatch.setattr("covey.agent.cli._start", start)
+    own = url_of(home.enroll("pi-7"))
+    brokers = ["mqtts://one", "mqtts://ann:pw@two"]
+    typed = [word for broker in brokers for word in ("--broker", broker)]
+    line = ["start", "--data", str(tmp_path), "--credentials", str(home.file("pi-7")), *typed]
+    assert CliRunner().invoke(agent, line, catch_exceptions=False).exit_code == 0
+    (one, two) = seen
+    assert (one.host, one.user, one.password) == ("one", own.user, own.password)
+    assert (two.host, two.user, two.password) == ("two", "ann", "pw")
+    assert one.tls == two.tls == own.tls
 
 
 def test_two_brokers_at_once_are_refused(

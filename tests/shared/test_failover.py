@@ -1,0 +1,119 @@
+"""Several brokers for one link: which one comes next, and what the commands accept."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from covey.agent.cli import app as agent
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.coordinator.cli import app as coordinator
+from covey.shared.cli import Connection
+from covey.shared.errors import UserError
+from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.broker_url import BrokerUrl
+from covey.shared.mqtt.failover import BRIEF_S, Failover
+from covey.shared.mqtt.link import Down, Up
+from covey.shared.mqtt.mqtt_link import MqttLink
+from tests.brokers import free_ports
+
+A, B, C = (BrokerUrl(host) for host in "abc")
+
+
+def after(*lasted_s: float) -> str:
+    """The host of the next attempt, after connections that lasted so long."""
+    brokers = Failover([A, B, C])
+    for seconds in lasted_s:
+        brokers.ended(seconds)
+    return brokers.current.host
+
+
+@pytest.mark.parametrize(
+    ("lasted_s", "host"),
+    [
+        ((), "a"),
+        ((0,), "b"),
+        ((0, 0), "c"),
+        ((0, 0, 0), "a"),
+        ((0, 100), "b"),  # a working connection was lost: the same broker comes first
+        ((0, 100, 0), "c"),
+        ((BRIEF_S - 1,), "b"),  # it accepts, and throws us out again
+    ],
+)
+def test_a_failure_turns_to_the_next_broker_and_a_working_one_is_kept(
+    lasted_s: tuple[float, ...], host: str
+) -> None:
+    assert after(*lasted_s) == host
+
+
+def test_one_broker_is_its_own_successor() -> None:
+    alone = Failover([A])
+    alone.ended(0)
+    assert alone.current == A
+    with pytest.raises(ValueError, match="at least one"):
+        Failover([])
+
+
+async def test_a_link_goes_to_the_second_broker_when_the_first_is_killed() -> None:
+    dead, *_ = free_ports(1)
+    async with EmbeddedBroker() as first, EmbeddedBroker() as second, asyncio.timeout(30):
+        brokers = [BrokerUrl("127.0.0.1", dead), first.url, second.url]
+        link = MqttLink(brokers, client_id="a", backoff=Backoff(max_s=0.1))
+        async with link:
+            events = link.incoming()
+            refused = await anext(events)
+            assert isinstance(refused, Down)
+            assert str(dead) in refused.why
+            up = await anext(events)
+            assert isinstance(up, Up)
+            assert up.broker == str(first.url)
+            await first.kill()
+            assert isinstance(await anext(events), Down)
+            up = await anext(events)
+            assert isinstance(up, Up)
+            assert up.broker == str(second.url)
+            assert await link.publish("t", b"x")
+
+
+def test_commands_that_connect_to_one_broker_refuse_several(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    typed = ["--broker", "mqtt://a", "--broker", "mqtt://b"]
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text("name: s\n")
+    for app, line in (
+        (coordinator, ["status", *typed]),
+        (coordinator, ["pause", *typed]),
+        (coordinator, ["run", "scenarios/devices.yaml", *typed]),
+        (agent, ["fleet", str(scenario), *typed]),
+    ):
+        done = CliRunner().invoke(app, line)
+        assert done.exit_code == 2
+        assert "2 brokers: this command connects to one" in done.stderr
+    monkeypatch.setenv("COVEY_BROKER", "mqtt://a,mqtt://b")
+    done = CliRunner().invoke(coordinator, ["status"])
+    assert "2 brokers" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["mqtt://a,mqtt://b:1", "mqtt://a mqtt://b:1", "mqtt://a, mqtt://b:1"]
+)
+def test_the_environment_names_several_brokers_with_commas(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COVEY_BROKER", text)
+    done = CliRunner().invoke(
+        agent, ["service", "--data", str(tmp_path), "--id", "pi"], catch_exceptions=False
+    )
+    assert "--broker mqtt://a --broker mqtt://b:1" in done.stdout
+
+
+def test_a_comma_in_a_password_divides_nothing() -> None:
+    connection = Connection(("mqtt://ann:a,b@host",))
+    (url,) = connection.urls("pi")
+    assert url.password == "a,b"
+    with pytest.raises(UserError, match="2 brokers"):
+        Connection(("mqtt://a", "mqtt://b")).url()
