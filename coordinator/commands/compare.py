@@ -11,10 +11,11 @@ import asyncio
 import csv
 import io
 import json
+import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -43,6 +44,7 @@ from covey.coordinator.run.folder import alone_in
 from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.records import finished, lines, scenario_digest
+from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
 from covey.shared import json_text
 from covey.shared.errors import UserError
@@ -51,6 +53,8 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+
+log = logging.getLogger(__name__)
 
 Observing = Callable[[Cell], AbstractContextManager[Observer]]
 KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
@@ -80,10 +84,11 @@ def compare(
 ) -> bool:
     """Run the missing cells, then print and write the tables; False if the user stopped it.
 
-    Without a console the output is lines of JSON. Raises UserError, and KeyboardInterrupt if a run
-    without a broker is stopped.
+    Without a console the output is lines of JSON. Raises UserError (for cells that could not be run, once all others
+    are finished and the tables are written), and KeyboardInterrupt if a run without a broker is stopped.
     """
     known = known_rows(scenario, request.known)
+    failures: Mapping[str, str] = {}
     if request.known and console is not None:
         remark = f"{len(known)} cells are known: those with the same scenario and target"
         console.print(remark, highlight=False)
@@ -92,10 +97,14 @@ def compare(
     elif request.run:
         observing = _observing(scenario, options.folder, console)
         in_process = request.in_process
-        if not run_cells(
+        outcome = try_cells(
             scenario, options, request.cells, observing, in_process=in_process, known=known
-        ):
+        )
+        if outcome.stopped:
             return False
+        failures = outcome.failures
+    if failures and not _any_finished(scenario, options.folder, known):
+        raise failed(failures)
     rows = finished_rows(scenario, options.folder, known)
     if request.write:
         write_tables(scenario, options.folder, rows)
@@ -108,6 +117,8 @@ def compare(
         write_page(scenario, options.folder, rows, page)
         if console is not None:
             console.print(f"the page is {page}", highlight=False, soft_wrap=True)
+    if failures:
+        raise failed(failures)
     return True
 
 
@@ -212,12 +223,43 @@ def run_cells(
 ) -> bool:
     """Run the cells that are missing below `options.folder`; False if the user stopped it.
 
-    Raises UserError, before anything starts, if a cell's folder holds a run of another scenario.
+    Raises UserError, before anything starts, if a cell's folder holds a run of another scenario, and at the end for cells
+    that could not be run.
+    """
+    outcome = try_cells(scenario, options, names, observing, in_process=in_process, known=known)
+    if outcome.failures and not outcome.stopped:
+        raise failed(outcome.failures)
+    return not outcome.stopped
+
+
+@dataclass(frozen=True)
+class CellsTried:
+    """What became of the missing cells."""
+
+    stopped: bool = False  # by the user
+    failures: Mapping[str, str] = field(default_factory=dict)  # why cells could not be run, by name
+
+
+def try_cells(
+    scenario: Scenario,
+    options: Options,
+    names: Iterable[str],
+    observing: Observing,
+    *,
+    in_process: bool = False,
+    known: KnownRows = NONE_KNOWN,
+) -> CellsTried:
+    """As `run_cells`, but a cell that cannot be run does not keep the others from running.
+
+    If a method fails before its first round, its other seeds on the same partition are not tried: they would fail in the
+    same way. Raises UserError, before anything starts, if a cell's folder holds a run of another scenario.
     """
     check_code(scenario, options.allowed)
     missing = _missing(scenario, options.folder, names, known)
     if not missing:
-        return True
+        return CellsTried()
+    failures: dict[str, str] = {}
+    impossible = _impossible(missing)  # before the first cell takes its time
     with ExitStack() as stack:
         stack.enter_context(alone_in(options.folder))
         _keep_scenario(scenario, options.folder)
@@ -226,10 +268,47 @@ def run_cells(
             size = scenario.fleet.workers if scenario.fleet is not None else 0
             pool = stack.enter_context(WorkerPool(size, options.folder / "workers.log"))
         for cell in missing:
-            with observing(cell) as observer:
-                if _run(cell, options, pool, observer) is None:
-                    return False
-    return True
+            method = (cell.split, cell.label)
+            if method in impossible:
+                failures[cell.name] = impossible[method]
+                continue
+            try:
+                with observing(cell) as observer:
+                    result = _run(cell, options, pool, observer)
+            except UserError as error:
+                why = str(error)
+                failures[cell.name] = why
+                if not _has_begun(options.folder / cell.folder):
+                    impossible[method] = why
+                log.warning("cell %s cannot be run: %s", cell.name, why)
+                continue
+            if result is None:
+                return CellsTried(stopped=True, failures=failures)
+    return CellsTried(failures=failures)
+
+
+def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
+    """Why methods cannot begin, by partition and method, as far as their settings show it."""
+    reasons: dict[tuple[str, str], str] = {}
+    for cell in cells:
+        try:
+            rules_of(cell.scenario)
+        except UserError as error:
+            reasons[cell.split, cell.label] = str(error)
+    for (_, label), why in reasons.items():
+        log.warning("%s cannot be run: %s", label, why)
+    return reasons
+
+
+def _has_begun(folder: Path) -> bool:
+    """Has the run in this folder completed any phase?"""
+    record = folder / "rounds.jsonl"
+    return record.exists() and record.stat().st_size > 0
+
+
+def _any_finished(scenario: Scenario, out: Path, known: KnownRows) -> bool:
+    """Is there a row for any cell?"""
+    return any(cell.name in known or is_finished(cell, out) for cell in grid(scenario))
 
 
 def _missing(scenario: Scenario, out: Path, names: Iterable[str], known: KnownRows) -> list[Cell]:

@@ -21,6 +21,8 @@ The rules:
 - A client that the operator has forgotten is not known any more, and its report of an open step does not count.
 - Newcomers of the rules take part in nothing before the last round was folded; from then on they are agents like others.
 - A report that cannot be read when its step is closed opens the step again, with a deadline of its own.
+- A step in which an agent works for the first time has `first_work_s` more: its training process starts then.
+- A run is given up after `void_limit` void attempts in a row, or after `alike_limit` that failed for the same reason.
 - What a peer does wrong is an `Ignored` action; what we do wrong is an exception.
 """
 
@@ -65,6 +67,7 @@ from covey.coordinator.engine.events import (
     Void,
 )
 from covey.coordinator.engine.presence import Presence
+from covey.coordinator.engine.repeated import RepeatedFailure
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
 from covey.coordinator.engine.story import Story, StoryLine
@@ -106,6 +109,9 @@ class RoundEngine:
         self._story = Story()
         self._link_lost_at: float | None = None  # while the link is down no time passes
         self._voids = 0  # of the attempts, those since the start of this process
+        self._alike = RepeatedFailure(rules.alike_limit)  # of these attempts
+        # those who did some work since the start of this process: their training processes have started before
+        self._worked: set[ClientId] = set()
         self._start_is_overdue = False  # the time to wait for a full start is over
         self._gather_until: float | None = None  # then the start is overdue
         if rules.start_wait_s is not None:
@@ -173,8 +179,8 @@ class RoundEngine:
                 return self._reported(event, client, step, now)
             case Unreadable(clients, step):
                 return self._unreadable(clients, step, now)
-            case Failed(client, step, _):
-                return self._failed(event, client, step, now)
+            case Failed(client, step, why):
+                return self._failed(event, client, step, why, now)
             case Refused(client, why):
                 return self._refused(client, why, now)
             case SetAside(reasons):
@@ -357,6 +363,9 @@ class RoundEngine:
             self._not_before = now + ASK_AGAIN_S
             return []
         self.number += 1
+        allowance_s = 0.0
+        if not self._worked.issuperset(cohort.invited):
+            allowance_s = self.rules.first_work_s
         self.step = Step(
             number=self.number,
             phase=phase,
@@ -365,7 +374,8 @@ class RoundEngine:
             target=cohort.target,
             quorum=cohort.quorum,
             opened=now,
-            deadline=now + self.rules.deadline_s,
+            deadline=now + self.rules.deadline_s + allowance_s,
+            allowance_s=allowance_s,
         )
         self.step.look_around(self.present)
         self.stage = Stage.OPEN
@@ -387,6 +397,7 @@ class RoundEngine:
         if why:
             return [Ignored(event, why)]
         step = self._open_step()
+        self._worked.add(client)
         step.report_came(client, now)
         return self._settle(now)
 
@@ -402,12 +413,15 @@ class RoundEngine:
         step.reports_lost(clients, self.present)
         return self._settle(now)
 
-    def _failed(self, event: Event, client: ClientId, number: int, now: float) -> Actions:
+    def _failed(
+        self, event: Event, client: ClientId, number: int, reason: str, now: float
+    ) -> Actions:
         why = self.refusal(client, number)
         if why:
             return [Ignored(event, why)]
         step = self._open_step()
-        step.has_failed(client)
+        step.has_failed(client, reason)
+        self._worked.add(client)
         return self._settle(now)
 
     def _refused(self, client: ClientId, why: str, now: float) -> Actions:
@@ -565,14 +579,23 @@ class RoundEngine:
         self.attempt += 1
         self._voids += 1
         self._not_before = now + _pause_after(self._voids)
+        common_reason = step.common_reason
         why = failure or _too_few(step)
+        if common_reason and not failure:
+            why = f"{why}; they could not do their work: {common_reason}"
         cohort = sorted(step.cohort)
         void = Void(step.number, why, tuple(cohort))
-        if self._voids < self.rules.void_limit:
+        reason = failure or common_reason
+        is_hopeless = self._alike.note(reason)
+        if self._voids >= self.rules.void_limit:
+            given_up = f"{self._voids} attempts in a row came to nothing: {why}"
+        elif is_hopeless:
+            times = self.rules.alike_limit
+            given_up = f"{times} attempts in a row failed for the same reason: {reason}"
+        else:
             return [void]
         self.stage = Stage.DONE
-        finished = Finished(f"{self._voids} attempts in a row came to nothing: {why}")
-        return [void, finished]
+        return [void, Finished(given_up)]
 
     def _folded(self, now: float) -> Actions:
         step = self._folding_step()
@@ -580,6 +603,7 @@ class RoundEngine:
             self.round += 1
         self.attempt = 0
         self._voids = 0
+        self._alike.forget()
         self.step = None
         self.stage = Stage.GATHERING
         return self._gather(now)

@@ -23,6 +23,7 @@ class Rules:
     refill: bool = True  # a vacant slot goes to a spare agent
     quorum: int = 1
     deadline_s: float = 600.0
+    first_work_s: float = 0.0  # more for a step in which an agent works for the first time
     grace_s: float | None = None  # after the quorum is there
     patience_s: float | None = None  # after the newest report, once the quorum is there
     start_agents: int = 1
@@ -30,6 +31,7 @@ class Rules:
     rollcall_s: float = 10.0  # to answer a roll call
     absence_s: float = 0.0  # an agent that left counts as present for this time
     void_limit: int = 20  # attempts in a row
+    alike_limit: int = 3  # attempts in a row that fail for the same reason
     participants: tuple[tuple[ClientId, ...], ...] | None = None  # of each round; None: drawn
     newcomers: frozenset[ClientId] = frozenset()  # they come after the last round
     quarantine_after: int | None = None  # steps with a refused report; None: never

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from covey.coordinator.engine.repeated import common_reason
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.spare import Spare
 from covey.shared.strategies.base import ClientId, Expected, Phase
@@ -32,6 +33,8 @@ class Step:
     latest: float | None = None  # when the newest report came; None before the first
     reported: set[ClientId] = field(default_factory=set)  # some of the cohort
     failed: set[ClientId] = field(default_factory=set)  # others of the cohort
+    reasons: dict[ClientId, str] = field(default_factory=dict)  # why some of them failed
+    allowance_s: float = 0.0  # that this step may take longer than others
     awaited: set[ClientId] = field(default_factory=set)  # the rest of the cohort, if present
     free: Spare = field(init=False)  # those of `spare` who may be invited
     _invited: set[ClientId] = field(init=False)  # the cohort
@@ -83,6 +86,7 @@ class Step:
         """Count a report; one that comes after a failure replaces it."""
         self.reported.add(client)
         self.failed.discard(client)
+        self.reasons.pop(client, None)
         self.awaited.discard(client)
         self.latest = now
         if not self.has_quorum:
@@ -90,8 +94,18 @@ class Step:
         if self.quorum_at is None:
             self.quorum_at = now
 
-    def has_failed(self, client: ClientId) -> None:
-        """The agent cannot do the work, or its report was refused."""
+    @property
+    def common_reason(self) -> str:
+        """Why everybody who did not report could not do the work, if all of them give one reason."""
+        silent = self._invited - self.reported
+        if self.reasons.keys() != silent:
+            return ""
+        return common_reason(self.reasons)
+
+    def has_failed(self, client: ClientId, why: str = "") -> None:
+        """The agent cannot do the work, for this reason, or its report was refused."""
+        if why:
+            self.reasons[client] = why
         self.failed.add(client)
         self.awaited.discard(client)
 
@@ -115,6 +129,7 @@ class Step:
             if client in clients:
                 clients.remove(client)
         self.free = Spare(self.spare)
+        self.reasons.pop(client, None)
         for clients_of_step in (self._invited, self.reported, self.failed, self.awaited):
             clients_of_step.discard(client)
         if not self.has_quorum:
@@ -138,7 +153,7 @@ class Step:
             grace_end = self.quorum_at + rules.grace_s
             ends.append(grace_end)
         if rules.patience_s is not None and self.latest is not None:
-            patience_end = self.latest + rules.patience_s
+            patience_end = self.latest + rules.patience_s + self.allowance_s
             ends.append(patience_end)
         return min(ends, default=None)
 
@@ -180,6 +195,7 @@ class Step:
             "target": self.target,
             "quorum": self.quorum,
             "failed": sorted(self.failed),
+            "reasons": self.reasons,
         }
 
     @classmethod
@@ -200,6 +216,9 @@ class Step:
             reported=set(reported) & set(cohort),
         )
         step.failed = set(saved["failed"]) - step.reported
+        step.reasons.update(saved.get("reasons", {}))
+        for client in step.reported:
+            step.reasons.pop(client, None)
         if step.reported:
             step.latest = now
             if step.has_quorum:

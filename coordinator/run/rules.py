@@ -33,6 +33,7 @@ def rules_of(scenario: Scenario) -> Rules:
         refill=rounds.refill,
         quorum=rounds.quorum,
         deadline_s=rounds.deadline_s,
+        first_work_s=0.0 if is_simulated else rounds.first_work_s,
         grace_s=rounds.grace_s,
         patience_s=patience_s,
         start_agents=_start_agents(scenario),

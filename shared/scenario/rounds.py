@@ -47,6 +47,13 @@ class Rounds(Section):
     deadline_s: float = Field(
         600.0, gt=0, description="Time limit of a round, in seconds after it opened."
     )
+    first_work_s: float = Field(
+        60.0,
+        ge=0,
+        description="Additional time of a round in which an agent works for the first time, in seconds: its training process "
+        "starts then and imports torch, which takes up to a minute on a small device. A simulated fleet starts its "
+        "processes earlier, and needs none.",
+    )
     grace_s: float | None = Field(
         None,
         ge=0,

@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from covey.coordinator.commands import compare as commands
 from covey.coordinator.commands.compare import (
     NONE_KNOWN,
+    CellsTried,
     KnownRows,
+    Request,
     finished_rows,
     known_rows,
     run_cells,
+    try_cells,
     write_tables,
 )
 from covey.coordinator.compare.grid import Cell, grid
@@ -295,6 +299,46 @@ def test_a_run_with_a_broker_is_not_resumed_without_one_nor_the_reverse(tmp_path
         with pytest.raises(UserError, match=f"this run began {began}; resume it with"):
             prepare(scene, options, in_process=wanted)
         prepare(scene, options, in_process=not wanted)
+
+
+def test_a_method_that_cannot_be_run_leaves_the_other_cells_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[str] = []
+
+    def run(cell: Cell, *_: Any) -> dict[str, Any]:
+        tried.append(cell.name)
+        if cell.label == "fedclust":
+            raise UserError("the model has no such layer")
+        return {}
+
+    monkeypatch.setattr(commands, "_run", run)
+    scene = scenario()  # three methods, seeds 4 and 5
+    outcome = try_cells(scene, Options(tmp_path), [], Watching())
+    # the second seed would fail in the same way
+    assert tried == ["fedavg/4", "fedclust/4", "four/4", "fedavg/5", "four/5"]
+    assert outcome.failures == dict.fromkeys(
+        ["fedclust/4", "fedclust/5"], "the model has no such layer"
+    )
+    assert "cell fedclust/4 cannot be run: the model has no such layer" in caplog.text
+    with pytest.raises(UserError, match=r"cell fedclust/4: .* \(1 more cells failed: fedclust/5\)"):
+        run_cells(scene, Options(tmp_path), [], Watching())
+    assert tried[-1] == "four/5"
+
+
+def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    failures = {"fedclust/4": "no such layer"}
+    monkeypatch.setattr(commands, "try_cells", lambda *_, **__: CellsTried(failures=failures))
+    monkeypatch.setattr(commands, "finished_rows", lambda *_: [])
+    monkeypatch.setattr(commands, "write_tables", lambda *_: shown.append("written"))
+    monkeypatch.setattr(commands, "show", lambda *_: shown.append("shown"))
+    monkeypatch.setattr(commands, "_any_finished", lambda *_: True)
+    with pytest.raises(UserError, match="cell fedclust/4: no such layer"):
+        commands.compare(scenario(), Options(tmp_path), Request(), None)
+    assert shown == ["written", "shown"]
 
 
 def test_a_comparison_locks_its_folder(tmp_path: Path) -> None:

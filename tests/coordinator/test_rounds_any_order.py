@@ -345,6 +345,7 @@ def test_a_restarted_engine_does_what_the_old_one_would_have_done(
         quorum=quorum,
         start_agents=3,
         void_limit=1000,
+        alike_limit=1000,
         deadline_s=1e9,
         rollcall_s=1e9,
     )

@@ -3,6 +3,7 @@
 import pytest
 
 from covey.coordinator.engine.events import (
+    Action,
     Ask,
     Close,
     Failed,
@@ -59,9 +60,8 @@ def test_a_phase_whose_agents_all_left_is_void_at_once() -> None:
 def test_a_phase_whose_agents_all_failed_is_void_at_once() -> None:
     engine = opened("a", "b")
     assert engine.handle(Failed("a", 1, "diverged"), 1.0) == []
-    assert engine.handle(Failed("b", 1, "diverged"), 2.0) == [
-        Void(1, "0 reports of 2 invited, the quorum is 1", ("a", "b"))
-    ]
+    why = "0 reports of 2 invited, the quorum is 1; they could not do their work: diverged"
+    assert engine.handle(Failed("b", 1, "diverged"), 2.0) == [Void(1, why, ("a", "b"))]
 
 
 def test_an_agent_that_failed_is_not_waited_for_but_may_still_report() -> None:
@@ -241,3 +241,50 @@ def test_patience_does_not_run_while_the_link_is_down() -> None:
     feed(engine, 2.0, LinkLost())
     feed(engine, 12.0, LinkBack(), Joined("a"), Joined("b"))
     assert engine.wake_at == 17.0
+
+
+# -- failures that repeat ------------------------------------------------------------------------------------------
+
+
+def failing(engine: RoundEngine, reasons: dict[str, str]) -> list[Action]:
+    """Every agent of the open step fails; then the next attempt opens, if there is one."""
+    assert engine.step is not None
+    number = engine.step.number
+    actions = feed(engine, 1.0, *(Failed(agent, number, why) for agent, why in reasons.items()))
+    if engine.wake_at is not None:
+        feed(engine, engine.wake_at, Tick(), Planned(TRAIN))
+    return actions
+
+
+def test_a_task_that_fails_the_same_way_for_the_same_reason_is_given_up_early() -> None:
+    engine = opened("a", "b")
+    reasons = {"a": "a: the model has 3 layers", "b": "b: the model has 3 layers"}
+    for _ in range(2):
+        assert [type(action) for action in failing(engine, reasons)] == [Void]
+    void, finished = failing(engine, reasons)
+    assert isinstance(void, Void)
+    assert void.why == (
+        "0 reports of 2 invited, the quorum is 1; they could not do their work: the model has 3 layers"
+    )
+    why = "3 attempts in a row failed for the same reason: the model has 3 layers"
+    assert finished == Finished(why)
+    assert engine.wake_at is None
+
+
+def test_failures_for_different_reasons_are_tried_again() -> None:
+    engine = opened("a", "b")
+    for attempt in range(6):
+        different = {"a": "out of memory", "b": f"attempt {attempt}"}
+        assert [type(action) for action in failing(engine, different)] == [Void]
+    for attempt in range(6):
+        changing = dict.fromkeys("ab", f"attempt {attempt}")
+        assert [type(action) for action in failing(engine, changing)] == [Void]
+
+
+def test_a_step_in_which_an_agent_works_for_the_first_time_has_more_time() -> None:
+    engine = opened("a", deadline_s=30.0, first_work_s=60.0, rounds=3)
+    assert engine.wake_at == 90.0
+    feed(engine, 80.0, Reported("a", 1), Folded(), Planned(TRAIN))
+    assert engine.wake_at == 80.0 + 30.0
+    feed(engine, 81.0, Reported("a", 2), Joined("b"), Folded(), Planned(TRAIN))
+    assert engine.wake_at == 81.0 + 90.0
