@@ -278,7 +278,8 @@ def try_cells(
             except UserError as error:
                 why = str(error)
                 failures[cell.name] = why
-                if not _has_begun(options.folder / cell.folder):
+                folder = options.folder / cell.folder
+                if not _has_begun(folder):
                     impossible[method] = why
                 log.warning("cell %s cannot be run: %s", cell.name, why)
                 continue
@@ -303,7 +304,9 @@ def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
 def _has_begun(folder: Path) -> bool:
     """Has the run in this folder completed any phase?"""
     record = folder / "rounds.jsonl"
-    return record.exists() and record.stat().st_size > 0
+    if not record.exists():
+        return False
+    return record.stat().st_size > 0
 
 
 def _any_finished(scenario: Scenario, out: Path, known: KnownRows) -> bool:
