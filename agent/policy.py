@@ -16,7 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
-from covey.shared.wire.messages import DeviceKind, DeviceWish, OrderMessage, Work
+from covey.shared.wire.deployments import Deployment
+from covey.shared.wire.messages import DeviceKind, DeviceWish, ModelRef, OrderMessage, Work
 
 METHODS = (
     "cfl",
@@ -184,6 +185,15 @@ class Rules:
             return str(error)
         return None
 
+    def refuses_deployment(self, deployment: Deployment) -> str | None:
+        """Why this device takes over no model of a deployment; None if it may."""
+        try:
+            self._check_task(deployment.task)
+            self._check_sizes(deployment.models, deployment.layout)
+        except UserError as error:
+            return str(error)
+        return None
+
     def _check_task(self, task: Mapping[str, Any]) -> None:
         model = task.get("model", {})
         if not isinstance(model, Mapping):
@@ -233,13 +243,17 @@ class Rules:
             raise PolicyError(
                 f"policy of this device: max_models: {len(work.models)} models, at most {policy.max_models} are allowed"
             )
+        self._check_sizes(work.models, work.layout)
+
+    def _check_sizes(self, models: Iterable[ModelRef], layout: Mapping[str, Any]) -> None:
+        policy = self.policy
         largest = policy.largest_model_bytes
-        sizes = [ref.size for ref in work.models]
+        sizes = [ref.size for ref in models]
         if largest is not None and sizes and max(sizes) > largest:
             raise PolicyError(
                 f"policy of this device: max_model_values: a model of {max(sizes)} bytes, at most {largest} are allowed"
             )
-        values = values_of(work.layout)
+        values = values_of(layout)
         if policy.max_model_values is not None and values > policy.max_model_values:
             raise PolicyError(
                 f"policy of this device: max_model_values: the model has {values} values, "

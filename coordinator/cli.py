@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,6 +33,9 @@ from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
 from covey.shared.terminal import Terminal
+
+if TYPE_CHECKING:
+    from covey.coordinator.commands.promote import Promoted
 
 
 class CoordinatorCommands(Commands):
@@ -544,6 +547,68 @@ def forget(
     """
     _send(connection, federation, "forget", agent)
     _print(f"{agent} is forgotten; if it connects again, it is a newcomer")
+
+
+RunFolder = Annotated[Path, typer.Argument(help="the folder of the run", metavar="RUN")]
+DeviceFederation = Annotated[
+    str | None,
+    typer.Option(help="the devices' federation  [default: the run's]", show_default=False),
+]
+
+
+@app.command()
+@with_connection(LOCAL_BROKER)
+def promote(
+    folder: RunFolder,
+    *,
+    number: Annotated[
+        int | None,
+        typer.Option("--round", help="publish the models of this round  [default: the last one]"),
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="publish the models with the best evaluation of the run")
+    ] = False,
+    connection: Connection,
+    federation: DeviceFederation = None,
+    as_json: Json = False,
+) -> None:
+    """Publish a version of a run's models for use on the devices.
+
+    Devices that run `agent start --model-dir` fetch the model of their cluster, compare it with the one in use, and take
+    it over unless it is worse. Those that are offline do so when they connect.
+    """
+    from covey.coordinator.commands import promote as command
+
+    version = command.chosen(folder, number, best=best)
+    sent = command.send(folder, version, "promote", connection.url(), federation)
+    _show_promoted(asyncio.run(sent), as_json=as_json)
+
+
+@app.command()
+@with_connection(LOCAL_BROKER)
+def rollback(
+    folder: RunFolder,
+    *,
+    connection: Connection,
+    federation: DeviceFederation = None,
+    as_json: Json = False,
+) -> None:
+    """Publish the version of a run's models that was published before the present one.
+
+    Repeat it to go back further. deployments.jsonl in the run's folder lists what was published.
+    """
+    from covey.coordinator.commands import promote as command
+
+    version = command.before(folder)
+    sent = command.send(folder, version, "rollback", connection.url(), federation)
+    _show_promoted(asyncio.run(sent), as_json=as_json)
+
+
+def _show_promoted(promoted: Promoted, *, as_json: bool) -> None:
+    if as_json:
+        print(json_text.dumps(promoted.to_json()))
+    else:
+        _print(promoted.sentence)
 
 
 @app.command()

@@ -15,6 +15,7 @@ from docs_markdown import cell, code, table, type_text
 from pydantic import BaseModel
 
 from covey.shared.wire import messages as wire
+from covey.shared.wire.deployments import Deployment, DeploymentShare
 
 Json = dict[str, Any]
 
@@ -328,6 +329,45 @@ ENTRIES = (
             "agent": "for `release` alone",
         },
         wire.Control(command="release", agent="pi-7"),
+    ),
+    Entry(
+        Deployment,
+        "Deployment",
+        "covey/{f}/deployment",
+        "msgpack",
+        "The models that devices should use for their own predictions: one round of one run. Retained. At most 4 MiB. Agents "
+        "that keep no model ignore it.",
+        {
+            "serial": "grows with every publication of the federation; the greatest one counts",
+            "run": "the run that made the models",
+            "round": "complete rounds that they were trained in",
+            "origin": "`run`: the run has finished; `operator`: `coordinator promote` or `rollback`",
+            "task": "the task that they solve; `standardise` has the means and deviations that the fleet found",
+            "layout": "names and shapes of their tensors, as in an order",
+            "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on",
+        },
+        Deployment(
+            serial=1772440000000,
+            run="pilot-1a2b3c4d",
+            round=12,
+            origin="run",
+            task=WORK.task,
+            layout=WORK.layout,
+            models=[wire.ModelRef(key="deployed-0", digest=DIGEST, parts=1, size=139)],
+        ),
+    ),
+    Entry(
+        DeploymentShare,
+        "Deployment share",
+        "covey/{f}/agents/{a}/deployment",
+        "msgpack",
+        "The cluster of one agent in a deployment. Retained. At most 1 KiB. An agent without one compares all models on "
+        "its training data.",
+        {
+            "serial": "of the deployment that it belongs to; with another one it is outdated",
+            "cluster": "the position of the agent's model in `models`",
+        },
+        DeploymentShare(serial=1772440000000, cluster=0),
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,11 @@ def setup(scene: Scenario) -> Setup:
         for j in range(scene.strategy.starts)
     ]
     return setup_of(scene, starts, layout)
+
+
+def layout_text(scene: Scenario) -> str:
+    """The layout of the scenario's models, as a `start.npz` has it."""
+    return json.dumps(setup(scene).layout.to_wire())
 
 
 def rules(scene: Scenario, **changes: Any) -> Rules:

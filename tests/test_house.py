@@ -45,7 +45,7 @@ STAIRS = {
         "engine theme",
         "plan run",
         "processes compare serve",
-        "simulate report dashboard",
+        "simulate report dashboard deploy",
         "cluster",
         "commands",
         "cli",

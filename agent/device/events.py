@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from covey.shared.mqtt.link import Down, Up
+from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, OrderMessage
 
 
@@ -105,6 +106,46 @@ class ModelDamaged:
 
 
 @dataclass(frozen=True)
+class DeploymentSeen:
+    """The coordinator published which models devices should use."""
+
+    deployment: Deployment
+
+
+@dataclass(frozen=True)
+class DeploymentShareSeen:
+    """The coordinator published which of them is this agent's."""
+
+    share: DeploymentShare
+
+
+@dataclass(frozen=True)
+class DeployedPartSeen:
+    """A part of a deployed model arrived. The model is not complete yet."""
+
+
+@dataclass(frozen=True)
+class DeployedModelReady:
+    """A deployed model is complete on disk."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class DeployedModelDamaged:
+    """The file of a deployed model did not have the content that its name promises. It was removed."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True)
+class DeploymentSettled:
+    """The model of a deployment was taken over, or kept out."""
+
+    serial: int
+
+
+@dataclass(frozen=True)
 class ModelSettled:
     """A model was taken over for the device's own use, or kept out; the model in use now."""
 
@@ -136,6 +177,12 @@ Event = (
     | ReportDamaged
     | ModelDamaged
     | SubscriptionsRefused
+    | DeploymentSeen
+    | DeploymentShareSeen
+    | DeployedPartSeen
+    | DeployedModelReady
+    | DeployedModelDamaged
+    | DeploymentSettled
     | ModelSettled
     | DataChanged
     | Tick
@@ -259,6 +306,24 @@ class KeepModels:
 
 
 @dataclass(frozen=True)
+class KeepDeployed:
+    """Remove all other deployed models from the disk."""
+
+    digests: frozenset[bytes]
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """Judge the models of these clusters; answer with `DeploymentSettled` or `DeployedModelDamaged`.
+
+    All of them lie on disk. Of several the device takes the one that fits its data best.
+    """
+
+    deployment: Deployment
+    clusters: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Notify:
     """A text for a person at the device."""
 
@@ -287,6 +352,8 @@ Action = (
     | LoseMemory
     | SwitchRun
     | KeepModels
+    | KeepDeployed
+    | Adopt
     | Notify
     | YieldId
 )

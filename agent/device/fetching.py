@@ -19,12 +19,9 @@ from covey.agent.device.events import (
     Subscribe,
     Unsubscribe,
 )
+from covey.agent.device.stalls import StallTimer, part_topics
 from covey.shared.wire.messages import ModelRef, OrderMessage
 from covey.shared.wire.topics import Topics
-
-STALL_S = 3.0  # first wait for the next part of a model; doubles
-STALL_LIMIT_S = 60.0
-MAX_DOUBLINGS = 16
 
 
 class WorkState(Enum):
@@ -50,8 +47,7 @@ class Fetching:
         self._on_disk = set(models)  # digests; the model store holds at least these
         self._newest: dict[str, bytes] = {}  # model key -> digest, as of the latest order or later
         self._subscribed: tuple[str, ...] = ()  # topics of model parts, as of the latest `settle`
-        self._stalls = 0  # waits since the latest part arrived, at most MAX_DOUBLINGS
-        self._stall_at: float | None = None  # when to subscribe again; None unless FETCHING
+        self._stall = StallTimer()  # watches only while FETCHING
 
     def __repr__(self) -> str:
         if self.order is None:
@@ -70,7 +66,7 @@ class Fetching:
 
     @property
     def wake_at(self) -> float | None:
-        return self._stall_at
+        return self._stall.at
 
     # the order
 
@@ -83,7 +79,7 @@ class Fetching:
         self.order = order
         if models_are_known:
             return []
-        self._stalls = 0
+        self._stall.reset()
         self._newest = {ref.key: ref.digest for ref in models}
         named = _digests(models)
         self._on_disk &= named
@@ -97,14 +93,14 @@ class Fetching:
             self._watch_for_stall(now)
             return []
         self.state = WorkState.WORKING
-        self._stall_at = None
+        self._stall.stop()
         return [StartWork(self.order)]
 
     def refuse(self, order: OrderMessage, why: str) -> Actions:
         """Answer the order with a failure. Nothing that it names is fetched or built."""
         self.state = WorkState.WORKING
         self.order = order
-        self._stall_at = None
+        self._stall.stop()
         return [OrderRefused(order.step, why), ReportFailure(order, why)]
 
     def cancel(self) -> Actions:
@@ -116,16 +112,16 @@ class Fetching:
     def finish(self) -> None:
         self.state = WorkState.IDLE
         self.order = None
-        self._stall_at = None
+        self._stall.stop()
 
     # the models
 
     def link_up(self, now: float) -> None:
-        self._stalls = 0
+        self._stall.reset()
         self._watch_for_stall(now)
 
     def part_arrived(self, now: float) -> None:
-        self._stalls = 0
+        self._stall.reset()
         self._watch_for_stall(now)
 
     def model_ready(self, key: str, digest: bytes, now: float) -> Actions:
@@ -144,14 +140,12 @@ class Fetching:
         if digest not in _digests(models_of(self.order)):
             return []
         self.state = WorkState.FETCHING
-        self._stalls = 0
+        self._stall.reset()
         return self.proceed(now)
 
     def tick(self, now: float) -> Actions:
-        if self._stall_at is None or now < self._stall_at:
+        if not self._stall.is_due(now):
             return []
-        if self._stalls < MAX_DOUBLINGS:
-            self._stalls += 1
         self._watch_for_stall(now)
         missing = self._missing()
         return [Subscribe(self._topics_of(missing))]
@@ -190,17 +184,11 @@ class Fetching:
         return [ref for ref in models_of(self.order) if ref.digest not in self._on_disk]
 
     def _topics_of(self, refs: Sequence[ModelRef]) -> tuple[str, ...]:
-        topics: dict[str, None] = {}  # as an ordered set: two refs may name the same model
-        for ref in refs:
-            model = self._topics.model(ref.key)
-            for part in range(ref.parts):
-                topics[f"{model}/{part}"] = None
-        return tuple(topics)
+        return part_topics(self._topics, refs)
 
     def _watch_for_stall(self, now: float) -> None:
         if self.state is WorkState.FETCHING:
-            doubled = STALL_S * 2**self._stalls
-            self._stall_at = now + min(doubled, STALL_LIMIT_S)
+            self._stall.watch(now)
 
 
 def models_of(order: OrderMessage | None) -> list[ModelRef]:

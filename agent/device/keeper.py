@@ -21,6 +21,7 @@ from covey.agent.device.notices import (
 from covey.agent.kept.model_dir import DEFAULT_PREVIOUS, ModelDir
 from covey.agent.kept.verdict import DEFAULT_MARGIN
 from covey.agent.kept.versions import Version
+from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import MAX_TEXT, ModelInUse, OrderMessage
 
 KEPT_PHASES = frozenset({"train", "evaluate"})  # whose orders may name a model for use
@@ -127,6 +128,26 @@ class Keeper:
             return None
         self._announce()
         return version
+
+    def has_settled(self, deployment: Deployment) -> bool:
+        """Whether a finished run publishes what its last evaluation gave this device, and the device has judged."""
+        if deployment.origin != "run":
+            return False
+        published = Version(deployment.run, deployment.round)
+        index = self.models.index
+        return published.is_same_model(self.models.in_use) or published.is_same_model(
+            index.last_rejected
+        )
+
+    def deployment_settled(self, deployment: Deployment) -> None:
+        """A deployment was dealt with. If the model in use is an operator's choice, models of orders do not replace it."""
+        published = Version(deployment.run, deployment.round)
+        is_in_use = published.is_same_model(self.models.in_use)
+        pinned = is_in_use and deployment.origin == "operator"
+        try:
+            self.models.settle(deployment.serial, pinned=pinned)
+        except OSError as error:  # a full disk: the next start deals with it again
+            self._observer(ModelNotKept(str(error)))
 
     def _decide(self, version: Version, why: str, *, accepted: bool) -> None:
         if accepted:

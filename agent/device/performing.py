@@ -7,7 +7,7 @@ the worker reads and writes them, this process never holds them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from covey.agent.device.outbox import Outbox
 from covey.agent.policy import Rules
 from covey.agent.worker.pool import PoolLike, WorkerLost
 from covey.shared.files import is_full, write_atomically
+from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage, ReportContent, digest
 
 BeforeReport = Callable[[OrderMessage], Awaitable[None]]
@@ -149,6 +150,42 @@ class Performer:
             memory_digest=answer.get("memory_digest", b""),
         )
         return e.WorkDone(order.step)
+
+    async def adopt(
+        self, deployment: Deployment, clusters: Sequence[int], store: ModelStore
+    ) -> e.DeploymentSettled | e.DeployedModelDamaged:
+        """Let the worker judge a model that was published for use, and take it over if it is good enough."""
+        keeper = self._keeper
+        settled = e.DeploymentSettled(deployment.serial)
+        if keeper is None:
+            return settled
+        if keeper.has_settled(deployment):
+            keeper.deployment_settled(deployment)
+            return settled
+        models: list[str] = []
+        for cluster in clusters:
+            ref = deployment.models[cluster]
+            models.append(str(store.path(ref.digest)))
+        job = {
+            "job": "adopt",
+            "source": dict(self._identity.source),
+            "deployment": deployment.to_bytes(),
+            "clusters": list(clusters),
+            "models": models,
+            "keep": keeper.place(),
+            **self._rules.to_wire(),
+        }
+        answer = await self._call(job, weight=self._samples)
+        if "model_damaged" in answer:
+            damaged = answer["model_damaged"]
+            self._observer(Damaged(store.remove(damaged)))
+            return e.DeployedModelDamaged(damaged)
+        if "failure" in answer:  # the next start tries again
+            keeper.settle(answer)
+            return settled
+        keeper.settle(answer["kept"])
+        keeper.deployment_settled(deployment)
+        return settled
 
     async def put_failure(self, order: OrderMessage, why: str) -> e.WorkDone:
         """Put a report into the outbox that names why there is no result."""

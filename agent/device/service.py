@@ -18,6 +18,7 @@ from typing import Any
 from covey.agent.data_watch import DataWatch
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
+from covey.agent.device.deployments import Deployments
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.device.model_store import MAX_MODEL_BYTES, ModelStore
@@ -32,9 +33,10 @@ from covey.shared.mqtt.duplicate_ids import session_id
 from covey.shared.mqtt.link import Down, Incoming, Link, Message, Up, Will
 from covey.shared.mqtt.subscriptions import SubscriptionKeeper
 from covey.shared.waiting import Waiting
+from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, OrderMessage, Part
 from covey.shared.wire.parts import split
-from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics
+from covey.shared.wire.topics import AgentTopic, ClusterTopic, PlainTopic, Topics, is_deployed
 
 WATCH_S = 5.0  # between two looks at the data
 GOODBYE_S = 2.0  # how long a broker that does not answer may delay the end
@@ -92,8 +94,19 @@ class Agent:
         models = identity.state / "models"
         self.store = ModelStore(models, max_model_bytes, durable=identity.durable)
         self.keeper: Keeper | None = None
+        self._deployed: ModelStore | None = None  # models that were published for use
+        deployments: Deployments | None = None
         if keep is not None:
             self.keeper = Keeper(keep, observer, self._feed, durable=identity.durable)
+            deployed = identity.state / "deployed"
+            self._deployed = ModelStore(deployed, max_model_bytes, durable=identity.durable)
+            deployments = Deployments(
+                identity.agent,
+                self.topics,
+                settled=self.keeper.models.index.serial,
+                models=self._deployed.digests,
+                rules=rules,
+            )
         self.session = Session(
             identity.agent,
             self.topics,
@@ -102,6 +115,7 @@ class Agent:
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
             model_in_use=self.keeper.status if self.keeper is not None else None,
+            deployments=deployments,
             rules=rules,
         )
         self._data_watch = DataWatch(identity.data)
@@ -126,6 +140,7 @@ class Agent:
         self._timer: asyncio.TimerHandle | None = None  # the session's `wake_at`
         self._work: asyncio.Task[None] | None = None  # the newest; at most one is not done
         self._inspecting: asyncio.Task[None] | None = None
+        self._adopting: asyncio.Task[None] | None = None
         self._sending: asyncio.Task[None] | None = None
         self._flushing: asyncio.Task[None] | None = None  # None unless the outbox waits for room
         self._just_written = 0  # step of a report that was written and not sent yet; 0 for none
@@ -278,15 +293,29 @@ class Agent:
             case AgentTopic(agent, "order") if agent == self.identity.agent:
                 return e.OrderSeen(OrderMessage.from_bytes(payload))
             case AgentTopic(agent, "model"):
-                return self._store_part(f"@{agent}", payload)
+                return self._store_part(self.store, f"@{agent}", payload)
+            case ClusterTopic(key, _) if self._deployed is not None and is_deployed(key):
+                return self._store_deployed_part(self._deployed, key, payload)
             case ClusterTopic(key, _):
-                return self._store_part(key, payload)
+                return self._store_part(self.store, key, payload)
+            case PlainTopic("deployment"):
+                return e.DeploymentSeen(Deployment.from_bytes(payload))
+            case AgentTopic(agent, "deployment") if agent == self.identity.agent:
+                return e.DeploymentShareSeen(DeploymentShare.from_bytes(payload))
         raise DecodeError("topic", f"{message.topic!r} is not for {self.identity.agent}")
 
-    def _store_part(self, key: str, payload: bytes) -> e.Event | None:
+    def _store_deployed_part(self, store: ModelStore, key: str, payload: bytes) -> e.Event | None:
+        match self._store_part(store, key, payload):
+            case e.ModelReady(_, digest):
+                return e.DeployedModelReady(digest)
+            case e.PartSeen():
+                return e.DeployedPartSeen()
+        return None
+
+    def _store_part(self, store: ModelStore, key: str, payload: bytes) -> e.Event | None:
         part = Part.from_bytes(payload)
         try:
-            is_complete = self.store.feed(part, _now())
+            is_complete = store.feed(part, _now())
         except OSError as error:  # the session asks the broker for the parts again
             if not is_full(error):
                 raise
@@ -360,6 +389,11 @@ class Agent:
                 _cancel(self._sending)
             case e.KeepModels(digests):
                 self.store.keep(digests, _now())
+            case e.KeepDeployed(digests) if self._deployed is not None:
+                self._deployed.keep(digests, _now())
+            case e.Adopt(deployment, clusters):
+                _cancel(self._adopting)
+                self._adopting = self._spawn(self._adopt(deployment, clusters))
             case e.Notify(text):
                 self._observer(n.Problem(text))
             case e.YieldId():
@@ -433,6 +467,11 @@ class Agent:
         self._just_written = event.step
         self._feed(event)
 
+    async def _adopt(self, deployment: Deployment, clusters: tuple[int, ...]) -> None:
+        if self._deployed is not None:
+            event = await self._performer.adopt(deployment, clusters, self._deployed)
+            self._feed(event)
+
     async def _inspect(self, task: dict[str, Any], task_digest: str) -> None:
         self._feed(await self._performer.inspect(task, task_digest))
 
@@ -481,7 +520,8 @@ class Agent:
         _cancel_timer(self._timer)
         if self._subscriptions is not None:
             self._subscriptions.close()
-        for task in (self._work, self._inspecting, self._sending, self._flushing):
+        tasks = (self._work, self._inspecting, self._adopting, self._sending, self._flushing)
+        for task in tasks:
             _cancel(task)
 
 

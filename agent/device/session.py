@@ -21,10 +21,17 @@ import random
 from collections.abc import Sequence
 
 from covey.agent.device.delivery import Delivery
+from covey.agent.device.deployments import Deployments
 from covey.agent.device.events import (
     Actions,
     CoordinatorSeen,
     DataChanged,
+    DeployedModelDamaged,
+    DeployedModelReady,
+    DeployedPartSeen,
+    DeploymentSeen,
+    DeploymentSettled,
+    DeploymentShareSeen,
     DropReport,
     Event,
     Inspect,
@@ -32,6 +39,7 @@ from covey.agent.device.events import (
     ModelDamaged,
     ModelReady,
     ModelSettled,
+    Notify,
     OrderSeen,
     Outboxed,
     OwnStatusSeen,
@@ -69,6 +77,7 @@ class Session:
         outboxed: what the outbox holds at the start.
         models: digests of the models that are on disk at the start.
         model_in_use: that the device uses itself at the start; None for none.
+        deployments: what the device does about models that are published for use; None if it keeps none.
         rules: what a coordinator may ask of this device.
         seed: of the random delays that spread the load of many agents.
 
@@ -86,6 +95,7 @@ class Session:
         outboxed: Outboxed | None = None,
         models: Sequence[bytes] = (),
         model_in_use: ModelInUse | None = None,
+        deployments: Deployments | None = None,
         rules: Rules = DEFAULT_RULES,
         seed: int = 0,
     ) -> None:
@@ -99,6 +109,7 @@ class Session:
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
         self._story = Story()
         self._model_in_use = model_in_use
+        self._deployments = deployments
         # the newest order that was not outdated, without its work where our rules refuse it
         self._order: OrderMessage | None = None
         # an order of a run that no running coordinator has named yet
@@ -116,8 +127,11 @@ class Session:
         """When to feed the next Tick; None for not at all, because the next event comes from outside."""
         if not self._presence.is_up:
             return None
-        machines = (self._presence, self._fetching, self._delivery)
-        timers = [machine.wake_at for machine in machines if machine.wake_at is not None]
+        machines = (self._presence, self._fetching, self._delivery, self._deployments)
+        timers: list[float] = []
+        for machine in machines:
+            if machine is not None and machine.wake_at is not None:
+                timers.append(machine.wake_at)
         return min(timers, default=None)
 
     @property
@@ -209,7 +223,7 @@ class Session:
             case ReportDamaged(step):
                 return self._report_damaged(step, now)
             case SubscriptionsRefused(topics):
-                return self._presence.subscriptions_refused(topics)
+                return self._subscriptions_refused(topics)
             case ModelSettled(model):
                 self._model_in_use = model
                 return []
@@ -217,6 +231,26 @@ class Session:
                 return self._data_changed()
             case Tick():
                 return self._tick(now)
+        if self._deployments is not None:
+            return self._of_deployment(self._deployments, event, now)
+        return []
+
+    def _of_deployment(self, deployments: Deployments, event: Event, now: float) -> Actions:
+        """React to what concerns models for use."""
+        match event:
+            case DeploymentSeen(deployment):
+                return deployments.seen(deployment, now)
+            case DeploymentShareSeen(share):
+                return deployments.share_seen(share, now)
+            case DeployedPartSeen():
+                deployments.part_arrived(now)
+            case DeployedModelReady(digest):
+                return deployments.model_ready(digest)
+            case DeployedModelDamaged(digest):
+                return deployments.model_damaged(digest, now)
+            case DeploymentSettled(serial):
+                deployments.settled(serial)
+        return []
 
     def _tick(self, now: float) -> Actions:
         if not self._presence.is_up:
@@ -225,6 +259,8 @@ class Session:
         actions = self._presence.announce(self._progress)
         actions += self._delivery.tick(now)
         actions += self._fetching.tick(now)
+        if self._deployments is not None:
+            actions += self._deployments.tick(now)
         return actions
 
     # the link and the coordinator
@@ -236,7 +272,28 @@ class Session:
         order = self._topics.order(self._agent)
         status = self._topics.status(self._agent)
         parts = self._fetching.subscribed
+        if self._deployments is not None:
+            self._deployments.link_up(now)
+            parts += self._deployments.subscribed
         return [Subscribe((self._topics.coordinator_status, order, status, *parts))]
+
+    def _subscriptions_refused(self, topics: tuple[str, ...]) -> Actions:
+        """Without orders an agent stays out. Without deployments it only uses the models of its orders."""
+        own: tuple[str, ...] = ()
+        if self._deployments is not None:
+            own = self._deployments.own_topics
+        vital = tuple(topic for topic in topics if topic not in own)
+        actions: Actions = []
+        if vital or not topics or self._presence.deafness is not None:
+            actions += self._presence.subscriptions_refused(vital)
+        if len(vital) < len(topics):
+            actions.append(
+                Notify(
+                    "the broker's access rules withhold published models from this agent: renew them with "
+                    "a newer `broker up`"
+                )
+            )
+        return actions
 
     def _settle_subscriptions(self) -> Actions:
         coordinator = self._presence.coordinator

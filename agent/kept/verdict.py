@@ -10,6 +10,8 @@ DEFAULT_MARGIN = 0.05
 # what models are compared by, the first that both have; 1: larger is better, -1: smaller is better
 METRICS = (("accuracy", 1), ("mse", -1))
 
+ROUNDING = 1e-9  # of a share
+
 Figures = Mapping[str, Any]  # of one model on the device's test part; {"n": 0} without one
 
 
@@ -28,7 +30,7 @@ def judge(new: Figures, old: Figures | None, margin: float) -> Verdict:
         new: figures of the new model.
         old: figures of the model in use on the same samples; None: no model is in use, or it solves another task.
         margin: how much worse the new model may be. An accuracy may be lower by `margin`; a mean squared error may be
-            larger by the share `margin`.
+            larger by the share `margin`. A single test sample never decides: an accuracy may always be lower by one.
     """
     if new.get("diverged"):
         return Verdict(False, "its outputs on the test samples are not finite")
@@ -45,14 +47,15 @@ def judge(new: Figures, old: Figures | None, margin: float) -> Verdict:
         if after is not None and before is not None:
             seen = f"{metric} {after:.4g} on {samples} test samples"
             why = f"{seen}, the model in use has {before:.4g}"
-            worst = _worst(before, sign, margin)
+            worst = _worst(before, sign, margin, samples)
             accepted = after * sign >= worst * sign
             return Verdict(accepted, why)
     return Verdict(True, "the model in use solves another task")
 
 
-def _worst(before: float, sign: int, margin: float) -> float:
+def _worst(before: float, sign: int, margin: float, samples: int) -> float:
     """The worst figure that is still accepted."""
     if sign > 0:
-        return before - margin
+        one_sample = 1 / samples
+        return before - max(margin, one_sample) - ROUNDING
     return before * (1 + margin)

@@ -17,14 +17,17 @@ from covey.agent.data import Dataset
 from covey.agent.kept.model_file import ModelFile, read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figures, Verdict, judge
 from covey.agent.kept.versions import Version
-from covey.agent.policy import Rules
+from covey.agent.policy import PolicyError, Rules
 from covey.agent.training.learner import TorchLocal
 from covey.agent.training.models import build, layout_of
-from covey.shared.client import measure, model_for_use
+from covey.agent.worker.sources import Source
+from covey.shared.client import decode_model, measure, model_for_use
 from covey.shared.errors import CoveyError
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import ClientState, Local, Mixture, Training
+from covey.shared.strategies.bases.hard import lowest_loss
+from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import OrderMessage
 
 # what a task asks does not depend on these keys: models that differ in them alone can be compared
@@ -117,6 +120,47 @@ def keep(
         path = place.folder / version.file
         save_model(path, version, candidate.task, candidate.mixture, candidate.layout)
     return {"version": version.to_json(), "accepted": verdict.accepted, "why": verdict.why}
+
+
+def adopt(
+    deployment: Deployment,
+    clusters: Sequence[int],
+    contents: Sequence[bytes],
+    source: Source,
+    place: Place,
+    rules: Rules,
+) -> Answer | None:
+    """Judge models that were published for use. Of several, the one with the smallest training loss is the candidate.
+
+    Args:
+        deployment: what was published.
+        clusters: whose models the contents are, one for each.
+        contents: the models as they travelled.
+        source: this device's data.
+        place: where kept models lie.
+        rules: of this device.
+
+    Raises:
+        PolicyError: the rules refuse the models.
+        DataError: the data does not fit their task.
+        DecodeError: a content is no model of the deployment's layout.
+    """
+    refusal = rules.refuses_deployment(deployment)
+    if refusal is not None:
+        raise PolicyError(refusal)
+    layout = Layout.from_wire(deployment.layout)
+    models = [decode_model(content, layout) for content in contents]
+    task = deployment.task
+    checked = Task.model_validate(task)
+    dataset = source.dataset(checked)
+    local = TorchLocal(dataset, checked, layout, Training(), np.random.default_rng(0), rules=rules)
+    number = 0
+    if len(models) > 1:
+        number = lowest_loss(models, local)
+    cluster = clusters[number] if len(deployment.models) > 1 else None
+    version = Version(deployment.run, deployment.round, cluster, deployment.origin)
+    mixture = ((1.0, models[number]),)
+    return keep(Candidate(version, task, mixture, layout), local, dataset, place, rules)
 
 
 def _current(place: Place) -> ModelFile | None:

@@ -12,6 +12,8 @@ Every job has `source` (where the data comes from) and `policy` and `allow` (the
   `_out`. If `keep` names a folder of models (`covey.agent.worker.keep`), the model of the order goes there
 - `partition` (out): write which samples of a simulated fleet belong to which agent, as .npz
 - `start` (out): write the initial models of a simulated fleet's scenario, as .npz
+- `adopt` (deployment, clusters, models, keep): judge models that were published for use, and write the one that this
+  device takes over; `deployment` is the message's bytes, `models` are the paths of the models of `clusters`
 - `device` (wanted): check which kind of device the work would be done on
 """
 
@@ -91,6 +93,8 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
                 return _partition(job)
             case "start":
                 return _start(job)
+            case "adopt":
+                return _adopt(job)
             case "device":
                 return _device(job)
         raise ValueError(f"unknown job {job['job']!r}")
@@ -149,6 +153,31 @@ def _start(job: frames.Job) -> frames.Job:
     check_code(scenario, rules.allowed)
     write_start(scenario, Path(job["out"]), rules.allowed)
     return {}
+
+
+def _adopt(job: frames.Job) -> frames.Job:
+    """Judge models that were published for use."""
+    from covey.agent.worker.keep import Place, adopt
+    from covey.agent.worker.sources import source_of
+    from covey.shared.wire.deployments import Deployment
+
+    rules = Rules.from_wire(job)
+    _configure_torch()
+    deployment = Deployment.from_bytes(job["deployment"])
+    try:
+        contents = [_model_content(Path(path)) for path in job["models"]]
+        with _memory_limited(rules.policy.max_memory_mb):
+            kept = adopt(
+                deployment,
+                job["clusters"],
+                contents,
+                source_of(job["source"]),
+                Place.of(job["keep"]),
+                rules,
+            )
+    except ModelDamaged as error:
+        return {"model_damaged": error.digest}
+    return {"kept": kept}
 
 
 def _device(job: frames.Job) -> frames.Job:

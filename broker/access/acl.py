@@ -59,6 +59,8 @@ AGENT_RULES = (
     Rule("read", "covey/%f/agents/%u/model/+"),
     Rule("read", "covey/%f/clusters/+/model/+"),
     Rule("read", "covey/%f/coordinator/status"),
+    Rule("read", "covey/%f/deployment"),
+    Rule("read", "covey/%f/agents/%u/deployment"),
 )
 # many agents in one program, for a simulation: the agents' rules, for any agent of the federation
 FLEET_RULES = tuple(Rule(rule.action, rule.pattern.replace("%u", "+")) for rule in AGENT_RULES)
@@ -67,6 +69,7 @@ OBSERVER_RULES = (
     Rule("read", "covey/%f/agents/+/status"),
     Rule("read", "covey/%f/run/metrics"),
     Rule("read", "covey/%f/run/roster"),
+    Rule("read", "covey/%f/deployment"),
 )
 COORDINATOR_RULES = (
     Rule("read", "covey/%f/#"),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.deploy.finished import publish_finished
 from covey.coordinator.processes import launch
 from covey.coordinator.processes.finish import finish
 from covey.coordinator.run.effects import Effect
@@ -89,6 +90,8 @@ async def _run(
         signals.stop = service.stop
         reason = await _serve(service, first, fleet, options.folder)
         signals.stop = cancel
+        if reason == "" and fleet is None:
+            await publish_finished(this, link, observer)
     if reason is None:
         return None
     if reason:

@@ -22,6 +22,7 @@ import numpy as np
 from covey.coordinator.engine.sampling import expected_share
 from covey.coordinator.run.folder import START
 from covey.coordinator.run.rules import listed_participants
+from covey.coordinator.run.start import read_start
 from covey.shared import json_text
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import DecodeError, UserError
@@ -178,21 +179,9 @@ def wants_start(folder: Path, scenario: Scenario) -> bool:
 
 def started(folder: Path, scenario: Scenario) -> Setup:
     """The setup of a run whose folder has a `start.npz`. Raises UserError if that file is damaged."""
-    starts, layout = _read_start(folder / START)
+    starts, layout = read_start(folder)
     models = [np.ascontiguousarray(start, np.float32) for start in starts]
     return setup_of(scenario, models, layout)
-
-
-def _read_start(path: Path) -> tuple[np.ndarray, Layout]:
-    """The initial models, float32 (starts, d), and their layout. Raises UserError for a damaged file."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return file["starts"], Layout.from_wire(json_text.loads(str(file["layout"])))
-    except Exception as error:  # numpy, zipfile and zlib raise a dozen types for damaged files
-        raise UserError(
-            f"{path}: the initial models are missing or damaged ({type(error).__name__}: {error}). "
-            "Remove the file and type the same command: it is built again from the scenario"
-        ) from None
 
 
 async def superclass_accuracies(

@@ -334,6 +334,26 @@ class ProcessFrozen(_Notice):
 
 
 @dataclass(frozen=True)
+class ModelsPublished(_Notice):
+    """Devices have been given the models of a round, for use."""
+
+    event: ClassVar[str] = "published"
+
+    round: int
+    models: int
+    serial: int
+
+
+@dataclass(frozen=True)
+class ModelsNotPublished(_Notice):
+    """The run is finished, but its models could not be given to devices."""
+
+    event: ClassVar[str] = "not published"
+
+    why: str
+
+
+@dataclass(frozen=True)
 class RunWaits(_Notice):
     """No phase can open at the moment."""
 
@@ -358,6 +378,8 @@ Notice = (
     | DiskRemark
     | ProcessFrozen
     | RunWaits
+    | ModelsPublished
+    | ModelsNotPublished
 )
 Observer = Callable[[Notice], None]
 

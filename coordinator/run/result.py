@@ -27,7 +27,6 @@ from covey.shared.files import atomic_replace, write_atomically
 from covey.shared.model_files import model_file
 from covey.shared.numerics import metrics
 from covey.shared.numerics.measures import SHOWN_OF_REGRESSION
-from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.strategies.base import ClientId
 
 Figures = dict[str, Any]  # of one agent, by mode
@@ -280,8 +279,7 @@ def write_models(run: Run) -> None:
     models = run.folder / "models"
     models.mkdir(exist_ok=True)
     layout = run.setup.layout
-    task = resolved(run.scenario.task, run.facts.scaling)
-    facts = {"task": task.for_agents()}
+    facts = {"task": run.task_of_models}
     clusters = run.strategy.clusters(run.state)
     for k, model in enumerate(clusters):
         path = model_file(models, k)

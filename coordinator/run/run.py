@@ -45,10 +45,11 @@ from covey.coordinator.engine.events import (
 from covey.coordinator.engine.rounds import RoundEngine
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.engine.step import Step
-from covey.coordinator.run import folding, records
+from covey.coordinator.run import early_stop, folding, records
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.disk_space import Room
+from covey.coordinator.run.early_stop import Evaluated
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
 from covey.coordinator.run.fold_trial import FoldTrial, Outcome, failure_of
 from covey.coordinator.run.next_phase import next_phase
@@ -71,7 +72,9 @@ from covey.coordinator.run.recorder import FoldedStep, Recorder
 from covey.coordinator.run.report_checks import read_report
 from covey.coordinator.run.run_state import RunState
 from covey.coordinator.run.spool import Spool
+from covey.coordinator.run.versions import BEST, ModelVersion, save_version
 from covey.shared.errors import DecodeError
+from covey.shared.scenario.fleet_statistics import resolved
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import ClientId, Phase, Reports, Setup, View
 from covey.shared.strategies.phase_names import EVALUATE, TRAIN
@@ -460,7 +463,7 @@ class Run:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
         if done >= rounds:
             return []
-        why = self.strategy.stop_reason(self.state)
+        why = self.strategy.stop_reason(self.state) or self._reason_of_evaluations()
         if not why:
             return []
         self.facts.stopped = why
@@ -468,6 +471,56 @@ class Run:
         notice = RoundsStopped(done, rounds, why)
         line = self.recorder.write(notice)
         return [line]
+
+    def _reason_of_evaluations(self) -> str:
+        """Why `rounds.stop` needs no more rounds; empty where it needs more, or is not set."""
+        stop = self.scenario.rounds.stop
+        if stop is None:
+            return ""
+        measure = early_stop.measure_of(self.scenario)
+        return early_stop.stop_reason(stop, measure, self._history)
+
+    @property
+    def _history(self) -> list[Evaluated]:
+        return [Evaluated(int(round_), value) for round_, value in self.facts.history]
+
+    def _note_evaluation(self, averages: Mapping[str, Any] | None) -> None:
+        """Remember the figure of an evaluation between rounds."""
+        if averages is None or self.scenario.evaluation.every == 0:
+            return
+        measure = early_stop.measure_of(self.scenario)
+        value = early_stop.value_of(averages, measure)
+        if value is not None:
+            self.facts.history.append([self.engine.round, value])
+
+    def _keep_best(self) -> None:
+        """Keep the models on disk if the newest evaluation is the best so far."""
+        measure = early_stop.measure_of(self.scenario)
+        best = early_stop.best_of(self._history, measure)
+        if best is None or best.round != self.engine.round:
+            return
+        version = self.version({"metric": measure.name, "value": best.value})
+        if version.models:  # they never leave the devices in some methods
+            self.room.write(lambda: save_version(self.folder, BEST, version))
+
+    def version(self, figure: Mapping[str, Any]) -> ModelVersion:
+        """The models as they are now; `figure` is that of their evaluation, or empty."""
+        assignment = self.strategy.assignment(self.state)
+        return ModelVersion(
+            run=self.facts.run,
+            round=self.engine.round,
+            task=self.task_of_models,
+            layout=self.setup.layout,
+            models=tuple(self.strategy.clusters(self.state)),
+            assignment=dict(assignment),
+            figure=figure,
+        )
+
+    @property
+    def task_of_models(self) -> dict[str, Any]:
+        """The task that the models solve, with the statistics that the fleet found."""
+        task = resolved(self.scenario.task, self.facts.scaling)
+        return task.for_agents()
 
     def _invite(self, cohort: Sequence[ClientId]) -> Effects:
         """Orders for these agents and the models that they name; the checkpoint knows the step before they are sent."""
@@ -571,6 +624,7 @@ class Run:
         if phase.name == EVALUATE:
             facts.evaluated = round_
             facts.evaluation |= outcome.evaluation
+            self._note_evaluation(outcome.means.evaluation)
             facts.evaluated_in |= dict.fromkeys(outcome.evaluation, self.engine.round)
         if phase.name == TRAIN:
             trained = [client for client, _ in reports]
@@ -600,6 +654,8 @@ class Run:
             line = self.recorder.write(record)
             values = self.setup.layout.size
             self.recorder.keep_sketches(folded.step, self.state, reports, values)
+            if folded.step.phase.name == EVALUATE:
+                self._keep_best()
             self._save()
             self.spool.drop(close.step)
             orders = self.orders.orders_of(close.missing, self.state)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from covey.shared.scenario.section import Section
+from covey.shared.scenario.stop import Stop
 
 
 class Rounds(Section):
@@ -84,6 +85,17 @@ class Rounds(Section):
     )
     rollcall_s: float = Field(
         10.0, gt=0, description="Time that agents have to answer a roll call, in seconds."
+    )
+
+    stop: Stop | None = Field(
+        None,
+        description="End the rounds early, at a target or when the models no longer improve. null: all rounds take place.",
+    )
+    publish: Literal["last", "best", "none"] = Field(
+        "last",
+        description="The models that real devices with `--model-dir` get for use when the run is finished: those of the last "
+        "round; those of the round with the best evaluation (evaluation.every); or none, so that only `coordinator "
+        "promote` publishes models. A simulated fleet gets none.",
     )
 
     @model_validator(mode="after")

@@ -124,6 +124,18 @@ class Scenario(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_stop(self) -> Self:
+        stop = self.rounds.stop
+        if stop is None:
+            return self
+        stop.measure(regression=self.task.classes is None)
+        if self.evaluation.every == 0:
+            raise ValueError(
+                "rounds.stop needs evaluations between rounds; set evaluation.every, for example to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_training_of_methods(self) -> Self:
         """Validate the merged training settings of each compared method now, not hours into the comparison."""
         for method in self._compared:

@@ -8,6 +8,8 @@ covey/{federation}/agents/{agent}/report/0
 covey/{federation}/clusters/{key}/model/{part} retained
 covey/{federation}/run/metrics                 retained
 covey/{federation}/control
+covey/{federation}/deployment                  retained
+covey/{federation}/agents/{agent}/deployment   retained
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from covey.shared.errors import DecodeError
 
 ROOT = "covey"
 MAX_PART_DIGITS = 7
+DEPLOYED = "deployed-"  # key of a model for use, before the number of its cluster
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 CACHE_SIZE = 1024  # parsed topics: the same ones arrive again and again
 
 
 @dataclass(frozen=True)
 class AgentTopic:
-    """A topic below `agents/{agent}`: `leaf` is "status", "order", "model" or "report"."""
+    """A topic below `agents/{agent}`: `leaf` is "status", "order", "model", "report" or "deployment"."""
 
     agent: str
     leaf: str
@@ -43,7 +46,7 @@ class ClusterTopic:
 
 @dataclass(frozen=True)
 class PlainTopic:
-    """`leaf` is "coordinator/status", "run/metrics", "run/roster" or "control"."""
+    """`leaf` is "coordinator/status", "run/metrics", "run/roster", "control" or "deployment"."""
 
     leaf: str
 
@@ -54,6 +57,17 @@ Topic = AgentTopic | ClusterTopic | PlainTopic
 def is_name(text: str) -> bool:
     """Whether `text` is a valid name of a federation, an agent or a cluster in a topic."""
     return NAME.fullmatch(text) is not None
+
+
+def deployed_key(cluster: int) -> str:
+    """The key of a cluster's model for use: training does not overwrite it."""
+    return f"{DEPLOYED}{cluster}"
+
+
+def is_deployed(key: str) -> bool:
+    """Whether a key is one of `deployed_key`."""
+    number = key.removeprefix(DEPLOYED)
+    return key.startswith(DEPLOYED) and _is_part(number)
 
 
 @dataclass(frozen=True)
@@ -81,6 +95,13 @@ class Topics:
     @property
     def control(self) -> str:
         return f"{self.base}/control"
+
+    @property
+    def deployment(self) -> str:
+        return f"{self.base}/deployment"
+
+    def deployment_share(self, agent: str) -> str:
+        return f"{self.base}/agents/{agent}/deployment"
 
     def status(self, agent: str) -> str:
         return f"{self.base}/agents/{agent}/status"
@@ -116,9 +137,9 @@ def _parsed(base: str, topic: str) -> Topic:
     inside, prefix, path = topic.partition(f"{base}/")
     words = path.split("/") if prefix and not inside else []
     match words:
-        case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control"]:
+        case ["coordinator", "status"] | ["run", "metrics" | "roster"] | ["control" | "deployment"]:
             return PlainTopic("/".join(words))
-        case ["agents", agent, ("status" | "order") as leaf] if is_name(agent):
+        case ["agents", agent, ("status" | "order" | "deployment") as leaf] if is_name(agent):
             return AgentTopic(agent, leaf)
         case ["agents", agent, ("model" | "report") as leaf, part] if is_name(agent) and _is_part(
             part

@@ -40,8 +40,10 @@ BAD = -GOOD
 @pytest.mark.parametrize(
     ("new", "old", "accepted"),
     [
-        ({"n": 20, "accuracy": 0.90}, {"n": 20, "accuracy": 0.94}, True),
-        ({"n": 20, "accuracy": 0.88}, {"n": 20, "accuracy": 0.94}, False),
+        ({"n": 50, "accuracy": 0.90}, {"n": 50, "accuracy": 0.94}, True),
+        ({"n": 50, "accuracy": 0.88}, {"n": 50, "accuracy": 0.94}, False),
+        ({"n": 10, "accuracy": 0.80}, {"n": 10, "accuracy": 0.90}, True),
+        ({"n": 10, "accuracy": 0.70}, {"n": 10, "accuracy": 0.90}, False),
         ({"n": 20, "mse": 1.04}, {"n": 20, "mse": 1.0}, True),
         ({"n": 20, "mse": 1.06}, {"n": 20, "mse": 1.0}, False),
         ({"n": 0}, {"n": 0}, True),

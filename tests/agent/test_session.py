@@ -9,9 +9,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from covey.agent.device import events as e
 from covey.agent.device.delivery import NUDGE_S, RETRY_S
-from covey.agent.device.fetching import STALL_S, WorkState
+from covey.agent.device.fetching import WorkState
 from covey.agent.device.presence import ROLL_SPREAD_S
 from covey.agent.device.session import Session
+from covey.agent.device.stalls import STALL_S
 from covey.shared.mqtt.link import Down, Up
 from covey.shared.wire.messages import AgentStatus, OrderMessage
 from covey.shared.wire.topics import Topics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import (
     AgentStatus,
     Control,
@@ -86,4 +87,14 @@ SAMPLES: dict[str, Packed | Document] = {
     ),
     "roster": RosterMessage(run="run-1", agents={"pi-7": {"online": True}}, refusals={"fields": 1}),
     "control": Control(command="pause"),
+    "deployment": Deployment(
+        serial=12,
+        run="run-1",
+        round=3,
+        origin="operator",
+        task={"features": [2], "classes": ["no", "yes"]},
+        layout={"trainable": 2, "tensors": [["out.weight", [2, 2]], ["out.bias", [2]]]},
+        models=[ModelRef(key="deployed-0", digest=digest(b"a model"), parts=1, size=7)],
+    ),
+    "deployment_share": DeploymentShare(serial=12, cluster=1),
 }

@@ -1,0 +1,53 @@
+"""Parts of models that do not arrive: when to subscribe to them again. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey.shared.wire.messages import ModelRef
+from covey.shared.wire.topics import Topics
+
+STALL_S = 3.0  # first wait for the next part of a model; doubles
+STALL_LIMIT_S = 60.0
+MAX_DOUBLINGS = 16
+
+
+class StallTimer:
+    """Waits for the next part; each wait without one is twice as long."""
+
+    def __init__(self) -> None:
+        self.at: float | None = None  # when to subscribe again; None: nothing is awaited
+        self._stalls = 0  # waits since the latest part arrived, at most MAX_DOUBLINGS
+
+    def __repr__(self) -> str:
+        return f"<StallTimer: {self._stalls} stalls, due at {self.at}>"
+
+    def reset(self) -> None:
+        """A part arrived, or other parts are awaited: the next wait is short."""
+        self._stalls = 0
+
+    def watch(self, now: float) -> None:
+        """Wait for the next part from now on."""
+        doubled = STALL_S * 2**self._stalls
+        self.at = now + min(doubled, STALL_LIMIT_S)
+
+    def stop(self) -> None:
+        """Nothing is awaited any more."""
+        self.at = None
+
+    def is_due(self, now: float) -> bool:
+        """Whether the wait has been too long. The next one is then longer."""
+        if self.at is None or now < self.at:
+            return False
+        self._stalls = min(self._stalls + 1, MAX_DOUBLINGS)
+        return True
+
+
+def part_topics(topics: Topics, refs: Sequence[ModelRef]) -> tuple[str, ...]:
+    """The topics of all parts of some models."""
+    found: dict[str, None] = {}  # as an ordered set: two refs may name the same model
+    for ref in refs:
+        model = topics.model(ref.key)
+        for part in range(ref.parts):
+            found[f"{model}/{part}"] = None
+    return tuple(found)

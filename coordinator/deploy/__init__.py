@@ -1,0 +1,1 @@
+"""Publish a run's models to devices, for use."""

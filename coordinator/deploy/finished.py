@@ -1,0 +1,41 @@
+"""A finished run gives its models to the devices that took part, as `rounds.publish` asks."""
+
+from __future__ import annotations
+
+from covey.coordinator.deploy.log import note
+from covey.coordinator.deploy.publish import publish
+from covey.coordinator.run.notices import ModelsNotPublished, ModelsPublished, Observer
+from covey.coordinator.run.run import Run
+from covey.coordinator.run.versions import BEST, ModelVersion, best_version, is_kept
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Link
+from covey.shared.wire.topics import Topics
+
+
+async def publish_finished(run: Run, link: Link, observer: Observer) -> None:
+    """Publish the models of a finished run. A failure is a notice: the run has its result all the same."""
+    wish = run.scenario.rounds.publish
+    if wish == "none":
+        return
+    try:
+        version = _version(run, best=wish == "best")
+        if not version.models:  # they never left the devices
+            return
+        serial = await publish(
+            link,
+            Topics(run.scenario.federation),
+            version,
+            origin="run",
+            part_bytes=run.scenario.wire.part_bytes,
+        )
+        note(run.folder, "finish", version.round, serial)
+    except UserError as error:
+        observer(ModelsNotPublished(str(error)))
+        return
+    observer(ModelsPublished(version.round, len(version.models), serial))
+
+
+def _version(run: Run, *, best: bool) -> ModelVersion:
+    if best and is_kept(run.folder, BEST):
+        return best_version(run.folder)
+    return run.version({})

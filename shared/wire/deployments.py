@@ -1,0 +1,49 @@
+"""Which models the devices of a federation should use: a document for all of them, and one for each agent.
+
+A finished run publishes its models, and so does `coordinator promote`. The models themselves travel as contents of
+`clusters/deployed-{k}/model/{part}`. Everything is retained: a device that connects later, also after the run has ended,
+finds it at the broker. Only the coordinator's credentials may write these topics.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from covey.shared.wire.messages import MAX_MODELS, Count, ModelRef, Name, Numbers, Packed
+from covey.shared.wire.topics import is_deployed
+
+Origin = Literal["run", "operator"]
+
+
+def _all_deployed(refs: list[ModelRef]) -> list[ModelRef]:
+    for ref in refs:
+        if not is_deployed(ref.key):
+            raise ValueError("expected models under the key deployed- and a number")
+    return refs
+
+
+class Deployment(Packed):
+    """The models of one round of one run (retained). `models` has one for each cluster, in the order of the clusters."""
+
+    max_bytes: ClassVar[int] = 1 << 22
+
+    serial: Annotated[Count, Field(ge=1)]  # grows with every publication of the federation
+    run: Name
+    round: Count
+    origin: Origin  # the run that has finished, or `coordinator promote`
+    task: Numbers  # its `standardise` has the values that the models were trained with
+    layout: Numbers
+    models: Annotated[
+        list[ModelRef], Field(min_length=1, max_length=MAX_MODELS), AfterValidator(_all_deployed)
+    ]
+
+
+class DeploymentShare(Packed):
+    """The cluster of one agent in the deployment with the same `serial` (retained)."""
+
+    max_bytes: ClassVar[int] = 1 << 10
+
+    serial: Count
+    cluster: Count

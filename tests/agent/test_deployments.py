@@ -1,0 +1,120 @@
+"""Which of the published models a device fetches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from covey.agent.device.deployments import SHARE_WAIT_S, Deployments
+from covey.agent.device.events import Adopt, KeepDeployed, Notify, Subscribe, Unsubscribe
+from covey.agent.device.stalls import STALL_S
+from covey.agent.policy import DEFAULT_RULES, Policy, Rules
+from covey.shared.errors import DecodeError
+from covey.shared.wire.deployments import Deployment, DeploymentShare
+from covey.shared.wire.messages import digest
+from covey.shared.wire.topics import Topics, deployed_key
+from tests.agent.orders import LAYOUT, TASK, ref
+
+TOPICS = Topics("default")
+CONTENTS = (b"model of cluster 0", b"model of cluster 1")
+
+
+def deployment(serial: int = 5, clusters: int = 2, **changes: Any) -> Deployment:
+    refs = [ref(deployed_key(k), CONTENTS[k]) for k in range(clusters)]
+    fields: dict[str, Any] = {
+        "serial": serial,
+        "run": "run-1",
+        "round": 3,
+        "origin": "run",
+        "task": TASK.for_agents(),
+        "layout": LAYOUT.to_wire(),
+        "models": refs,
+    }
+    return Deployment(**{**fields, **changes})
+
+
+def machine(settled: int = 0, rules: Rules = DEFAULT_RULES) -> Deployments:
+    return Deployments("pi", TOPICS, settled=settled, models=[], rules=rules)
+
+
+def parts(*clusters: int) -> tuple[str, ...]:
+    return tuple(f"{TOPICS.model(deployed_key(k))}/0" for k in clusters)
+
+
+def names(*clusters: int) -> frozenset[bytes]:
+    return frozenset(digest(CONTENTS[k]) for k in clusters)
+
+
+def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
+    it = machine()
+    assert it.seen(deployment(), 0.0) == []
+    assert it.share_seen(DeploymentShare(serial=5, cluster=1), 0.5) == [
+        KeepDeployed(names(1)),
+        Subscribe(parts(1)),
+    ]
+    assert it.subscribed == (*it.own_topics, *parts(1))
+    assert it.model_ready(digest(CONTENTS[1])) == [
+        Unsubscribe(parts(1)),
+        Adopt(deployment(), (1,)),
+    ]
+    assert it.wake_at is None
+    it.settled(5)
+    assert it.seen(deployment(), 9.0) == [], "a settled one is never fetched again"
+    assert machine(settled=5).seen(deployment(), 0.0) == [], "also not after a restart"
+
+
+def test_a_device_in_no_cluster_fetches_all_models_after_a_while() -> None:
+    it = machine()
+    it.share_seen(DeploymentShare(serial=4, cluster=1), 0.0)  # of an earlier deployment
+    assert it.seen(deployment(), 1.0) == []
+    assert it.wake_at == 1.0 + SHARE_WAIT_S
+    assert it.tick(1.0 + SHARE_WAIT_S)[1:] == [Subscribe(parts(0, 1))]
+    assert it.model_ready(digest(CONTENTS[0])) == []
+    assert it.model_ready(digest(CONTENTS[1]))[-1] == Adopt(deployment(), (0, 1))
+    late = it.share_seen(DeploymentShare(serial=5, cluster=0), 9.0)
+    assert late[-1] == Adopt(deployment(), (0,)), "its own document overrules the choice"
+
+
+def test_a_single_model_is_for_everybody_and_the_newest_counts() -> None:
+    it = machine()
+    assert Subscribe(parts(0)) in it.seen(deployment(5, 1), 0.0)
+    assert it.seen(deployment(4, 1), 0.0) == []
+    newer = it.seen(deployment(6, 1), 1.0)
+    assert newer == [Unsubscribe(parts(0)), KeepDeployed(names(0)), Subscribe(parts(0))]
+    it.settled(5)
+    assert it.model_ready(digest(CONTENTS[0]))[-1] == Adopt(deployment(6, 1), (0,))
+
+
+def test_parts_that_do_not_arrive_are_subscribed_again_and_damage_is_fetched_again() -> None:
+    it = machine()
+    it.seen(deployment(5, 1), 0.0)
+    assert it.tick(STALL_S) == [Subscribe(parts(0))]
+    assert it.wake_at == STALL_S + 2 * STALL_S
+    it.part_arrived(4.0)
+    assert it.wake_at == 4.0 + STALL_S
+    it.model_ready(digest(CONTENTS[0]))
+    assert Subscribe(parts(0)) in it.model_damaged(digest(CONTENTS[0]), 5.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"task": {**TASK.for_agents(), "model": {"name": "os:system"}}}, "os:system"),
+        ({"layout": {"trainable": 1, "tensors": [["w", [10**9]]]}}, "max_model_values"),
+    ],
+)
+def test_a_deployment_that_breaks_the_rules_of_the_device_is_refused(
+    changes: dict[str, Any], why: str
+) -> None:
+    it = machine(rules=Rules(Policy()))
+    [notice] = it.seen(deployment(**changes), 0.0)
+    assert isinstance(notice, Notify)
+    assert why in notice.text
+    assert it.wake_at is None
+
+
+def test_a_deployment_names_models_for_use_only() -> None:
+    broken = deployment().model_copy(update={"models": [ref("0", CONTENTS[0])]})
+    with pytest.raises(DecodeError, match="deployed-"):
+        Deployment.from_bytes(broken.to_bytes())
