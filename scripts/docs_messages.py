@@ -342,7 +342,7 @@ ENTRIES = (
             "run": "the run that made the models",
             "round": "complete rounds that they were trained in",
             "origin": "`run`: the run has finished; `operator`: `coordinator promote` or `rollback`",
-            "task": "the task that they solve; `standardise` has the means and deviations that the fleet found",
+            "task": "the task that they solve, with the statistics that the fleet found in place of `federated` and its like",
             "layout": "names and shapes of their tensors, as in an order",
             "models": "one for each cluster, in the order of the clusters; the keys are `deployed-0`, `deployed-1` and so on",
         },

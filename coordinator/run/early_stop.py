@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from covey.shared.numerics.measures import Measure, main_measure
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.stop import Stop
+
+NO_FIGURES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -24,15 +27,54 @@ class Evaluated:
 
 
 History = Sequence[Evaluated]  # oldest first
+Saved = list[list[float]]  # the same as a checkpoint has it: [round, value]
+
+
+def note(scenario: Scenario, saved: Saved, number: int, averages: Mapping[str, Any] | None) -> None:
+    """Add an evaluation after round `number` to the history of a run that evaluates its models between rounds."""
+    if averages is None or scenario.evaluation.every == 0:
+        return
+    measure = measure_of(scenario)
+    value = value_of(averages, measure)
+    if value is not None:
+        saved.append([number, value])
+
+
+def reason(scenario: Scenario, saved: Saved) -> str:
+    """Why `rounds.stop` needs no more rounds; empty if it does, or is not set."""
+    stop = scenario.rounds.stop
+    if stop is None:
+        return ""
+    measure = measure_of(scenario)
+    history = _history(saved)
+    return stop_reason(stop, measure, history)
+
+
+def best_figure(scenario: Scenario, saved: Saved, number: int) -> dict[str, Any] | None:
+    """{"metric", "value"} of the best evaluation, if it is that after round `number`; else None."""
+    measure = measure_of(scenario)
+    history = _history(saved)
+    best = best_of(history, measure)
+    if best is None or best.round != number:
+        return None
+    return {"metric": measure.name, "value": best.value}
+
+
+def _history(saved: Saved) -> History:
+    history: list[Evaluated] = []
+    for number, value in saved:
+        round_ = int(number)
+        history.append(Evaluated(round_, value))
+    return history
 
 
 def measure_of(scenario: Scenario) -> Measure:
     """The measure by which evaluations of a scenario are compared."""
     regression = scenario.task.classes is None
     stop = scenario.rounds.stop
-    if stop is None:
-        return main_measure(regression=regression)
-    return stop.measure(regression=regression)
+    if stop is not None:
+        return stop.measure(regression=regression)
+    return main_measure(regression=regression)
 
 
 def value_of(averages: Mapping[str, Any], measure: Measure) -> float | None:
@@ -42,17 +84,19 @@ def value_of(averages: Mapping[str, Any], measure: Measure) -> float | None:
         averages: by mode, as `records.averages` makes them.
         measure: the figure's name and direction.
     """
-    server = averages.get("server") or {}
-    figure = server.get(measure.name) or {}
-    value = figure.get("micro")
-    return None if value is None else float(value)
+    server = averages.get("server", NO_FIGURES)
+    figure = server.get(measure.name, NO_FIGURES)
+    value: float | None = figure.get("micro")
+    return value
 
 
 def best_of(history: History, measure: Measure) -> Evaluated | None:
     """The best evaluation, the earliest of equals; None without any."""
-    best: Evaluated | None = None
-    for one in history:
-        if best is None or measure.is_better(one.value, best.value):
+    if not history:
+        return None
+    best = history[0]
+    for one in history[1:]:
+        if measure.is_better(one.value, best.value):
             best = one
     return best
 
@@ -62,29 +106,36 @@ def stop_reason(stop: Stop, measure: Measure, history: History) -> str:
     if not history:
         return ""
     newest = history[-1]
-    if stop.target is not None and measure.reaches(newest.value, stop.target):
-        reached = measure.text(newest.value)
-        target = measure.target_text(stop.target)
-        return f"target reached: {measure.title} is {reached} after round {newest.round}, the target is {target}"
-    if stop.patience is None:
+    target = stop.target
+    if target is not None and measure.reaches(newest.value, target):
+        value = measure.text(newest.value)
+        expected = measure.target_text(target)
+        what = measure.title
+        when = newest.round
+        return f"target reached: {what} is {value} after round {when}, the target is {expected}"
+    patience = stop.patience
+    if patience is None:
         return ""
     best, since = _since_improvement(history, measure, stop.min_delta)
-    if since < stop.patience:
+    if since < patience:
         return ""
     value = measure.text(best.value)
-    return f"no improvement of {measure.label} in {since} evaluations; the best is {value} after round {best.round}"
+    what = measure.label
+    when = best.round
+    seen = f"no improvement of {what} in {since} evaluations"
+    return f"{seen}; the best is {value} after round {when}"
 
 
 def _since_improvement(
     history: History, measure: Measure, min_delta: float
 ) -> tuple[Evaluated, int]:
     """The newest evaluation that was better than all before it by more than `min_delta`, and how many followed it."""
+    sign = -1 if measure.lower_is_better else 1
     best = history[0]
     since = 0
     for one in history[1:]:
-        sign = -1 if measure.lower_is_better else 1
-        improvement = sign * (one.value - best.value)
-        if improvement > min_delta:
+        improvement = one.value - best.value
+        if sign * improvement > min_delta:
             best = one
             since = 0
         else:

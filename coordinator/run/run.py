@@ -49,7 +49,6 @@ from covey.coordinator.run import early_stop, folding, records
 from covey.coordinator.run.audit_trail import FILE as AUDIT_FILE
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.disk_space import Room
-from covey.coordinator.run.early_stop import Evaluated
 from covey.coordinator.run.effects import Announce, Done, Effect, Question, SendOrder
 from covey.coordinator.run.fold_trial import FoldTrial, Outcome, failure_of
 from covey.coordinator.run.next_phase import next_phase
@@ -463,7 +462,9 @@ class Run:
         """The line that gives the method's reason to need no more rounds; empty where it needs more."""
         if done >= rounds:
             return []
-        why = self.strategy.stop_reason(self.state) or self._reason_of_evaluations()
+        why = self.strategy.stop_reason(self.state)
+        if not why:
+            why = early_stop.reason(self.scenario, self.facts.history)
         if not why:
             return []
         self.facts.stopped = why
@@ -472,34 +473,12 @@ class Run:
         line = self.recorder.write(notice)
         return [line]
 
-    def _reason_of_evaluations(self) -> str:
-        """Why `rounds.stop` needs no more rounds; empty where it needs more, or is not set."""
-        stop = self.scenario.rounds.stop
-        if stop is None:
-            return ""
-        measure = early_stop.measure_of(self.scenario)
-        return early_stop.stop_reason(stop, measure, self._history)
-
-    @property
-    def _history(self) -> list[Evaluated]:
-        return [Evaluated(int(round_), value) for round_, value in self.facts.history]
-
-    def _note_evaluation(self, averages: Mapping[str, Any] | None) -> None:
-        """Remember the figure of an evaluation between rounds."""
-        if averages is None or self.scenario.evaluation.every == 0:
-            return
-        measure = early_stop.measure_of(self.scenario)
-        value = early_stop.value_of(averages, measure)
-        if value is not None:
-            self.facts.history.append([self.engine.round, value])
-
     def _keep_best(self) -> None:
         """Keep the models on disk if the newest evaluation is the best so far."""
-        measure = early_stop.measure_of(self.scenario)
-        best = early_stop.best_of(self._history, measure)
-        if best is None or best.round != self.engine.round:
+        figure = early_stop.best_figure(self.scenario, self.facts.history, self.engine.round)
+        if figure is None:
             return
-        version = self.version({"metric": measure.name, "value": best.value})
+        version = self.version(figure)
         if version.models:  # they never leave the devices in some methods
             self.room.write(lambda: save_version(self.folder, BEST, version))
 
@@ -624,7 +603,8 @@ class Run:
         if phase.name == EVALUATE:
             facts.evaluated = round_
             facts.evaluation |= outcome.evaluation
-            self._note_evaluation(outcome.means.evaluation)
+            averages = outcome.means.evaluation
+            early_stop.note(self.scenario, facts.history, round_, averages)
             facts.evaluated_in |= dict.fromkeys(outcome.evaluation, self.engine.round)
         if phase.name == TRAIN:
             trained = [client for client, _ in reports]

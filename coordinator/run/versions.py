@@ -35,7 +35,7 @@ class ModelVersion:
 
     run: str
     round: int  # complete rounds
-    task: Mapping[str, Any]  # with the means and deviations that the fleet found
+    task: Mapping[str, Any]  # with the statistics that the fleet found
     layout: Layout
     models: tuple[Vector, ...]  # one (d,) per cluster
     assignment: Mapping[ClientId, int]  # the cluster of each agent; empty without clusters

@@ -33,7 +33,7 @@ class Deployment(Packed):
     run: Name
     round: Count
     origin: Origin  # the run that has finished, or `coordinator promote`
-    task: Numbers  # its `standardise` has the values that the models were trained with
+    task: Numbers  # resolved: with the statistics of the fleet that the models were trained with
     layout: Numbers
     models: Annotated[
         list[ModelRef], Field(min_length=1, max_length=MAX_MODELS), AfterValidator(_all_deployed)

@@ -56,7 +56,7 @@ def test_the_last_the_best_and_a_kept_round_are_found(finished: Path) -> None:
         version_of_round(finished, 7)
 
 
-def test_what_cannot_be_published_is_refused_with_its_reason(finished: Path) -> None:
+def test_versions_that_cannot_be_published_are_refused_with_a_reason(finished: Path) -> None:
     with pytest.raises(UserError, match="name two versions"):
         promote.chosen(finished, 1, best=True)
     with pytest.raises(UserError, match="not finished"):
