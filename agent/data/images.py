@@ -47,7 +47,8 @@ class ImageFile:
 def is_image_folder(folder: Path) -> bool:
     """Whether the folder, or its folder `train`, has folders of images."""
     train = folder / "train"
-    return bool(_class_folders(folder) or _class_folders(train))
+    classes = _class_folders(folder) or _class_folders(train)
+    return bool(classes)
 
 
 def load_image_folder(folder: Path, task: Task | None = None) -> Dataset:
@@ -110,7 +111,8 @@ def _images_in(folder: Path) -> list[Path]:
     """Files with the suffix of an image, sorted by name."""
     found: list[Path] = []
     for path in sorted(folder.iterdir()):
-        if path.suffix.lower() in SUFFIXES:
+        suffix = path.suffix.lower()
+        if suffix in SUFFIXES:
             found.append(path)
     return found
 
@@ -145,12 +147,15 @@ def _read_images(files: Sequence[ImageFile], first: Pixels, form: Form | None) -
     size = count * first.size
     folder = files[0].path.parent
     check_size(folder, size, MAX_BYTES)
-    features = np.empty((count, *first.shape), np.uint8)
+    shape = (count, *first.shape)
+    features = np.empty(shape, np.uint8)
     for row, file in enumerate(files):
         image = _read_image(file.path, form)
         if image.shape != first.shape:
+            seen = _described(image)
+            expected = _described(first)
             fault = (
-                f"{_described(image)}, the first image is {_described(first)}; "
+                f"{seen}, the first image is {expected}; "
                 "bring all images to one size and one colour mode, or set task.resize"
             )
             number = row + 1
@@ -197,7 +202,8 @@ def _open(path: Path) -> Image:
             # a file called .png may hold anything: for PostScript Pillow would start Ghostscript
             with Image.open(path, formats=FORMATS) as opened:
                 _check_pixels(path, opened.size)
-                mode = EQUIVALENT_MODES.get(opened.mode, opened.mode)
+                own_mode = opened.mode
+                mode = EQUIVALENT_MODES.get(own_mode, own_mode)
                 return opened.convert(mode)
     except DataError:
         raise

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
+from covey.agent.data.times import circular
 from covey.shared.errors import PublicError
 from covey.shared.scenario.columns import TableColumn
 from covey.shared.scenario.task import Task
@@ -40,8 +41,8 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
     """Numbers with missing cells filled in, and an input per word of each category.
 
     Args:
-        raw: (n, columns, ...) float32 in the order of `task.columns`: numbers, or indices into the column's words. NaN is
-            a missing cell.
+        raw: (n, columns, ...) float32 in the order of `task.columns`: numbers, indices into the column's words, or seconds
+            of the week. NaN is a missing cell.
         words: the words of the data, by categorical column.
         task: resolved.
 
@@ -55,12 +56,15 @@ def inputs(raw: Array, words: Words, task: Task) -> Float32:
     found: list[Float32] = []
     for place, column in enumerate(task.table_columns):
         values = raw[:, place]
-        if column.kind == "category":
-            one_hot = _one_hot(values, words.get(column.name, ()), column)
-            found.append(one_hot)
-        else:
-            filled = _filled(values, column, task)
-            found.append(filled[:, None])
+        match column.kind:
+            case "category":
+                known = words.get(column.name, ())
+                found.append(_one_hot(values, known, column))
+            case "time":
+                found.append(circular(values))
+            case "number":
+                filled = _filled(values, column, task)
+                found.append(filled[:, None])
     joined = np.concatenate(found, axis=1)
     return np.ascontiguousarray(joined, np.float32)
 

@@ -21,6 +21,7 @@ from covey.agent.data.table_rows import (
     listed,
     open_table,
 )
+from covey.agent.data.times import seconds_of_week
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
 from covey.shared.scenario.columns import EVERYTHING_ELSE, TableColumn, Window
@@ -399,11 +400,13 @@ def _features(
     for column in selection.features:
         place = CellPlace(column.name, file.columns.index(column.name))
         missing = column.name in selection.may_miss
-        if column.kind == "category":
-            words = vocabularies.setdefault(column.name, Words())
-            codes = words.codes(place, block, faults, missing=missing)
-            found.append(codes)
-        else:
-            values = numbers(place, block, faults, missing=missing)
-            found.append(values)
+        match column.kind:
+            case "category":
+                words = vocabularies.setdefault(column.name, Words())
+                values = words.codes(place, block, faults, missing=missing)
+            case "time":
+                values = seconds_of_week(place, block, faults, missing=missing)
+            case "number":
+                values = numbers(place, block, faults, missing=missing)
+        found.append(values)
     return np.stack(found, axis=1)

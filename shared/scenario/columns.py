@@ -17,6 +17,7 @@ MAX_WORD = 64  # characters of a value of a categorical column
 MAX_ROOM = 1000  # values of one categorical column
 MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
+TIME_INPUTS = 4  # sine and cosine of the position in the day, then in the week
 EVERYTHING_ELSE = "*"  # in task.ignore
 
 
@@ -99,25 +100,32 @@ class TableColumn:
     """One feature column of a task."""
 
     name: str
-    kind: Literal["number", "category"] = "number"
+    kind: Literal["number", "category", "time"] = "number"
     words: tuple[str, ...] = ()  # of a category: the values that have an input
     room: int = 0  # of a category: inputs without the one for all other values
 
     @property
     def width(self) -> int:
-        """Inputs of the model: one for a number; for a category one per value and one for all others."""
-        if self.kind == "category":
-            return self.room + 1
+        """Inputs of the model: one for a number; for a category one per value and one for all others; four for a time."""
+        match self.kind:
+            case "category":
+                return self.room + 1
+            case "time":
+                return TIME_INPUTS
         return 1
 
 
 def table_columns(
     names: Sequence[str],
     categories: Mapping[str, Category],
+    times: Sequence[str],
 ) -> tuple[TableColumn, ...]:
     """The feature columns of a task, in its order."""
     found: list[TableColumn] = []
     for name in names:
+        if name in times:
+            found.append(TableColumn(name, "time"))
+            continue
         category = categories.get(name)
         found.append(_column(name, category))
     return tuple(found)
@@ -149,15 +157,15 @@ def wrong_names(
 
     Args:
         columns: `task.columns`.
-        roles: names of columns by key. Those of `categories` and `impute` must be among the columns, those of all other
-            keys must not.
+        roles: names of columns by key. Those of `categories`, `impute` and `times` must be among the columns, those of
+            all other keys must not.
     """
     if twice := repeated(columns):
         yield f"columns: {twice} occur more than once; list each column once"
     for key, names in roles.items():
         inside = set(names) & set(columns)
         outside = set(names) - set(columns)
-        if key in ("categories", "impute"):
+        if key in ("categories", "impute", "times"):
             if outside:
                 yield f"{key}: {sorted(outside)} are not in columns; add them or correct the names"
         elif inside:

@@ -106,6 +106,13 @@ class Task(Section):
         "{colour: 8} lets the fleet find up to 8 words before round 0, those that most agents hold. The default expects "
         "numbers in all columns.",
     )
+    times: tuple[ColumnName, ...] = Field(
+        (),
+        max_length=MAX_COLUMNS,
+        description="Columns of points in time, as ISO 8601 (2026-01-31 13:45, the clock as written) or as numbers since 1970 "
+        "(seconds, milliseconds, microseconds or nanoseconds by their size, in UTC). Each gives four inputs: sine and cosine "
+        "of the position in the day, and in the week from Monday. A missing time gives four zeros.",
+    )
     window: Window | None = Field(
         None,
         description="Makes one sample of consecutive rows, for sensors and other series. null: every row is a sample.",
@@ -180,6 +187,7 @@ class Task(Section):
         roles: dict[str, tuple[str, ...]] = {
             "ignore": self.ignore,
             "categories": tuple(self.categories),
+            "times": self.times,
             "impute": tuple(self.impute) if isinstance(self.impute, dict) else (),
         }
         if self.target is not None:
@@ -188,6 +196,9 @@ class Task(Section):
             roles["window.group"] = (self.window.group,)
         for wrong in wrong_names(self.columns, roles):
             raise ValueError(wrong)
+        both = {*self.times} & {*self.categories, *roles["impute"]}
+        if both:
+            raise ValueError(f"times: {sorted(both)} have another role too; remove one of them")
         is_image = len(self.features) == IMAGE_AXES and self.features[0] in IMAGE_CHANNELS
         if self.resize != "none" and not is_image:
             raise ValueError(
@@ -226,7 +237,7 @@ class Task(Section):
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
         """The feature columns of a table, in the order of the model's inputs; empty if the task names none."""
-        return table_columns(self.columns, self.categories)
+        return table_columns(self.columns, self.categories, self.times)
 
     @property
     def number_columns(self) -> int:

@@ -1,0 +1,101 @@
+"""Points in time in the cells of a table, as the second of the week: what a model sees of them. Pure."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.agent.data.bad_cells import BadCells, quoted
+from covey.agent.data.table_columns import CellPlace, is_missing
+from covey.agent.data.table_rows import Block
+
+Float32 = npt.NDArray[np.float32]
+
+DAY_S = 86_400
+WEEK_S = 7 * DAY_S
+SECONDS_UP_TO = 1e11  # the year 5138; larger numbers since 1970 count milliseconds, then microseconds, then nanoseconds
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
+    """A block of a column of times, (n,): seconds since Monday, 0:00. Exact to 1/16 s; NaN for missing cells."""
+    found: list[float] = []
+    for index, cell in enumerate(block.cells[place.name]):
+        if is_missing(cell):
+            found.append(math.nan)
+            if not missing:
+                advice = "fill it in, or set task.impute"
+                fault = place.bad_cell(block, index, "the cell is empty", "is empty", advice)
+                faults.add(fault)
+            continue
+        second = second_of_week(cell)
+        if second is None:
+            advice = "write times as 2026-01-31 13:45, or as seconds since 1970"
+            seen = f"{quoted(cell)} is not a time"
+            fault = place.bad_cell(block, index, seen, "is not a time", advice)
+            faults.add(fault)
+            second = 0.0
+        found.append(second)
+    return np.array(found, np.float32)
+
+
+def second_of_week(cell: object) -> float | None:
+    """The second of the week of a point in time, by the clock as written; None if the cell is none."""
+    moment = _moment(cell)
+    if moment is None:
+        return None
+    seconds = moment.hour * 3600 + moment.minute * 60 + moment.second
+    return moment.weekday() * DAY_S + seconds + moment.microsecond / 1e6
+
+
+def _moment(cell: object) -> datetime | None:
+    match cell:
+        case bool():
+            return None
+        case datetime():
+            return cell
+        case date():
+            return datetime(cell.year, cell.month, cell.day)
+        case int() | float():
+            return _since_1970(cell)
+        case str():
+            return _written(cell.strip())
+    return None
+
+
+def _written(text: str) -> datetime | None:
+    """ISO 8601, or a number since 1970. A text of eight digits is a date."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return _since_1970(number)
+
+
+def _since_1970(number: float) -> datetime | None:
+    seconds = float(number)
+    for _ in range(3):
+        if abs(seconds) > SECONDS_UP_TO:
+            seconds /= 1000
+    try:
+        return EPOCH + timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
+
+
+def circular(seconds: Float32) -> Float32:
+    """Seconds of the week (n, ...) as inputs (n, 4, ...): sine and cosine in the day, then in the week; zeros for NaN."""
+    exact = seconds.astype(np.float64)
+    in_day = 2 * np.pi * exact / DAY_S
+    in_week = 2 * np.pi * exact / WEEK_S
+    inputs = [np.sin(in_day), np.cos(in_day), np.sin(in_week), np.cos(in_week)]
+    stacked: Float32 = np.stack(inputs, axis=1).astype(np.float32)
+    stacked[np.isnan(stacked)] = 0.0
+    return stacked

@@ -1,0 +1,103 @@
+"""Points in time as inputs: their position in the day and in the week."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from covey.agent.data import load
+from covey.agent.data.inputs import prepared
+from covey.agent.data.survey import DataSurvey
+from covey.agent.data.times import DAY_S, circular, second_of_week
+from covey.shared.errors import DataError
+from covey.shared.scenario.task import Task
+from tests.agent.test_task_columns import written
+
+NOON_OF_THURSDAY = 3 * DAY_S + DAY_S // 2
+
+
+def task(**keys: Any) -> Task:
+    base: dict[str, Any] = {"features": (5,), "classes": 2, "columns": ("when", "x")}
+    return Task(**(base | {"times": ("when",)} | keys))
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "2026-01-01 12:00",
+        "2026-01-01T12:00:00Z",
+        "2026-01-01T12:00:00+09:00",  # the clock as written
+        "1767268800",
+        1767268800,
+        1767268800.0,
+        1767268800_000,
+        1767268800_000_000,
+        1767268800_000_000_000,
+        datetime(2026, 1, 1, 12, tzinfo=UTC),
+    ],
+)
+def test_times_are_read_as_people_and_machines_write_them(cell: object) -> None:
+    assert second_of_week(cell) == NOON_OF_THURSDAY
+
+
+@pytest.mark.parametrize("cell", ["soon", "2026-13-01", True, b"x", "1e300", float("inf")])
+def test_anything_else_is_no_time(cell: object) -> None:
+    assert second_of_week(cell) is None
+
+
+def test_a_date_is_its_midnight() -> None:
+    assert second_of_week(date(2026, 1, 1)) == 3 * DAY_S
+    assert second_of_week("2026-01-01") == 3 * DAY_S
+
+
+def test_the_inputs_are_sines_and_cosines_and_zeros_for_a_missing_time() -> None:
+    seconds = np.array([0, DAY_S / 4, 3.5 * DAY_S, np.nan], np.float32)
+    assert circular(seconds) == pytest.approx(
+        np.array(
+            [
+                [0, 1, 0, 1],
+                [1, 0, np.sin(2 * np.pi / 28), np.cos(2 * np.pi / 28)],
+                [0, -1, 0, -1],
+                [0, 0, 0, 0],
+            ]
+        ),
+        abs=1e-6,
+    )
+    assert circular(np.zeros((2, 6), np.float32)).shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.parquet"])
+def test_times_of_a_table_become_four_inputs(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, "x,when,label", "7,2026-01-01 12:00:00,0", "8,,1", name=name)
+    own = task(impute={"x": 0.0})
+    data = prepared(load(path, task=own), own)
+    assert data.features[0] == pytest.approx([0, -1, 0, -1, 7], abs=1e-6)
+    assert data.features[1].tolist() == [0, 0, 0, 0, 8]
+    asking = task(impute="mean", standardise="federated")
+    assert DataSurvey(load(path, task=asking), asking).statistics()["count"] == [2]
+
+
+def test_cells_that_are_no_times_are_named(tmp_path: Path) -> None:
+    path = written(tmp_path, "x,when,label", "7,soon,0", "8,,1")
+    with pytest.raises(DataError, match="2 faults") as caught:
+        load(path, task=task())
+    assert "'soon' is not a time" in str(caught.value)
+    assert "soon" not in caught.value.public
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"times": ("then",)}, "are not in columns"),
+        ({"categories": {"when": 3}}, "have another role too"),
+        ({"features": (2,)}, r"set features to \[5\]"),
+    ],
+)
+def test_times_that_do_not_go_with_the_task_are_refused(keys: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        task(**keys)
