@@ -374,9 +374,18 @@ def status(
     *,
     connection: Connection,
     federation: Annotated[str, typer.Option(help="the federation to show")] = "default",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="show rounds and figures until the run is over")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List a run's agents with cluster, last contact and samples, and why an agent is excluded."""
+    """List a run's agents with cluster, last contact and samples, and why an agent is excluded.
+
+    With --watch, show the rounds instead, as they end: figures by cluster, reports, faults, and the time that is left.
+    """
+    if watch:
+        _watch(folder, connection, federation, as_json=as_json)
+        return
     from covey.coordinator.commands import status as command
     from covey.coordinator.report.roster import roster_table, status_lines
     from covey.coordinator.report.text_table import json_line, show
@@ -394,6 +403,17 @@ def status(
     show(out, roster_table(roster))
     counts = [f"{reason}: {count}" for reason, count in roster["refusals"].items()]
     _print(f"refused messages: {', '.join(counts) or 'none'}")
+
+
+def _watch(folder: Path | None, connection: Connection, federation: str, *, as_json: bool) -> None:
+    from covey.coordinator.commands import watch as command
+    from covey.coordinator.report.text_table import json_line
+
+    url = None
+    if connection.broker is not None or folder is None:
+        url = connection.url()
+    with suppress(KeyboardInterrupt), command.opened(folder, url, federation) as hub:
+        command.watch(hub, out, json_line if as_json else None)
 
 
 @app.command()

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from covey.coordinator.commands import watch
 from covey.coordinator.dashboard.broker_watcher import BrokerWatcher
 from covey.coordinator.dashboard.folder_reader import FolderReader
-from covey.coordinator.dashboard.hub import Hub, is_other_run
+from covey.coordinator.dashboard.hub import is_other_run
 from covey.coordinator.dashboard.server import DashboardServer, Send, serving
-from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.mqtt.credentials import COORDINATOR
 from covey.shared.wire.messages import Control
@@ -46,20 +46,11 @@ def opened(request: Request) -> Iterator[DashboardServer]:
 
     Raises UserError if the run's folder is a file, or if the port is taken.
     """
-    folder = request.folder
-    if folder is not None and folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: this is a file; expected the folder of a run")
-    reader = FolderReader(folder) if folder is not None else None
-    hub = Hub(reader)
     with ExitStack() as stack:
+        hub = stack.enter_context(watch.opened(request.folder, request.url, request.federation))
         send: Send | None = None
-        if request.url is not None:
-            watcher = BrokerWatcher(request.url, request.federation, hub.wake)
-            hub.watcher = watcher
-            stack.enter_context(watcher)
-            if request.may_command:
-                send = _sender(reader, watcher)
-        stack.enter_context(hub)
+        if hub.watcher is not None and request.may_command:
+            send = _sender(hub.reader, hub.watcher)
         yield stack.enter_context(serving(hub, request.port, send))
 
 

@@ -32,6 +32,7 @@ class Hub:
     def __init__(self, reader: FolderReader | None, watcher: BrokerWatcher | None = None) -> None:
         self.reader = reader
         self.watcher = watcher
+        self.sources = Sources(RunPlan())  # that the present state was made from
         self.version = 0  # grows with each change; 0: nothing was read yet
         self._state: Json = {}
         self._agents: dict[str, Cells] = {}
@@ -87,6 +88,7 @@ class Hub:
             if shown == self._state and agents == self._agents:
                 return
             self.version += 1
+            self.sources = sources
             self._state = shown
             self._note_agents(agents)
             self._news.notify_all()

@@ -11,12 +11,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from covey.coordinator.dashboard.lines import EventLine, Line, PhaseLine
+from covey.coordinator.run.pace import Pace
 from covey.shared.numerics.measures import ACCURACY, MEASURES
 from covey.shared.wire.messages import CoordinatorStatus, RosterMessage
 
 MAX_POINTS = 400  # of one curve
 MAX_EVENTS = 200  # the newest are shown
-ETA_ROUNDS = 10  # the duration of this many rounds gives the estimate
 OVER = ("finished", "stopped")
 
 Point = tuple[float, float]
@@ -232,19 +232,13 @@ def _rounds_total(status: CoordinatorStatus | None, plan: RunPlan) -> int:
 
 def eta_s(phases: Sequence[PhaseLine], rounds: int) -> float | None:
     """Seconds until the last round ends, from the duration of the newest ones; None before the first round ended."""
-    durations: list[float] = []
-    seconds = 0.0
-    for line in phases:
-        seconds += line.seconds
-        if line.ends_round:
-            durations.append(seconds)
-            seconds = 0.0
-    if not durations:
+    if not phases:
         return None
-    newest = durations[-ETA_ROUNDS:]
-    mean = sum(newest) / len(newest)
+    pace = Pace()
+    for line in phases:
+        pace.add(line.seconds, ends_round=line.ends_round)
     left = rounds - phases[-1].rounds
-    return mean * max(left, 0)
+    return pace.left_s(left)
 
 
 # -- curves ----------------------------------------------------------------------------------------

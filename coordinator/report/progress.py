@@ -27,6 +27,8 @@ from covey.coordinator.run.notices import (
     SubscriptionsRefused,
     WorkFailed,
 )
+from covey.coordinator.run.pace import Pace, duration_text
+from covey.shared.numerics.measures import PERCENT, shown_measure
 
 MAX_REMARKS = 1000  # that are shown once each: agents write some of them
 
@@ -38,13 +40,15 @@ class ProgressBar:
         self.console = console
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("{task.fields[remark]}", markup=False),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
             console=console,
         )
-        self._task = self._bar.add_task("rounds", total=rounds, remark="starting")
+        self._task = self._bar.add_task("rounds", total=rounds, remark="starting", left="")
+        self._pace = Pace()
         self._warned: set[str] = set()  # remarks that were shown, at most MAX_REMARKS
 
     def __repr__(self) -> str:
@@ -114,13 +118,16 @@ class ProgressBar:
                 self._say(f"{agent} is out of quarantine")
 
     def _phase(self, phase: PhaseFolded) -> None:
-        """Advance the bar, with the newest figures at its end."""
+        """Print a line with the figures of the phase, and advance the bar."""
         reported = len(phase.reported)
         invited = len(phase.invited)
         words = [f"{phase.phase}: {reported}/{invited} agents"]
         loss = phase.means.loss
         if loss is not None:
             words.append(f"loss {loss:.3f}")
+        figure = _main_figure(phase)
+        if figure:
+            words.append(figure)
         if phase.cluster_sizes:
             sizes = [str(size) for size in phase.cluster_sizes.values()]
             words.append("clusters " + "+".join(sizes))
@@ -129,12 +136,22 @@ class ProgressBar:
             words.append(spent)
         remark = ", ".join(words)
         done = phase.rounds_done
-        self._bar.update(self._task, completed=done, remark=remark)
-        if not self.console.is_terminal:
-            self._say(f"round {done:>3}  {remark}")
+        self._pace.add(phase.seconds, ends_round=phase.ends_round)
+        self._bar.update(self._task, completed=done, remark=phase.phase, left=self._left(done))
+        self._say(f"round {done:>3}  {remark}")
         for key, text in phase.notes.items():
             if key.startswith("warning"):
                 self._once(text)
+
+    def _left(self, done: int) -> str:
+        """About how long the rest takes, in words; empty before the first round is over, and at the end."""
+        total = self._bar.tasks[0].total or 0
+        rounds = int(total) - done
+        seconds = self._pace.left_s(rounds)
+        if not seconds:
+            return ""
+        duration = duration_text(seconds)
+        return f"about {duration} left"
 
     def _once(self, text: str) -> None:
         """Warn, unless the same remark was shown before."""
@@ -152,6 +169,18 @@ class ProgressBar:
             now = time.strftime("%Y-%m-%d %H:%M:%S")
             text = f"{now}  {text}"
         self._bar.console.print(text, style=style, highlight=False, soft_wrap=not is_terminal)
+
+
+def _main_figure(phase: PhaseFolded) -> str:
+    """The mean accuracy or RMSE of the agents' served models, in words; empty without an evaluation."""
+    evaluation = phase.means.evaluation or {}
+    figures = evaluation.get("server", {})
+    measure = shown_measure(figures)
+    if measure is None:
+        return ""
+    mean = figures[measure.name]["macro"]
+    unit = " %" if measure.scale == PERCENT else ""
+    return f"{measure.label} {measure.text(mean)}{unit}"
 
 
 def _for_so_long(seconds: int) -> str:

@@ -1,0 +1,246 @@
+"""The same run on a terminal: `coordinator status --watch`. It fits 80 columns.
+
+Rows come from the lines that the page is made of. Nothing that agents write is interpreted as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from covey.coordinator.dashboard.lines import Line, PhaseLine
+from covey.coordinator.dashboard.state import DashboardState, Faults, Fleet, Points
+from covey.coordinator.run.pace import duration_text
+from covey.shared.numerics.measures import MEASURES, PERCENT, Measure
+from covey.shared.printable import printable
+
+WIDTH = 78  # fits 80 columns
+OTHER_LINES = 16  # of the view, besides rounds
+MIN_ROWS = 3  # rounds that are shown at least, the newest last
+MAX_EVENTS = 4
+MAX_SINGLY = 4  # more clusters than these share a column: lowest to highest
+NONE = "–"
+COLOURS = {
+    "running": "green",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "offline": "red",
+    "stopped": "red",
+}
+
+
+@dataclass
+class RoundRow:
+    """One round of the history, with the phases before it."""
+
+    number: int
+    seconds: float = 0.0
+    reported: int = 0  # in the phase that ended the round
+    invited: int = 0
+    loss: float | None = None
+    figure: float | None = None  # mean over the agents
+    by_cluster: Sequence[float] = ()
+
+
+def history(lines: Sequence[Line]) -> list[RoundRow]:
+    """The rounds that are over, in order; an evaluation belongs to the round before it."""
+    rows: dict[int, RoundRow] = {}
+    seconds = 0.0  # of phases before the round that is open
+    for line in lines:
+        if not isinstance(line, PhaseLine):
+            continue
+        seconds += line.seconds
+        if line.ends_round:
+            row = RoundRow(line.rounds, seconds, line.reported)
+            row.invited = line.reported + line.missing
+            row.loss = line.loss
+            rows[line.rounds] = row
+            seconds = 0.0
+        if line.mean is not None and line.rounds in rows:
+            row = rows[line.rounds]
+            row.figure = line.mean
+            row.by_cluster = tuple(line.by_cluster.values())
+    return list(rows.values())
+
+
+def watch_view(state: DashboardState, lines: Sequence[Line], height: int = 24) -> RenderableType:
+    """All that is shown, for a terminal of 80 columns and this many lines."""
+    parts: list[RenderableType] = [_title(state), _bar(state), Text("")]
+    parts += _facts(state)
+    rows = history(lines)
+    if rows:
+        room = max(height - OTHER_LINES, MIN_ROWS)
+        newest = rows[-room:]
+        measure = MEASURES[state.measure]
+        table = _table(newest, measure)
+        parts.append(table)
+    for event in state.events[:MAX_EVENTS]:
+        sentence = printable(f"round {event.round}: {event.text}")
+        parts.append(_line(sentence, "yellow"))
+    if state.problem:
+        parts.append(_line(printable(state.problem), "red"))
+    return Group(*parts)
+
+
+def _title(state: DashboardState) -> Text:
+    names = [name for name in (state.name, state.method) if name]
+    name = ", ".join(names) or "Covey"
+    title = Text(printable(name), style="bold")
+    colour = COLOURS.get(state.state, "")
+    title.append(f"  {state.state}", style=colour)
+    words: list[str] = []
+    if state.headline:
+        words.append(state.headline)
+    if state.phase:
+        phase = printable(state.phase)
+        words.append(f"now: {phase}")
+    if state.eta_s is not None:
+        left = duration_text(state.eta_s)
+        words.append(f"about {left} left")
+    remark = ", ".join(words)
+    title.append(f"  {remark}", style="dim")
+    title.truncate(2 * WIDTH, overflow="ellipsis")
+    return title
+
+
+def _bar(state: DashboardState) -> Table:
+    bar = Table.grid(padding=(0, 1))
+    total = max(state.rounds, 1)
+    drawn = ProgressBar(total=total, completed=state.rounds_done, width=40)
+    count = Text(f"{state.rounds_done} of {state.rounds} rounds")
+    bar.add_row(drawn, count)
+    return bar
+
+
+def _facts(state: DashboardState) -> list[RenderableType]:
+    sizes = [str(size) for size in state.sizes.values()]
+    sent = bytes_text(_newest(state.sent))
+    received = bytes_text(_newest(state.received))
+    refused = [f"{reason} {count}" for reason, count in state.refusals.items()]
+    reasons = ", ".join(refused) or "none"
+    facts = {
+        "agents": fleet_words(state.fleet),
+        "clusters": "+".join(sizes) or NONE,
+        "traffic": f"{sent} to agents, {received} from agents",
+        "faults": faults_words(state.faults),
+        "refused": printable(reasons),
+    }
+    parts: list[RenderableType] = []
+    for name, words in facts.items():
+        line = _line(f"{name:<9} {words}", "")
+        parts.append(line)
+    return parts
+
+
+def _newest(points: Points) -> float:
+    if not points:
+        return 0.0
+    _, value = points[-1]
+    return value
+
+
+def fleet_words(fleet: Fleet) -> str:
+    """How many agents are here, and why others are not."""
+    known = max(fleet.known, fleet.expected)
+    words = [f"{fleet.here} of {known} are here"]
+    others = {
+        "offline": fleet.offline,
+        "excluded": fleet.excluded,
+        "in quarantine": fleet.quarantined,
+    }
+    for kind, count in others.items():
+        if count:
+            words.append(f"{count} {kind}")
+    return ", ".join(words)
+
+
+def faults_words(faults: Faults) -> str:
+    """The kinds of faults that happened, with their numbers."""
+    counts = {
+        "missing reports": faults.missing,
+        "void attempts": faults.void,
+        "reports set aside": faults.set_aside,
+        "quarantines": faults.quarantined,
+        "agents failed": faults.failed,
+    }
+    words = [f"{count} {kind}" for kind, count in counts.items() if count]
+    return ", ".join(words) or "none"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in the unit that suits it."""
+    amount = count
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"
+
+
+def _table(rows: Sequence[RoundRow], measure: Measure) -> Table:
+    """The newest rounds."""
+    unit = " %" if measure.scale == PERCENT else ""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    headings = (
+        "round",
+        f"{measure.label}{unit}",
+        f"by cluster{unit}",
+        "loss",
+        "reports",
+        "s",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        cells = _cells(row, measure)
+        table.add_row(*cells)
+    return table
+
+
+def _cells(row: RoundRow, measure: Measure) -> list[str]:
+    figure = NONE
+    if row.figure is not None:
+        figure = _short(row.figure, measure)
+    loss = NONE
+    if row.loss is not None:
+        loss = f"{row.loss:.3f}"
+    clusters = _clusters(row.by_cluster, measure)
+    return [
+        str(row.number),
+        figure,
+        clusters,
+        loss,
+        f"{row.reported}/{row.invited}",
+        f"{row.seconds:.1f}",
+    ]
+
+
+def _clusters(figures: Sequence[float], measure: Measure) -> str:
+    """Each cluster's figure, or of many clusters the lowest and the highest."""
+    if not figures:
+        return NONE
+    if len(figures) > MAX_SINGLY:
+        lowest = _short(min(figures), measure)
+        highest = _short(max(figures), measure)
+        return f"{lowest} to {highest}"
+    each = [_short(figure, measure) for figure in figures]
+    return "  ".join(each)
+
+
+def _short(figure: float, measure: Measure) -> str:
+    shown = figure * measure.scale
+    if measure.scale == PERCENT:
+        return f"{shown:.1f}"
+    return f"{shown:.4g}"
+
+
+def _line(text: str, style: str) -> Text:
+    line = Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    line.truncate(WIDTH, overflow="ellipsis")
+    return line
