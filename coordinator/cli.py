@@ -89,6 +89,15 @@ InProcess = Annotated[
     ),
 ]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="<tracker>",
+        help="also log to an experiment tracker: mlflow, tensorboard or wandb; repeatable",
+        show_default=False,
+    ),
+]
+
 
 def resume_command(arguments: Sequence[str]) -> str:
     """The command that continues a stopped run: as typed, plus --resume, with stars for a password."""
@@ -103,6 +112,7 @@ BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
 CONTRADICTIONS = (
     ("in_process", "needs no broker", (*BROKER_OPTIONS, "embedded", "metrics")),
     ("executor", "runs without a broker", (*BROKER_OPTIONS, "embedded")),
+    ("executor", "has no notices of the runs elsewhere", ("track",)),
     ("embedded", "starts its own broker", BROKER_OPTIONS),
 )
 
@@ -120,6 +130,11 @@ def _refuse_contradictions(context: typer.Context) -> None:
             option = "--" + chosen.replace("_", "-")
             others = " and ".join(useless)
             raise UserError(f"{option} {reason}: omit {others}, or omit {option}")
+
+
+def _complain(text: str) -> None:
+    """A remark that is no part of the output."""
+    Terminal(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
 def _print(text: str) -> None:
@@ -151,6 +166,7 @@ def run(
         ),
     ] = None,
     audit_key: AuditKey = None,
+    track: Track = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
@@ -178,9 +194,12 @@ def run(
     from covey.coordinator.run.notices import Observer
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
+    from covey.coordinator.track.tracking import check_trackers, tracking
     from covey.shared.scenario.load import load
 
     _refuse_contradictions(context)
+    trackers = track or []
+    check_trackers(trackers)
     metrics_address = None
     if metrics is not None:
         from covey.coordinator.serve.prometheus import address
@@ -201,11 +220,18 @@ def run(
     observing: AbstractContextManager[Observer]
     observing = nullcontext(json_notice) if as_json else ProgressBar(out, loaded.rounds.count)
     result = None
-    with suppress(KeyboardInterrupt), observing as observer:
+    with (
+        suppress(KeyboardInterrupt),
+        tracking(trackers, loaded, options.folder, _complain) as tracked,
+        observing as shown,
+    ):
+        observer = tracked.before(shown)
         if in_process:
             result = driver.alone(loaded, options, observer)
         else:
             result = asyncio.run(command.run(loaded, options, observer))
+        if result is not None:
+            tracked.finished(result)
     if result is None:
         if not options.folder.exists():
             raise stopped("nothing was started yet")
@@ -269,6 +295,7 @@ def compare(
             "--html", help="also write a page with tables and curves, report.html, to the folder"
         ),
     ] = False,
+    track: Track = None,
     connection: Connection,
     embedded: Embedded = False,
     overrides: Set = None,
@@ -307,6 +334,7 @@ def compare(
         executor=executor,
         write=run or folder is not None,
         html=html,
+        track=track or [],
     )
     done = False
     with suppress(KeyboardInterrupt):

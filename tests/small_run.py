@@ -12,6 +12,7 @@ import numpy as np
 
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
+from covey.coordinator.run.notices import Observer, ignore
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import shuffle
@@ -95,10 +96,17 @@ def local_for(locals_: Mapping[ClientId, Trainer]) -> Any:
     return local
 
 
-def in_process(folder: Path, scene: Scenario, count: int = 8, **changes: Any) -> Run:
+def in_process(
+    folder: Path,
+    scene: Scenario,
+    count: int = 8,
+    observer: Observer = ignore,
+    **changes: Any,
+) -> Run:
     """The whole run without a network."""
     people = clients(count, scene)
-    driver = InProcess(folder, scene, setup(scene), rules(scene, **changes), local_for(people))
+    own_rules = rules(scene, **changes)
+    driver = InProcess(folder, scene, setup(scene), own_rules, local_for(people), observer)
     return driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )

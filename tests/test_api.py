@@ -101,14 +101,22 @@ def test_a_finished_run_is_read_again(result: covey.Result) -> None:
 
 def test_it_runs_under_the_event_loop_of_a_notebook(result: covey.Result) -> None:
     events: list[Notice] = []
+    reached: list[covey.RoundEnded | covey.Evaluated | covey.RunEnded] = []
 
     async def cell() -> covey.Result:
-        return covey.run(DIGITS, observe=events.append)
+        return covey.run(DIGITS, observe=events.append, callbacks=[reached.append])
 
     inside = asyncio.run(cell())
     assert inside.assignment == result.assignment
     assert inside.summary["accuracy"] == result.summary["accuracy"]
     assert "phase" in {event.to_json()["event"] for event in events}
+    rounds = [event for event in reached if isinstance(event, covey.RoundEnded)]
+    assert [event.round for event in rounds] == list(range(1, inside.summary["rounds"] + 1))
+    assert rounds[-1].loss == inside.history()[-2]["loss"]
+    (evaluated,) = [event for event in reached if isinstance(event, covey.Evaluated)]
+    assert evaluated.figure("server", "accuracy") == inside.accuracy()
+    assert evaluated.figure("server", "accuracy", "micro") == inside.accuracy("server", "micro")
+    assert reached[-1] == covey.RunEnded(inside)
 
 
 def test_a_comparison_gives_rows_per_cell_and_per_method(tmp_path: Path) -> None:
@@ -158,7 +166,7 @@ def test_the_examples_in_the_docstrings_run(
     name: str, smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "scenarios").symlink_to(smoke / "scenarios")
-    if name == "Result":
+    if name in ("Result", "RunEnded"):
         (tmp_path / "runs").mkdir()
         (tmp_path / "runs" / "smoke").symlink_to(smoke / "run")
     monkeypatch.chdir(tmp_path)

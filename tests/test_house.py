@@ -44,7 +44,7 @@ STAIRS = {
     "coordinator": [
         "engine theme",
         "plan run",
-        "processes compare serve",
+        "processes compare serve track",
         "simulate report dashboard deploy",
         "cluster",
         "commands",
@@ -69,6 +69,9 @@ ONLY = {
     "distributed": [
         "coordinator/cluster/dask_cells.py"
     ],  # it pickles: between the user's own machines alone
+    "mlflow": ["coordinator/track/to_mlflow.py"],
+    "tensorboard": ["coordinator/track/to_tensorboard.py"],
+    "wandb": ["coordinator/track/to_wandb.py"],
     "matplotlib": [],  # pages draw their own SVG
     "pickle": [],
     "cloudpickle": [],

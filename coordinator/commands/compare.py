@@ -46,6 +46,7 @@ from covey.coordinator.run.options import Options
 from covey.coordinator.run.records import finished, lines, scenario_digest
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
+from covey.coordinator.track.tracking import check_trackers, tracking
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.files import atomic_replace, private_folder, write_atomically
@@ -53,6 +54,7 @@ from covey.shared.scenario.code import check_code
 from covey.shared.scenario.describe import dump
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
+from covey.shared.terminal import Terminal
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,7 @@ class Request:
     executor: str = ""  # the cluster that runs the cells, dask://host:port; empty for this machine
     write: bool = True  # write the tables to files
     html: bool = False  # and a page
+    track: Sequence[str] = ()  # names of experiment trackers
 
 
 def compare(
@@ -87,6 +90,7 @@ def compare(
     Without a console the output is lines of JSON. Raises UserError (for cells that could not be run, once all others
     are finished and the tables are written), and KeyboardInterrupt if a run without a broker is stopped.
     """
+    check_trackers(request.track)
     known = known_rows(scenario, request.known)
     failures: Mapping[str, str] = {}
     if request.known and console is not None:
@@ -98,7 +102,13 @@ def compare(
         observing = _observing(scenario, options.folder, console)
         in_process = request.in_process
         outcome = try_cells(
-            scenario, options, request.cells, observing, in_process=in_process, known=known
+            scenario,
+            options,
+            request.cells,
+            observing,
+            in_process=in_process,
+            known=known,
+            track=request.track,
         )
         if outcome.stopped:
             return False
@@ -248,6 +258,7 @@ def try_cells(
     *,
     in_process: bool = False,
     known: KnownRows = NONE_KNOWN,
+    track: Sequence[str] = (),
 ) -> CellsTried:
     """As `run_cells`, but a cell that cannot be run does not keep the others from running.
 
@@ -272,13 +283,18 @@ def try_cells(
             if method in impossible:
                 failures[cell.name] = impossible[method]
                 continue
+            folder = options.folder / cell.folder
             try:
-                with observing(cell) as observer:
-                    result = _run(cell, options, pool, observer)
+                with (
+                    tracking(track, cell.scenario, folder, _complain, cell.name) as tracked,
+                    observing(cell) as shown,
+                ):
+                    result = _run(cell, options, pool, tracked.before(shown))
+                    if result is not None:
+                        tracked.finished(result)
             except UserError as error:
                 why = str(error)
                 failures[cell.name] = why
-                folder = options.folder / cell.folder
                 if not _has_begun(folder):
                     impossible[method] = why
                 log.warning("cell %s cannot be run: %s", cell.name, why)
@@ -312,6 +328,11 @@ def _has_begun(folder: Path) -> bool:
 def _any_finished(scenario: Scenario, out: Path, known: KnownRows) -> bool:
     """Is there a row for any cell?"""
     return any(cell.name in known or is_finished(cell, out) for cell in grid(scenario))
+
+
+def _complain(text: str) -> None:
+    """A remark that is no part of the output."""
+    Terminal(stderr=True).print(text, highlight=False, soft_wrap=True)
 
 
 def _missing(scenario: Scenario, out: Path, names: Iterable[str], known: KnownRows) -> list[Cell]:

@@ -18,18 +18,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from covey.api import Comparison, Result, compare, load, run
+    from covey.api import Comparison, Result, RunEnded, compare, load, run
+    from covey.coordinator.run.milestones import Evaluated, RoundEnded
     from covey.shared.errors import UserError
     from covey.shared.scenario.scenario import Scenario
     from covey.shared.strategies.base import Local, Order, Phase, Report, Strategy
 
 __all__ = [
     "Comparison",
+    "Evaluated",
     "Local",
     "Order",
     "Phase",
     "Report",
     "Result",
+    "RoundEnded",
+    "RunEnded",
     "Scenario",
     "Strategy",
     "UserError",
@@ -40,11 +44,14 @@ __all__ = [
 
 _HOMES = {
     "Comparison": "covey.api",
+    "Evaluated": "covey.coordinator.run.milestones",
     "Local": "covey.shared.strategies.base",
     "Order": "covey.shared.strategies.base",
     "Phase": "covey.shared.strategies.base",
     "Report": "covey.shared.strategies.base",
     "Result": "covey.api",
+    "RoundEnded": "covey.coordinator.run.milestones",
+    "RunEnded": "covey.api",
     "Scenario": "covey.shared.scenario.scenario",
     "Strategy": "covey.shared.strategies.base",
     "UserError": "covey.shared.errors",

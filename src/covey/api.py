@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import os
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy.typing as npt
 
+from covey.coordinator.run.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.run.notices import Notice, Observer, ignore
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
@@ -145,6 +147,26 @@ class Result:
 
 
 @dataclass(frozen=True)
+class RunEnded:
+    """A run is over and its folder is complete. It is the last event of a callback.
+
+    Attributes:
+        result: The result.
+
+    Example:
+        >>> event = covey.RunEnded(covey.Result.read("runs/smoke"))
+        >>> event.result.clusters
+        2
+    """
+
+    result: Result
+
+
+Event = RoundEnded | Evaluated | RunEnded
+Callback = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
 class Comparison:
     """The finished cells of a comparison.
 
@@ -195,6 +217,8 @@ def run(
     data_root: str | os.PathLike[str] | None = None,
     allow: Iterable[str] = (),
     observe: Callable[[Notice], None] | None = None,
+    callbacks: Sequence[Callback] = (),
+    track: Sequence[str] = (),
 ) -> Result:
     """Run a scenario to its end.
 
@@ -207,12 +231,16 @@ def run(
         data_root: The folder of the larger data sets.
         allow: Code of your own that may run here: modules, functions, or entry points of installed packages.
         observe: Called with each notice of the run, such as `PhaseFolded`; `notice.to_json()` is what `--json` prints.
+        callbacks: Called with a `RoundEnded` after each training round, an `Evaluated` after each evaluation of all
+            agents, and at last with a `RunEnded`, in the thread of the run. An exception that they raise ends the run.
+        track: Experiment trackers that the run is logged to as well: "mlflow", "tensorboard", "wandb".
 
     Returns:
         The result, read from the run's folder.
 
     Raises:
-        UserError: The scenario has mistakes, the folder is in use, the data is missing, or the run was abandoned.
+        UserError: The scenario has mistakes, the folder is in use, the data is missing, the run was abandoned, or the
+            library of a tracker is not installed.
         ConsentError: The scenario names code of its own that `allow` does not name.
 
     Example:
@@ -222,6 +250,7 @@ def run(
     from covey.coordinator.commands import run as over_a_broker
     from covey.coordinator.run.options import Options
     from covey.coordinator.simulate import driver
+    from covey.coordinator.track.tracking import check_trackers, tracking
 
     allowed = AllowedCode.parse(allow)
     with consented(allowed):
@@ -229,16 +258,27 @@ def run(
         folder = Path(tempfile.mkdtemp(prefix="covey-")) / checked.name if out is None else Path(out)
         root = None if data_root is None else Path(data_root)
         options = Options(folder, resume=resume, broker=broker, data_root=root, allowed=allowed)
-        observer = observe or ignore
+        check_trackers(track)
+        notify = _notifying(observe or ignore, callbacks)
 
         def work() -> Any:
-            if in_process and broker is None:
-                return driver.alone(checked, options, observer)
-            return asyncio.run(over_a_broker.run(checked, options, observer))
+            with tracking(track, checked, folder, _warn) as tracked:
+                observer = tracked.before(notify)
+                found: dict[str, Any] | None
+                if in_process and broker is None:
+                    found = driver.alone(checked, options, observer)
+                else:
+                    found = asyncio.run(over_a_broker.run(checked, options, observer))
+                if found is not None:
+                    tracked.finished(found)
+            return found
 
         if _outside_of_event_loops(work) is None:
             raise UserError(f"{folder}: the run was stopped; continue it with resume=True")
-    return Result.read(folder)
+    result = Result.read(folder)
+    for callback in callbacks:
+        callback(RunEnded(result))
+    return result
 
 
 def compare(
@@ -309,6 +349,23 @@ def compare(
     cell_rows = [row.to_json() for row in rows]
     method_rows = [_flat(one.to_json()) for one in summaries(checked, rows)]
     return Comparison(folder, cell_rows, method_rows)
+
+
+def _notifying(observer: Observer, callbacks: Sequence[Callback]) -> Observer:
+    """An observer that calls callbacks at milestones, after the given one."""
+
+    def observe(notice: Notice) -> None:
+        observer(notice)
+        for milestone in milestones(notice):
+            for callback in callbacks:
+                callback(milestone)
+
+    return observe
+
+
+def _warn(text: str) -> None:
+    """What went wrong with a tracker, as a warning."""
+    warnings.warn(text, stacklevel=2)
 
 
 def _scenario(given: ScenarioLike) -> Scenario:

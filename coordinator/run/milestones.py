@@ -1,0 +1,149 @@
+"""Milestones of a run, for callbacks and experiment trackers: a round has ended, all agents were evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from covey.coordinator.run.notices import Notice, PhaseFolded
+
+Averages = Mapping[str, Mapping[str, float]]  # by measure, then "micro" and "macro"
+
+
+@dataclass(frozen=True)
+class RoundEnded:
+    """A training round is over, and its reports are in the models.
+
+    Attributes:
+        round: How many rounds are over, so the first round that ends has 1.
+        loss: Mean training loss over the round's examples; None if nobody trained.
+        reported: How many agents reported.
+        missing: How many were invited and did not report.
+        cluster_sizes: Agents by cluster id. Empty for a method without hard clusters.
+        moved: How many agents are in another cluster than before.
+        seconds: From the first order to the end of the round.
+        bytes_down: Sent to agents since the run began: MQTT packets, or without a broker the models as float32.
+        bytes_up: The same from agents.
+
+    Example:
+        >>> event = covey.RoundEnded(round=1, loss=0.5, reported=10, missing=2)
+        >>> event.reported / (event.reported + event.missing) > 0.8
+        True
+    """
+
+    round: int
+    loss: float | None
+    reported: int
+    missing: int
+    cluster_sizes: Mapping[str, int] = field(default_factory=dict)
+    moved: int = 0
+    seconds: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+
+    def figures(self) -> dict[str, float]:
+        """The figures of the round by name, as trackers show them."""
+        found: dict[str, float] = {
+            "reported": self.reported,
+            "missing": self.missing,
+            "clusters": len(self.cluster_sizes),
+            "moved": self.moved,
+            "seconds": self.seconds,
+            "mb_down": self.bytes_down / 1e6,
+            "mb_up": self.bytes_up / 1e6,
+        }
+        if self.loss is not None:
+            found["loss"] = self.loss
+        return found
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """All agents that are present were evaluated.
+
+    Attributes:
+        round: How many rounds are over.
+        modes: Averages by mode ("server", "tuned", "last"), measure ("accuracy", "rmse", ...) and average
+            ("macro", "micro"). Accuracies are shares between 0 and 1.
+
+    Example:
+        >>> event = covey.Evaluated(round=3, modes={"server": {"accuracy": {"macro": 0.9}}})
+        >>> event.figure("server", "accuracy")
+        0.9
+    """
+
+    round: int
+    modes: Mapping[str, Averages]
+
+    def figure(self, mode: str, measure: str, average: str = "macro") -> float | None:
+        """One average; None if the run does not have it."""
+        of_mode = self.modes.get(mode, {})
+        of_measure = of_mode.get(measure, {})
+        return of_measure.get(average)
+
+    def figures(self) -> dict[str, float]:
+        """All averages by a name such as "server/accuracy/macro", as trackers show them."""
+        return flat(self.modes)
+
+
+Milestone = RoundEnded | Evaluated
+
+
+def milestones(notice: Notice) -> Iterator[Milestone]:
+    """The milestones that a notice of a run reports: none for most notices."""
+    if not isinstance(notice, PhaseFolded):
+        return
+    means = notice.means
+    if means.evaluation is not None:
+        yield Evaluated(notice.rounds_done, averages_by_mode(means.evaluation))
+    if notice.ends_round:
+        traffic = notice.traffic
+        yield RoundEnded(
+            round=notice.rounds_done,
+            loss=means.loss,
+            reported=len(notice.reported),
+            missing=len(notice.missing),
+            cluster_sizes=notice.cluster_sizes,
+            moved=notice.moved,
+            seconds=notice.seconds,
+            bytes_down=_bytes(traffic, "down"),
+            bytes_up=_bytes(traffic, "up"),
+        )
+
+
+def averages_by_mode(modes: Mapping[str, object]) -> dict[str, dict[str, dict[str, float]]]:
+    """The averages of an evaluation or a result, without the counts and names that lie between them."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for mode, figures in modes.items():
+        if not isinstance(figures, Mapping):
+            continue
+        of_mode = {}
+        for measure, averages in figures.items():
+            if isinstance(averages, Mapping):
+                of_mode[measure] = dict(averages)
+        if of_mode:
+            found[mode] = of_mode
+    return found
+
+
+def flat(modes: Mapping[str, Averages]) -> dict[str, float]:
+    """Averages by one name each: mode, measure and average, with slashes between them."""
+    found = {}
+    for mode, measures in modes.items():
+        for measure, averages in measures.items():
+            for average, figure in averages.items():
+                name = "/".join((mode, measure, average))
+                found[name] = figure
+    return found
+
+
+def _bytes(traffic: Mapping[str, int], direction: str) -> int:
+    """Bytes so far in one direction; without a broker the vectors as float32."""
+    has_broker = traffic.get("wire_up", 0) > 0
+    if not has_broker:
+        values = traffic.get(f"{direction}_vectors", 0)
+        return 4 * values
+    total = traffic.get(f"wire_{direction}", 0)
+    if direction == "down":
+        total += traffic.get("down_models", 0)
+    return total

@@ -1,0 +1,91 @@
+"""MLflow: a run with parameters, metrics by round, and the scenario and the result as artifacts.
+
+Where it writes is MLflow's own setting: MLFLOW_TRACKING_URI, else its local store. The experiment is
+MLFLOW_EXPERIMENT_NAME, else the scenario's name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mlflow.entities import Metric, Param
+from mlflow.tracking import MlflowClient
+
+from covey.coordinator.track.run_ids import known_id, remember_id
+from covey.coordinator.track.tracking import Outcome, TrackedRun
+
+MAX_PARAMS = 100  # of one request
+MAX_CHARS = 250  # of a parameter's value: every version of MLflow takes as many
+STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+def tracker() -> MLflow:
+    """A tracker for one run."""
+    return MLflow()
+
+
+class MLflow:
+    """One run of MLflow; a resumed run of ours continues it."""
+
+    def __init__(self) -> None:
+        self._client = MlflowClient()
+        self._run = ""  # MLflow's id of the run
+        self._last_step = 0
+
+    def __repr__(self) -> str:
+        return f"<MLflow run {self._run}>"
+
+    def begin(self, run: TrackedRun) -> None:
+        """Create the run with its parameters, or continue the one that this folder had."""
+        earlier = known_id(run.folder, "mlflow")
+        if earlier:
+            self._run = earlier
+            self._client.set_terminated(earlier, "RUNNING")
+            return
+        folder = run.folder.resolve()
+        tags = {"mlflow.runName": run.name, "covey.folder": str(folder)}
+        experiment = self._experiment(run)
+        created = self._client.create_run(experiment, tags=tags)
+        self._run = created.info.run_id
+        remember_id(run.folder, "mlflow", self._run)
+        params = []
+        for key, value in run.settings.items():
+            text = str(value)
+            param = Param(key, text[:MAX_CHARS])
+            params.append(param)
+        for start in range(0, len(params), MAX_PARAMS):
+            batch = params[start : start + MAX_PARAMS]
+            self._client.log_batch(self._run, params=batch)
+
+    def _experiment(self, run: TrackedRun) -> str:
+        """The id of the experiment, which is created if it does not exist."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", run.experiment)
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            created: str = self._client.create_experiment(name)
+            return created
+        known: str = experiment.experiment_id
+        return known
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Write metrics in one request."""
+        self._last_step = step
+        now_ms = int(time.time() * 1000)
+        metrics = []
+        for name, figure in figures.items():
+            metric = Metric(name, figure, now_ms, step)
+            metrics.append(metric)
+        self._client.log_batch(self._run, metrics=metrics)
+
+    def end(self, outcome: Outcome, summary: Mapping[str, float], files: Sequence[Path]) -> None:
+        """Write the final figures and the files, and close the run."""
+        if summary:
+            self.log(self._last_step, summary)
+        for file in files:
+            path = str(file)
+            self._client.log_artifact(self._run, path)
+        status = STATUS[outcome]
+        self._client.set_terminated(self._run, status)

@@ -1,0 +1,231 @@
+"""A run in experiment trackers: one protocol, and a thread that feeds trackers so that the run never waits for them.
+
+A tracker may lie behind a network. If it fails, the run continues without it: figures are in the run's folder anyway.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from covey.coordinator.run.milestones import averages_by_mode, flat, milestones
+from covey.coordinator.run.notices import Notice, Observer
+from covey.shared.errors import UserError
+from covey.shared.scenario.scenario import Scenario
+
+Outcome = Literal["finished", "stopped", "failed"]
+Setting = str | int | float | bool | None
+Settings = Mapping[str, Setting]
+Remark = Callable[[str], None]
+
+# The name on the command line -> the library that it needs, and the module of ours that feeds it.
+TRACKERS = {
+    "mlflow": ("mlflow", "covey.coordinator.track.to_mlflow"),
+    "tensorboard": ("tensorboard", "covey.coordinator.track.to_tensorboard"),
+    "wandb": ("wandb", "covey.coordinator.track.to_wandb"),
+}
+PATIENCE_S = 60.0  # how long a run that is over waits for its trackers
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The run as trackers know it."""
+
+    experiment: str  # the scenario's name: runs of one experiment are compared
+    name: str  # of the run, such as fedclust-7
+    folder: Path
+    settings: Settings  # of the scenario by dotted key, without the broker's address
+
+
+class Tracker(Protocol):
+    """What an adapter does. The calls come from one thread, in this order: begin, log any number of times, end."""
+
+    def begin(self, run: TrackedRun) -> None:
+        """The run has its first figures. A run that is resumed begins again, in the same folder."""
+
+    def log(self, step: int, figures: Mapping[str, float]) -> None:
+        """Figures after `step` rounds."""
+
+    def end(self, outcome: Outcome, summary: Mapping[str, float], files: Sequence[Path]) -> None:
+        """The run is over, with these figures; the files are small and describe it."""
+
+
+class Tracking:
+    """Feeds one tracker from a thread of its own."""
+
+    def __init__(self, name: str, tracker: Tracker, run: TrackedRun, remark: Remark) -> None:
+        self._name = name
+        self._tracker = tracker
+        self._run = run
+        self._remark = remark
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._began = False  # a run without any figure leaves no trace in the tracker
+        self._result: Mapping[str, Any] | None = None  # set once the run is finished
+        self._thread = threading.Thread(target=self._work, name=f"track-{name}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        return f"<Tracking of {self._run.name} with {self._name}>"
+
+    def observe(self, notice: Notice) -> None:
+        """Pass the milestones of a notice on; returns at once."""
+        for milestone in milestones(notice):
+            if not self._began:
+                self._began = True
+                self._call(self._tracker.begin, self._run)
+            self._call(self._tracker.log, milestone.round, milestone.figures())
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        """The run has this result."""
+        self._result = result
+
+    def close(self, outcome: Outcome) -> None:
+        """End the tracker's run, and wait for a while until everything has arrived."""
+        if self._began:
+            self._end(outcome)
+        self._calls.put(None)
+        self._thread.join(PATIENCE_S)
+        if self._thread.is_alive():
+            self._remark(f"--track {self._name}: not everything had arrived after {PATIENCE_S:g} s")
+
+    def _end(self, outcome: Outcome) -> None:
+        """The last call: with the final figures if the run has a result."""
+        summary: dict[str, float] = {}
+        files: list[Path] = []
+        if self._result is not None:
+            outcome = "finished"
+            summary = _summary(self._result)
+            for name in ("scenario.yaml", "result.json"):
+                file = self._run.folder / name
+                files.append(file)
+        self._call(self._tracker.end, outcome, summary, files)
+
+    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+        self._calls.put(lambda: function(*arguments))
+
+    def _work(self) -> None:
+        while True:
+            call = self._calls.get()
+            if call is None:
+                return
+            try:
+                call()
+            except Exception as error:  # a library's own errors, of any kind: the run must not end
+                kind = type(error).__name__
+                reason = str(error).strip() or kind
+                self._remark(f"--track {self._name}: {reason}; the run continues without it")
+                return
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise a UserError for a tracker that does not exist, or whose library is not installed."""
+    for name in names:
+        if name not in TRACKERS:
+            known = ", ".join(TRACKERS)
+            raise UserError(f"--track {name}: expected one of {known}")
+        library, _ = TRACKERS[name]
+        if importlib.util.find_spec(library) is None:
+            raise UserError(
+                f"--track {name}: the library {library} is not installed; install it with: "
+                f"pip install 'covey[{name}]'"
+            )
+
+
+class TrackedObserver:
+    """Passes notices on to trackers."""
+
+    def __init__(self, trackings: Sequence[Tracking]) -> None:
+        self._trackings = trackings
+
+    def __repr__(self) -> str:
+        return f"<TrackedObserver {list(self._trackings)}>"
+
+    def before(self, observer: Observer) -> Observer:
+        """An observer that feeds the trackers, and then this one."""
+
+        def observe(notice: Notice) -> None:
+            for one in self._trackings:
+                one.observe(notice)
+            observer(notice)
+
+        return observe
+
+    def finished(self, result: Mapping[str, Any]) -> None:
+        """The run has this result."""
+        for one in self._trackings:
+            one.finished(result)
+
+
+@contextmanager
+def tracking(
+    names: Sequence[str], scenario: Scenario, folder: Path, remark: Remark, name: str = ""
+) -> Iterator[TrackedObserver]:
+    """Trackers for as long as a run lasts.
+
+    Args:
+        names: keys of TRACKERS that `check_trackers` has accepted
+        scenario: of the run
+        folder: of the run
+        remark: called with a sentence if a tracker fails
+        name: of the run; empty for method and seed
+    """
+    method = scenario.strategy.name
+    own_name = name or f"{method}-{scenario.seed}"
+    settings = settings_of(scenario)
+    run = TrackedRun(scenario.name, own_name, folder, settings)
+    made = []
+    for tracker_name in names:
+        _, module_name = TRACKERS[tracker_name]
+        module = importlib.import_module(module_name)
+        tracker: Tracker = module.tracker()
+        one = Tracking(tracker_name, tracker, run, remark)
+        made.append(one)
+    outcome: Outcome = "failed"
+    try:
+        yield TrackedObserver(made)
+        outcome = "stopped"  # unless there is a result
+    except KeyboardInterrupt:
+        outcome = "stopped"
+        raise
+    finally:
+        for one in made:
+            one.close(outcome)
+
+
+def settings_of(scenario: Scenario) -> dict[str, Setting]:
+    """The scenario by dotted key. The broker's address is left out, because it can hold a password."""
+    document = scenario.model_dump(mode="json", by_alias=True, exclude={"broker", "compare"})
+    found: dict[str, Setting] = {}
+    _flatten("", document, found)
+    return found
+
+
+def _flatten(key: str, value: Any, found: dict[str, Setting]) -> None:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            inner_key = f"{key}.{name}" if key else str(name)
+            _flatten(inner_key, inner, found)
+    elif value is None or isinstance(value, str | int | float | bool):
+        found[key] = value
+    else:
+        found[key] = str(value)
+
+
+def _summary(result: Mapping[str, Any]) -> dict[str, float]:
+    """The final figures of a run: averages by mode, clusters and their agreement, traffic, time."""
+    found = {}
+    modes = averages_by_mode(result["accuracy"])
+    for name, figure in flat(modes).items():
+        found[f"final/{name}"] = figure
+    for key in ("clusters", "rounds", "ari", "nmi", "purity", "mbit_per_agent", "seconds"):
+        value = result.get(key)
+        if value is not None:
+            found[f"final/{key}"] = float(value)
+    return found
