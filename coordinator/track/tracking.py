@@ -80,7 +80,8 @@ class Tracking:
             if not self._began:
                 self._began = True
                 self._call(self._tracker.begin, self._run)
-            self._call(self._tracker.log, milestone.round, milestone.figures())
+            figures = milestone.figures()
+            self._call(self._tracker.log, milestone.round, figures)
 
     def finished(self, result: Mapping[str, Any]) -> None:
         """The run has this result."""
@@ -131,7 +132,8 @@ def check_trackers(names: Sequence[str]) -> None:
             known = ", ".join(TRACKERS)
             raise UserError(f"--track {name}: expected one of {known}")
         library, _ = TRACKERS[name]
-        if importlib.util.find_spec(library) is None:
+        found = importlib.util.find_spec(library)
+        if found is None:
             raise UserError(
                 f"--track {name}: the library {library} is not installed; install it with: "
                 f"pip install 'covey[{name}]'"
@@ -222,7 +224,8 @@ def _summary(result: Mapping[str, Any]) -> dict[str, float]:
     """The final figures of a run: averages by mode, clusters and their agreement, traffic, time."""
     found = {}
     modes = averages_by_mode(result["accuracy"])
-    for name, figure in flat(modes).items():
+    figures = flat(modes)
+    for name, figure in figures.items():
         found[f"final/{name}"] = figure
     for key in ("clusters", "rounds", "ari", "nmi", "purity", "mbit_per_agent", "seconds"):
         value = result.get(key)
