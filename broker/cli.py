@@ -64,6 +64,15 @@ def up(
             show_default=False,
         ),
     ] = None,
+    websocket_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="also accept MQTT over websockets at this port (ws://HOST:PORT/mqtt, wss:// with TLS); 0: any free one",
+            show_default=False,
+        ),
+    ] = None,
     home: Annotated[
         Path | None,
         typer.Option(help="folder made by `broker init`: certificate, users, retained messages"),
@@ -164,7 +173,13 @@ def up(
             )
         for warning in warnings(options):
             _say(warning)
-        running = run(kind(options), _say, as_json=as_json, until_stdin_closes=until_stdin_closes)
+        running = run(
+            kind(options),
+            _say,
+            as_json=as_json,
+            until_stdin_closes=until_stdin_closes,
+            websocket_port=websocket_port,
+        )
         problem = asyncio.run(running)
         if problem:
             _say(problem)

@@ -101,7 +101,9 @@ Track = Annotated[
 
 def resume_command(arguments: Sequence[str]) -> str:
     """The command that continues a stopped run: as typed, plus --resume, with stars for a password."""
-    shown = [re.sub(r"(mqtts?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments]
+    shown = [
+        re.sub(r"((?:mqtt|ws)s?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments
+    ]
     if "--resume" not in shown:
         shown.append("--resume")
     return shlex.join(["coordinator", *shown])

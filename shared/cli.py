@@ -215,7 +215,7 @@ _TLS_AND_CREDENTIALS: dict[str, Any] = {
     "ca": Annotated[
         Path | None,
         typer.Option(
-            help="mqtts: trust these certificates instead of the system's (PEM)",
+            help="mqtts, wss: trust these certificates instead of the system's (PEM)",
             envvar="COVEY_CA",
             show_default=False,
         ),
@@ -223,7 +223,7 @@ _TLS_AND_CREDENTIALS: dict[str, Any] = {
     "cert": Annotated[
         Path | None,
         typer.Option(
-            help="mqtts: client certificate, for a broker that requires one (PEM)",
+            help="mqtts, wss: client certificate, for a broker that requires one (PEM)",
             envvar="COVEY_CERT",
             show_default=False,
         ),
@@ -231,7 +231,7 @@ _TLS_AND_CREDENTIALS: dict[str, Any] = {
     "key": Annotated[
         Path | None,
         typer.Option(
-            help="mqtts: private key of the client certificate (PEM)",
+            help="mqtts, wss: private key of the client certificate (PEM)",
             envvar="COVEY_KEY",
             show_default=False,
         ),
@@ -240,7 +240,7 @@ _TLS_AND_CREDENTIALS: dict[str, Any] = {
         bool,
         typer.Option(
             "--insecure",
-            help="mqtts: do not verify the broker's certificate",
+            help="mqtts, wss: do not verify the broker's certificate",
             envvar="COVEY_INSECURE",
         ),
     ],

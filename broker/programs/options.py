@@ -104,8 +104,8 @@ def _is_writable(path: Path) -> bool:
     return path.absolute().parent.is_dir() and os.access(path.absolute().parent, os.W_OK)
 
 
-def free_port(options: Options) -> int:
-    """The requested port, or a free one for 0. Raises UserError if it is taken or not permitted."""
+def free_port(options: Options, option: str = "--port") -> int:
+    """The requested port, or a free one for 0. Raises UserError, which names the option, if it is taken or not permitted."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -114,6 +114,6 @@ def free_port(options: Options) -> int:
         except OSError as error:
             raise UserError(
                 f"port {options.port} on {options.host}: {error.strerror or error}; "
-                "stop the program that uses it, or choose another with --port (0: any free one)"
+                "stop the program that uses it, or choose another with {option} (0: any free one)"
             ) from None
         return int(probe.getsockname()[1])

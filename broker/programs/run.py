@@ -6,11 +6,13 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from covey.broker.programs.embedded import EmbeddedBroker, until_closed
 from covey.broker.programs.mosquitto import Mosquitto
+from covey.broker.programs.websocket_gateway import WebsocketGateway
 from covey.shared import json_text
 from covey.shared.errors import UserError
 
@@ -20,7 +22,14 @@ Broker = Mosquitto | EmbeddedBroker
 Say = Callable[[str], None]  # shows a line to the user
 
 
-async def run(broker: Broker, say: Say, *, as_json: bool, until_stdin_closes: bool) -> str:
+async def run(
+    broker: Broker,
+    say: Say,
+    *,
+    as_json: bool,
+    until_stdin_closes: bool,
+    websocket_port: int | None = None,
+) -> str:
     """Run a broker until SIGINT or SIGTERM.
 
     Args:
@@ -28,6 +37,7 @@ async def run(broker: Broker, say: Say, *, as_json: bool, until_stdin_closes: bo
         say: shows a warning.
         as_json: print the address as a line of JSON.
         until_stdin_closes: stop at the end of standard input, too.
+        websocket_port: for MQTT over websockets; 0: any free one; None: TCP alone.
 
     Returns:
         "", or how the broker ended by itself.
@@ -38,13 +48,17 @@ async def run(broker: Broker, say: Say, *, as_json: bool, until_stdin_closes: bo
         loop.add_signal_handler(number, stop.set)
     files = _files(broker)
     times = _modification_times(files)  # before the broker reads them
-    async with broker:
-        _show_address(broker, as_json=as_json)
+    async with broker, AsyncExitStack() as stack:
+        gateway: WebsocketGateway | None = None
+        if websocket_port is not None:
+            gateway = WebsocketGateway(broker.options, websocket_port, broker.url)
+            await stack.enter_async_context(gateway)
+        _show_address(broker, gateway, as_json=as_json)
         ends: list[Coroutine[Any, Any, Any]] = [stop.wait()]
         if until_stdin_closes:
             ends.append(until_closed(sys.stdin))
         if files:
-            ends.append(_reload_on_change(broker, say, files, times))
+            ends.append(_reload_on_change(broker, gateway, say, files, times))
         ended = asyncio.create_task(broker.wait())
         tasks = [ended]
         for end in ends:
@@ -59,12 +73,17 @@ async def run(broker: Broker, say: Say, *, as_json: bool, until_stdin_closes: bo
         return f"{problem}\n{log_tail}" if log_tail else problem
 
 
-def _show_address(broker: Broker, *, as_json: bool) -> None:
+def _show_address(broker: Broker, gateway: WebsocketGateway | None, *, as_json: bool) -> None:
     if as_json:
         address = {"url": str(broker.url), "broker": broker.name, "pid": broker.pid}
+        if gateway is not None:
+            address["websocket_url"] = str(gateway.url)
         print(json_text.dumps(address), flush=True)
-    else:
-        print(f"{broker.name} listens at {broker.url} (Ctrl-C stops it)", flush=True)
+        return
+    places = str(broker.url)
+    if gateway is not None:
+        places += f" and {gateway.url}"
+    print(f"{broker.name} listens at {places} (Ctrl-C stops it)", flush=True)
 
 
 def _files(broker: Broker) -> list[Path]:
@@ -75,7 +94,11 @@ def _files(broker: Broker) -> list[Path]:
 
 
 async def _reload_on_change(
-    broker: Broker, say: Say, files: Sequence[Path], times: list[int]
+    broker: Broker,
+    gateway: WebsocketGateway | None,
+    say: Say,
+    files: Sequence[Path],
+    times: list[int],
 ) -> None:
     """Have the broker read users, roles and certificate again when a file has changed. Runs until cancelled."""
     while True:
@@ -84,6 +107,8 @@ async def _reload_on_change(
         if now == times:
             continue
         times = now
+        if gateway is not None:
+            gateway.reload()
         try:
             broker.reload()
         except UserError as error:

@@ -1,7 +1,12 @@
-"""The address of a broker, `mqtt[s]://[user:password@]host[:port]`, and the TLS files to reach it."""
+"""The address of a broker, and the TLS files to reach it.
+
+MQTT travels over TCP (`mqtt://`, `mqtts://`) or over websockets (`ws://`, `wss://`), which pass through HTTP proxies
+and firewalls that let port 443 through alone.
+"""
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +15,14 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from covey.shared.errors import UserError
 
-PORTS = {"mqtt": 1883, "mqtts": 8883}
-ADDRESS = "mqtt[s]://[user:password@]host[:port]"
+PORTS = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
+ENCRYPTED = ("mqtts", "wss")
+WEBSOCKETS = ("ws", "wss")
+DEFAULT_PATH = "/mqtt"  # of a websocket, as most brokers have it
+PATH = re.compile(
+    r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*"
+)  # no blank and no line break: it becomes a line of HTTP
+ADDRESS = "mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]"
 CA_HINT = "The authority of `broker up` is ca.pem in its folder; `broker enroll` puts it into the credentials file"
 DEFAULT_BROKER = "mqtt://127.0.0.1:1883"
 EXPECTED = f"expected {ADDRESS}, for example mqtt://localhost:1883"
@@ -77,6 +88,7 @@ class BrokerUrl:
     tls: Tls | None = None  # None: an unencrypted connection
     user: str | None = None
     password: str | None = field(default=None, repr=False)
+    path: str = ""  # of the websocket; "": MQTT over TCP
 
     @classmethod
     def parse(cls, text: str, tls: Tls = SYSTEM_TLS) -> Self:
@@ -84,16 +96,16 @@ class BrokerUrl:
 
         Args:
             text: the address, as a user typed it.
-            tls: certificates for mqtts://.
+            tls: certificates for mqtts:// and wss://.
 
         Raises:
             UserError: names the part of the address that is invalid.
         """
         parts = _split(text)
-        is_encrypted = parts.scheme == "mqtts"
+        is_encrypted = parts.scheme in ENCRYPTED
         if not is_encrypted and tls != SYSTEM_TLS:
             raise UserError(
-                f"{_shown(parts)}: TLS options need an address that begins with mqtts://"
+                f"{_shown(parts)}: TLS options need an address that begins with mqtts:// or wss://"
             )
         user = unquote(parts.username) if parts.username else None
         password = unquote(parts.password) if parts.password is not None else None
@@ -103,11 +115,12 @@ class BrokerUrl:
             tls=tls if is_encrypted else None,
             user=user,
             password=password,
+            path=(parts.path or DEFAULT_PATH) if parts.scheme in WEBSOCKETS else "",
         )
 
     def __str__(self) -> str:
         user = f"{self._quoted_user}@" if self.user else ""
-        return f"{self._scheme}://{user}{self._place}"
+        return f"{self.scheme}://{user}{self._place}{self.path}"
 
     def with_password(self) -> str:
         """The whole address with its password, to be passed to another program. Never show it."""
@@ -116,7 +129,7 @@ class BrokerUrl:
             login += f":{quote(self.password, safe='')}"
         if self.user:
             login += "@"
-        return f"{self._scheme}://{login}{self._place}"
+        return f"{self.scheme}://{login}{self._place}{self.path}"
 
     def environment(self) -> dict[str, str]:
         """The environment variables that pass the address, its password and the TLS files to another program of ours.
@@ -139,8 +152,10 @@ class BrokerUrl:
         return self.tls.context() if self.tls else None
 
     @property
-    def _scheme(self) -> str:
-        return "mqtts" if self.tls else "mqtt"
+    def scheme(self) -> str:
+        """How MQTT travels: "mqtt", "mqtts", "ws" or "wss"."""
+        plain = "ws" if self.path else "mqtt"
+        return f"{plain}s" if self.tls else plain
 
     @property
     def _quoted_user(self) -> str:
@@ -171,7 +186,8 @@ def _fault(parts: SplitResult) -> str:
         return f"begins with {parts.scheme or 'nothing'!r}"
     if not parts.hostname or has_space:
         return "names no host"
-    if parts.path not in ("", "/") or parts.query or parts.fragment:
+    is_path = parts.scheme in WEBSOCKETS and PATH.fullmatch(parts.path)
+    if parts.query or parts.fragment or not (is_path or parts.path in ("", "/")):
         return "continues after the host"
     if parts.password is not None and not parts.username:
         return "has a password but no user"

@@ -43,7 +43,7 @@ def tls_failure(text: str, url: BrokerUrl) -> str | None:
     """What OpenSSL's message means, with the message at the end; None for any other failure."""
     if url.tls is None:
         return None
-    plain = f"mqtt://{url.host}"
+    plain = f"{url.scheme.removesuffix('s')}://{url.host}"
     for parts, explanation in FAILURES:
         if any(part in text for part in parts):
             sentence = explanation.format(host=url.host, plain=plain)

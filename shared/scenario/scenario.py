@@ -70,7 +70,7 @@ class Scenario(Section):
     )
     broker: str | None = Field(
         None,
-        description="Address of the broker, mqtt[s]://[user:password@]host[:port]. null: start one on this machine.",
+        description="Address of the broker, mqtt[s]://[user:password@]host[:port] or ws[s]://[user:password@]host[:port][/path]. null: start one on this machine.",
     )
     task: Task = Field(description="The data, the classes and the model.")
     training: Training = Field(Training(), description="Local training on the agents.")

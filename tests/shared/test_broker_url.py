@@ -48,6 +48,27 @@ def test_nonsense_is_refused_and_the_right_form_is_shown(text: str) -> None:
         BrokerUrl.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ws://host", "ws://host:80/mqtt"),
+        ("wss://ann:pw@host", "wss://ann@host:443/mqtt"),
+        ("wss://host:8443/a/b%20c", "wss://host:8443/a/b%20c"),
+    ],
+)
+def test_websockets_have_the_ports_of_the_web_and_a_path(text: str, shown: str) -> None:
+    url = BrokerUrl.parse(text)
+    assert str(url) == shown
+    assert (url.tls is not None) == text.startswith("wss")
+    assert BrokerUrl.parse(url.with_password()) == url
+
+
+@pytest.mark.parametrize("text", ["ws://host/a b", "ws://host/x?y", "wss://host/a\x7f", "ws://"])
+def test_a_path_that_cannot_be_a_line_of_http_is_refused(text: str) -> None:
+    with pytest.raises(UserError):
+        BrokerUrl.parse(text)
+
+
 def test_a_refusal_does_not_show_the_password() -> None:
     with pytest.raises(UserError) as error:
         BrokerUrl.parse("mqtt://ann:secret@host/path")

@@ -1,0 +1,154 @@
+"""MQTT over websockets for a broker that listens on TCP alone, such as Debian's Mosquitto and the embedded broker.
+
+Each websocket becomes one TCP connection to the broker: bytes pass in both directions as they are (MQTT 3.1.1,
+section 6). Users, rules and limits remain those of the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from dataclasses import replace
+from http import HTTPStatus
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from urllib.parse import urlsplit
+
+from covey.broker.programs.options import Options, free_port
+from covey.shared.errors import UserError
+from covey.shared.extras import install
+from covey.shared.mqtt.broker_url import DEFAULT_PATH, BrokerUrl, Tls
+
+if TYPE_CHECKING:
+    from websockets.asyncio.server import Server, ServerConnection
+    from websockets.http11 import Request, Response
+
+CHUNK_BYTES = 1 << 16  # read from the broker at once
+HANDSHAKE_S = 10.0  # for TLS and the request to upgrade
+SUBPROTOCOL = "mqtt"
+
+
+class WebsocketGateway:
+    """Accepts websockets and connects each of them to a broker: `async with WebsocketGateway(...)` inside the broker's.
+
+    Args:
+        options: of the broker; the gateway listens at the same address, with the same certificate.
+        port: to listen on; 0: any free one.
+        broker: the running broker, on this machine.
+
+    Raises:
+        UserError: the port is taken, a library is missing, or the broker identifies clients by certificates, which a
+            gateway cannot pass on.
+    """
+
+    def __init__(self, options: Options, port: int, broker: BrokerUrl) -> None:
+        if options.tls_ca is not None:
+            raise UserError(
+                "--websocket-port and --tls-ca: clients over websockets show the broker no certificate; use passwords, "
+                "or a Mosquitto that listens on websockets itself"
+            )
+        self.url: BrokerUrl  # set once it listens
+        self._options = options
+        self._port = port
+        self._broker = broker
+        self._tls = options.tls_context()
+        # the broker is our own child: its certificate may be for another name than this address
+        self._broker_tls = Tls(insecure=True).context() if broker.tls else None
+        self._server: Server | None = None  # None while it does not listen
+
+    def __repr__(self) -> str:
+        return f"<WebsocketGateway to {self._broker}>"
+
+    async def __aenter__(self) -> Self:
+        try:
+            from websockets.asyncio.server import serve
+            from websockets.typing import Subprotocol
+        except ImportError:
+            raise UserError(f"MQTT over websockets needs websockets: {install('broker')}") from None
+        port = free_port(replace(self._options, port=self._port), "--websocket-port")
+        self._server = await serve(
+            self._serve,
+            self._options.host,
+            port,
+            ssl=self._tls,
+            subprotocols=[Subprotocol(SUBPROTOCOL)],
+            process_request=self._refuse,
+            open_timeout=HANDSHAKE_S,
+            max_size=self._options.limits.packet_bytes,  # a frame holds a packet, or less
+            compression=None,  # weights do not shrink
+            ping_interval=None,  # MQTT has a keep-alive of its own
+            server_header=None,
+        )
+        address = self._options.url(port)
+        self.url = replace(address, path=DEFAULT_PATH)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def reload(self) -> None:
+        """Read the certificate again, for new connections. One that cannot be read leaves the old one in use."""
+        if self._tls is None or self._options.tls_cert is None:
+            return
+        with contextlib.suppress(OSError, ssl.SSLError):
+            self._tls.load_cert_chain(self._options.tls_cert, self._options.tls_key, password="")
+
+    def _refuse(self, connection: ServerConnection, request: Request) -> Response | None:
+        """The answer to a request that gets no websocket; None if it gets one."""
+        if request.path != DEFAULT_PATH:
+            return connection.respond(HTTPStatus.NOT_FOUND, f"MQTT answers at {DEFAULT_PATH}\n")
+        open_connections = len(self._server.connections) if self._server is not None else 0
+        if open_connections > self._options.limits.connections:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections\n")
+        if not self._options.rules and not _is_same_origin(request):
+            # a page of another site, in a browser on this machine, could otherwise use a broker without passwords
+            return connection.respond(HTTPStatus.FORBIDDEN, "the origin is another host\n")
+        return None
+
+    async def _serve(self, client: ServerConnection) -> None:
+        """Connect one websocket to the broker, until one of both ends."""
+        broker = self._broker
+        try:
+            reader, writer = await asyncio.open_connection(
+                broker.host, broker.port, ssl=self._broker_tls
+            )
+        except OSError:
+            return  # the broker is stopping, or full: the client tries again later
+        ways = [
+            asyncio.create_task(_to_broker(client, writer)),
+            asyncio.create_task(_to_client(reader, client)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            writer.close()
+
+
+def _is_same_origin(request: Request) -> bool:
+    """Whether a request comes from no page at all, or from a page of the host that it goes to."""
+    origin = request.headers.get("Origin")
+    return origin is None or urlsplit(origin).netloc == request.headers.get("Host")
+
+
+async def _to_broker(client: ServerConnection, writer: asyncio.StreamWriter) -> None:
+    async for frame in client:
+        if isinstance(frame, str):  # MQTT travels in binary frames: section 6 closes the connection
+            return
+        writer.write(frame)
+        await writer.drain()
+
+
+async def _to_client(reader: asyncio.StreamReader, client: ServerConnection) -> None:
+    while chunk := await reader.read(CHUNK_BYTES):
+        await client.send(chunk)

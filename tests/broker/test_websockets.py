@@ -1,0 +1,113 @@
+"""MQTT over websockets: to the real Mosquitto through the gateway, with and without TLS."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from covey.broker.doctor import Doctor
+from covey.broker.folder import BrokerFolder
+from covey.broker.limits import Limits
+from covey.broker.programs.embedded import EmbeddedBroker
+from covey.broker.programs.mosquitto import Mosquitto, find
+from covey.broker.programs.options import Options
+from covey.broker.programs.websocket_gateway import WebsocketGateway
+from covey.shared.errors import UserError
+from covey.shared.mqtt import credentials
+from covey.shared.mqtt.backoff import Backoff
+from covey.shared.mqtt.broker_url import BrokerUrl, Tls
+from covey.shared.mqtt.link import Down, Will
+from covey.shared.mqtt.mqtt_link import MqttLink
+from tests.conformance.test_links import message, up
+
+LARGE = 3 << 20  # bytes of a message: many TCP segments, and more than a socket's buffer
+ROOMY = Options(limits=Limits(packet=4 << 20))
+needs_mosquitto = pytest.mark.skipif(find() is None, reason="mosquitto is not installed")
+
+
+@needs_mosquitto
+async def test_a_link_over_websockets_reaches_the_real_mosquitto() -> None:
+    async with (
+        asyncio.timeout(60),
+        Mosquitto(ROOMY) as broker,
+        WebsocketGateway(ROOMY, 0, broker.url) as gateway,
+    ):
+        assert gateway.url.scheme == "ws"
+        will = Will("gone", b"a")
+        lost = MqttLink(gateway.url, client_id="a", will=will, backoff=Backoff(first_s=60))
+        async with lost as web, MqttLink(broker.url, client_id="b") as tcp:
+            await up(web, tcp)
+            assert await web.subscribe(["large"])
+            assert await tcp.subscribe(["large", "gone"])
+            for sender, receiver in ((web, tcp), (tcp, web)):
+                content = bytes(range(256)) * (LARGE // 256)
+                assert await sender.publish("large", content)
+                for link in (sender, receiver):
+                    assert (await message(link)).payload == content
+            await web.abort()
+            assert (await message(tcp)).topic == "gone"  # the broker saw the connection end
+        findings = await Doctor(gateway.url).examine()
+        assert {finding.check for finding in findings if finding.state == "missing"} == set()
+
+
+@needs_mosquitto
+async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path) -> None:
+    home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
+    own = credentials.read(home.enroll("pi-7"))
+    options = home.options(Options(), host="127.0.0.1", port=0, keeps_retained=True)
+    async with (
+        asyncio.timeout(60),
+        Mosquitto(options) as broker,
+        WebsocketGateway(options, 0, broker.url) as gateway,
+    ):
+        login = BrokerUrl.parse(own.broker)
+        place = gateway.url
+        assert place.scheme == "wss"
+        for password, is_right in ((login.password, True), ("wrong", False)):
+            tls = Tls(ca=Path(own.ca))
+            url = BrokerUrl(place.host, place.port, tls, "pi-7", password, place.path)
+            async with MqttLink(url, client_id="pi-7") as link:
+                first = await anext(link.incoming())
+            assert isinstance(first, Down) != is_right
+
+
+async def test_what_is_no_mqtt_over_websockets_is_refused() -> None:
+    options = Options()
+    async with (
+        asyncio.timeout(60),
+        EmbeddedBroker(options) as broker,
+        WebsocketGateway(options, 0, broker.url) as gateway,
+    ):
+        place = f"ws://127.0.0.1:{gateway.url.port}"
+        mqtt = [Subprotocol("mqtt")]
+        for path, subprotocols, origin, status in (
+            ("/", mqtt, None, 404),
+            ("/mqtt", None, None, 400),
+            ("/mqtt", mqtt, Origin("http://evil.example"), 403),
+        ):
+            with pytest.raises(InvalidStatus) as refusal:
+                await connect(place + path, subprotocols=subprotocols, origin=origin)
+            assert refusal.value.response.status_code == status
+        async with connect(f"{place}/mqtt", subprotocols=mqtt) as client:
+            await client.send("text")
+            await client.wait_closed()
+        wrong = BrokerUrl(gateway.url.host, gateway.url.port, path="/elsewhere")
+        async with MqttLink(wrong, client_id="a") as link:
+            first = await anext(link.incoming())
+            assert isinstance(first, Down)
+            assert "no MQTT over websockets answers at /elsewhere" in first.why
+
+
+def test_client_certificates_cannot_pass_a_gateway(tmp_path: Path) -> None:
+    home = BrokerFolder.create(tmp_path / "home", ["127.0.0.1"], 8883)
+    folder = home.folder
+    options = Options(
+        tls_cert=folder / "server.pem", tls_key=folder / "server.key", tls_ca=folder / "ca.pem"
+    )
+    with pytest.raises(UserError, match="--websocket-port and --tls-ca"):
+        WebsocketGateway(options, 0, BrokerUrl("127.0.0.1"))
