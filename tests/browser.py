@@ -36,13 +36,15 @@ COMPLAINTS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICa
 
 
 class Page:
-    """One page of the browser. `complaints` collects errors, warnings and what scripts log."""
+    """One page of the browser. `complaints` collects errors, warnings and what scripts log, `requests` all addresses that
+    pages have asked for."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._numbers = itertools.count(1)
         self.complaints: list[dict[str, Any]] = []
-        for domain in ("Page", "Runtime", "Log"):
+        self.requests: list[str] = []
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -54,6 +56,8 @@ class Page:
             answer = json.loads(self._connection.recv(timeout=STARTS_IN_S))
             if answer.get("method") in COMPLAINTS:
                 self.complaints.append(answer)
+            if answer.get("method") == "Network.requestWillBeSent":
+                self.requests.append(answer["params"]["request"]["url"])
             if answer.get("id") == number:
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]

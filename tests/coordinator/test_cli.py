@@ -20,7 +20,7 @@ from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from tests.coordinator.comparisons import DIGITS, written
-from tests.coordinator.test_page import run
+from tests.coordinator.pages import run
 
 ROOT = Path(__file__).parents[2]
 

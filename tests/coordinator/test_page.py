@@ -2,60 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html import unescape
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from pyarrow import Table, parquet
 
 from covey.coordinator.report.axes import rounds_axis
-from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.html_report import drawn, page, write_pictures
 from covey.coordinator.report.svg import document
 from covey.coordinator.report.tables import results
-from covey.coordinator.run.folder import START
 from covey.coordinator.run.records import finished
-from covey.coordinator.run.result import write_all
 from covey.coordinator.theme import theme
-from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
-from covey.shared.scenario.describe import dump
-from covey.shared.scenario.scenario import Scenario
-from tests.small_run import in_process, scenario, setup
-
-PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
-
-
-def run(folder: Path, method: str, **sections: Any) -> Path:
-    folder.mkdir()
-    evaluation = {"every": 1, **sections.pop("evaluation", {})}
-    scene = scenario(method, evaluation=evaluation, **sections)
-    done = in_process(folder, scene)
-    write_all(done, PLANTED)
-    keep_inputs(folder, scene)
-    return folder
-
-
-def keep_inputs(folder: Path, scene: Scenario) -> None:
-    """Write the files that `coordinator run` writes when a run begins."""
-    (folder / "scenario.yaml").write_text(dump(scene))
-    given = setup(scene)
-    layout = json_text.dumps(given.layout.to_wire())
-    np.savez(folder / START, starts=np.stack(given.starts), layout=np.array(layout))
+from tests.coordinator.pages import HOSTILE, PLANTED, page_of, read, rename, run
 
 
 def names(*folders: Path) -> list[str]:
     return [picture.name for picture in drawn(read(*folders))]
-
-
-def read(*folders: Path) -> list[Curves]:
-    return curves(folders, [finished(folder) for folder in folders])
 
 
 def test_curves_show_the_figures_of_the_record(tmp_path: Path) -> None:
@@ -81,10 +48,6 @@ def test_runs_are_named_by_method_or_by_the_differing_parts_of_their_paths(tmp_p
     assert [one.label for one in read(first, second)] == ["a/seed-1", "b/seed-1"]
     third = run(tmp_path / "c", "ifca")
     assert [one.label for one in read(first, third)] == ["fedavg", "ifca"]
-
-
-def page_of(*folders: Path) -> str:
-    return page(read(*folders), folders)
 
 
 def test_a_page_is_one_file_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
@@ -126,21 +89,11 @@ def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Pa
         assert words in made
 
 
-HOSTILE = "</td><script>alert('&\"')</script>"
-
-
 def test_names_of_agents_are_never_read_as_html(tmp_path: Path) -> None:
     folder = run(tmp_path / "one", "fedclust")
-    for name in ("result.json", "rounds.jsonl"):
-        file = folder / name
-        file.write_text(file.read_text().replace('"agent-3"', json.dumps(HOSTILE)))
-    table = parquet.read_table(folder / "agents.parquet").to_pylist()
-    for row in table:
-        row["agent"] = row["agent"].replace("agent-3", HOSTILE)
-    parquet.write_table(Table.from_pylist(table), folder / "agents.parquet")
-    (folder / "checkpoint" / "manifest.json").unlink()  # it knows the agent by its name
+    rename(folder, "agent-3", HOSTILE)
     made = page_of(folder)
-    assert "&lt;/td&gt;&lt;script&gt;alert(&#39;&amp;&#34;&#39;)" in made
+    assert "&lt;/td&gt;&lt;script&gt;hacked = &#39;&amp;&#34;&#39;" in made
     assert made.count("<script>") == 1
     svg = document(drawn(read(folder))[0].drawing)
     ElementTree.fromstring(svg.encode())  # noqa: S314 - our own

@@ -1,0 +1,63 @@
+"""Small finished runs, and the pages of their reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pyarrow import Table, parquet
+
+from covey.coordinator.report.curves import Curves, curves
+from covey.coordinator.report.html_report import page
+from covey.coordinator.run.folder import START
+from covey.coordinator.run.records import finished
+from covey.coordinator.run.result import write_all
+from covey.shared import json_text
+from covey.shared.scenario.describe import dump
+from covey.shared.scenario.scenario import Scenario
+from tests.small_run import in_process, scenario, setup
+
+PLANTED = {f"agent-{i}": i % 2 for i in range(8)}
+
+
+def run(folder: Path, method: str, **sections: Any) -> Path:
+    folder.mkdir()
+    evaluation = {"every": 1, **sections.pop("evaluation", {})}
+    scene = scenario(method, evaluation=evaluation, **sections)
+    done = in_process(folder, scene)
+    write_all(done, PLANTED)
+    keep_inputs(folder, scene)
+    return folder
+
+
+def keep_inputs(folder: Path, scene: Scenario) -> None:
+    """Write the files that `coordinator run` writes when a run begins."""
+    (folder / "scenario.yaml").write_text(dump(scene))
+    given = setup(scene)
+    layout = json_text.dumps(given.layout.to_wire())
+    np.savez(folder / START, starts=np.stack(given.starts), layout=np.array(layout))
+
+
+def read(*folders: Path) -> list[Curves]:
+    return curves(folders, [finished(folder) for folder in folders])
+
+
+def page_of(*folders: Path) -> str:
+    return page(read(*folders), folders)
+
+
+HOSTILE = "</td><script>hacked = '&\"'</script>"  # the name of an agent
+
+
+def rename(folder: Path, agent: str, name: str) -> None:
+    """Give an agent another name in all files of a finished run that its report reads."""
+    for file in (folder / "result.json", folder / "rounds.jsonl"):
+        text = file.read_text().replace(json.dumps(agent), json.dumps(name))
+        file.write_text(text)
+    rows = parquet.read_table(folder / "agents.parquet").to_pylist()
+    for row in rows:
+        row["agent"] = row["agent"].replace(agent, name)
+    parquet.write_table(Table.from_pylist(rows), folder / "agents.parquet")
+    (folder / "checkpoint" / "manifest.json").unlink()  # it knows the agent by its name

@@ -1,0 +1,59 @@
+"""The page of a report in a real browser: on a desk and on a phone, light and dark, without a request to anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser import Page, browser, needs_chromium
+from tests.coordinator.pages import HOSTILE, page_of, rename, run
+
+pytestmark = [needs_chromium, pytest.mark.processes]
+
+ROWS = "[...document.querySelectorAll('table.long tbody tr')]"
+SHOWN = f"{ROWS}.filter((row) => !row.hidden).map((row) => row.cells[0].textContent)"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+
+
+def test_a_page_is_complete_sorts_searches_and_asks_for_nothing(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", "fedclust")
+    rename(folder, "agent-3", HOSTILE)
+    file = tmp_path / "report.html"
+    file.write_text(page_of(folder))
+    with browser(tmp_path / "profile") as page:
+        page.show(file.as_uri())
+        page.wait_for("document.readyState === 'complete'")
+        words = page.value("document.body.innerText")
+        for expected in ("E-server", "accuracy in %", "Agents per cluster over rounds", HOSTILE):
+            assert expected in words
+        assert page.value("window.hacked") is None
+        assert page.value("document.querySelectorAll('script').length") == 1
+        assert (
+            page.value("getComputedStyle(document.querySelector('svg .f0')).fill") != "rgb(0, 0, 0)"
+        )
+
+        _search(page, "AGENT-7")
+        assert page.value(SHOWN) == ["agent-7"]
+        _search(page, "")
+        heading = "table.long th:nth-child(2) button"
+        page.click(heading)
+        clusters = f"{ROWS}.map((row) => row.cells[1].textContent)"
+        assert page.value(clusters) == sorted(page.value(clusters))
+        page.click(heading)
+        assert page.value(clusters) == sorted(page.value(clusters), reverse=True)
+
+        light = page.value(BACKGROUND)
+        for dark in (False, True):
+            page.show(file.as_uri(), width=390, height=844, dark=dark)
+            page.wait_for("document.readyState === 'complete'")
+            assert page.value("document.documentElement.scrollWidth") <= 390
+            assert (page.value(BACKGROUND) == light) != dark
+        assert page.complaints == []
+        allowed = ("about:", "data:", file.as_uri())
+        assert [address for address in page.requests if not address.startswith(allowed)] == []
+
+
+def _search(page: Page, words: str) -> None:
+    page.value(f"document.querySelector('.controls input').value = '{words}'")
+    page.value("document.querySelector('.controls input').dispatchEvent(new Event('input'))")
