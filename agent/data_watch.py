@@ -42,7 +42,7 @@ def fingerprint(data: str) -> Fingerprint | None:
 
 
 def _with_contents(folder: Path, total: Fingerprint) -> Fingerprint:
-    """The fingerprint of a folder with everything below it. What vanishes meanwhile is left out."""
+    """The fingerprint of a folder with everything below it. Files that vanish meanwhile are left out."""
     entries, size_bytes, newest_ns = total
     waiting = [folder]
     while waiting and entries < MAX_ENTRIES:

@@ -194,7 +194,8 @@ def _open(path: Path) -> Image:
     try:
         from PIL import Image
     except ImportError:
-        fault = f"reading images needs Pillow: {install('agent')}"
+        remedy = install("agent")
+        fault = f"reading images needs Pillow: {remedy}"
         raise DataError(f"{path}: {fault}", public=fault) from None
     try:
         with warnings.catch_warnings():

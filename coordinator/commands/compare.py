@@ -308,12 +308,15 @@ def _impossible(cells: Iterable[Cell]) -> dict[tuple[str, str], str]:
     """Why methods cannot begin, by partition and method, as far as their settings show it."""
     reasons: dict[tuple[str, str], str] = {}
     for cell in cells:
+        method = (cell.split, cell.label)
         try:
             rules_of(cell.scenario)
         except UserError as error:
-            reasons[cell.split, cell.label] = str(error)
-    for (_, label), why in reasons.items():
-        log.warning("%s cannot be run: %s", label, why)
+            why = str(error)
+            reasons[method] = why
+    for method, why in reasons.items():
+        words = "/".join(method)
+        log.warning("%s cannot be run: %s", words.strip("/"), why)
     return reasons
 
 

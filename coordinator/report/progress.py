@@ -172,15 +172,22 @@ class ProgressBar:
 
 
 def _main_figure(phase: PhaseFolded) -> str:
-    """The mean accuracy or RMSE of the agents' served models, in words; empty without an evaluation."""
+    """The mean accuracy or RMSE of the agents' served models, in words; empty without an evaluation.
+
+    Models that diverged are in no mean: they are counted.
+    """
     evaluation = phase.means.evaluation or {}
     figures = evaluation.get("server", {})
+    words = []
     measure = shown_measure(figures)
-    if measure is None:
-        return ""
-    mean = figures[measure.name]["macro"]
-    unit = " %" if measure.scale == PERCENT else ""
-    return f"{measure.label} {measure.text(mean)}{unit}"
+    if measure is not None:
+        mean = figures[measure.name]["macro"]
+        unit = " %" if measure.scale == PERCENT else ""
+        words.append(f"{measure.label} {measure.text(mean)}{unit}")
+    diverged = figures.get("diverged")
+    if diverged:
+        words.append(f"{len(diverged)} diverged")
+    return ", ".join(words)
 
 
 def _for_so_long(seconds: int) -> str:

@@ -81,6 +81,8 @@ def _columns(found: Sequence[Result]) -> dict[str, Words]:
     for mode in _modes(found):
         header = MODE_TITLES[mode]
         columns[header] = _figure_in(mode)
+    if any(_is_incomplete(result) for result in found):
+        columns["evaluated"] = _evaluated
     columns["clusters"] = _clusters
     columns["ARI"] = _ari
     columns["rounds"] = _rounds
@@ -145,6 +147,23 @@ def _averages(measure: Measure, averages: Mapping[str, float]) -> str:
 def _method(result: Result) -> str:
     method = result["method"]
     return str(method)
+
+
+def _is_incomplete(result: Result) -> bool:
+    """Are figures of some agents missing, or of an earlier round?"""
+    return bool(result.get("unevaluated") or result.get("stale"))
+
+
+def _evaluated(result: Result) -> str:
+    """How many agents were evaluated at the end, and how many of the figures are of an earlier round."""
+    agents = result["agents"]
+    missing = len(result.get("unevaluated", ()))
+    stale = len(result.get("stale", ()))
+    at_the_end = agents - missing - stale
+    words = f"{at_the_end} of {agents}"
+    if stale:
+        words += f", {stale} earlier"
+    return words
 
 
 def _clusters(result: Result) -> str:

@@ -46,7 +46,7 @@ def feed(engine: RoundEngine, now: float, *events: Event) -> list[Action]:
 
 
 def check_what_is_kept(engine: RoundEngine) -> None:
-    """What the engine keeps up to date, so that no event costs a look at the whole fleet, is what counting gives."""
+    """The engine keeps some sets up to date, so that no event costs a look at the whole fleet: counting gives the same."""
     presence = engine.presence
     trusted = engine.present - engine.quarantined.keys()
     assert presence.trusted == trusted

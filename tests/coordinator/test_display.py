@@ -23,6 +23,7 @@ from covey.coordinator.run.notices import (
     BrokerReady,
     ControlReceived,
     LinkDown,
+    Means,
     Notice,
     PhaseFolded,
     ReportRefused,
@@ -84,6 +85,17 @@ def test_a_notice_is_printed_without_interpreting_markup(notice: Notice) -> None
     with ProgressBar(plain, 3) as progress:
         progress(notice)
     assert ODD in text.getvalue()
+
+
+def test_an_evaluation_shows_the_figure_of_its_task_and_who_diverged() -> None:
+    plain, text = console()
+    accuracy = {"agents": 8, "accuracy": {"micro": 0.8, "macro": 0.8123}}
+    rmse = {"agents": 7, "rmse": {"micro": 2.0, "macro": 2.3456}, "diverged": ["pi-3"]}
+    with ProgressBar(plain, 3) as progress:
+        for served in (accuracy, rmse):
+            progress(replace(PHASE, means=Means(evaluation={"server": served})))
+    assert "accuracy 81.23 %" in text.getvalue()
+    assert "RMSE 2.346, 1 diverged" in text.getvalue()
 
 
 def test_a_pause_is_shown_with_the_command_to_resume() -> None:

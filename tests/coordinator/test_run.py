@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from covey.coordinator.engine.events import Joined
-from covey.coordinator.report.tables import nobody_evaluated, unevaluated
+from covey.coordinator.report.tables import nobody_evaluated, results, unevaluated
 from covey.coordinator.run import records
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.notices import ReportIgnored
@@ -453,6 +453,8 @@ def test_figures_of_an_earlier_evaluation_and_failures_are_named_in_the_result(
         "why": "the training diverged",
     }
     assert document["failures"]["agent-1"]["times"] == 6
+    table = results([document])
+    assert dict(zip(table.headers, table.lines[0], strict=True))["evaluated"] == "6 of 8, 1 earlier"
     remarks = unevaluated(document)
     assert "1 of 8 agents were never evaluated: agent-1" in remarks
     assert "agent-0 (round 1)" in remarks

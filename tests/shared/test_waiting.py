@@ -6,7 +6,7 @@ from covey.shared.waiting import Waiting
 
 
 def shown(waiting: Waiting, reasons: dict[int, str], seconds: int) -> list[tuple[int, str, float]]:
-    """What is shown in these seconds; `reasons` begin at their second."""
+    """The reasons that are shown in these seconds; `reasons` begin at their second."""
     why = ""
     found = []
     for now in range(seconds):
