@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperGroup
 
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError, os_errors_as_user_errors
@@ -76,34 +76,9 @@ class Commands(TyperGroup):
             return super().invoke(ctx)
 
 
-class OneBroker(TyperCommand):
-    """A command that refuses two addresses of a broker. Of other options that are repeated, the last one counts."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words of the command line. Raises BadParameter for a second `--broker`."""
-        _, _, order = self.make_parser(ctx).parse_args(list(args))
-        named = [option for option in order if option.name == "broker"]
-        if len(named) > 1 and not getattr(named[0], "multiple", False):
-            raise typer.BadParameter(
-                "two brokers are named, and this command connects to one; omit one of them",
-                ctx,
-                named[0],
-            )
-        return super().parse_args(ctx, args)
-
-
-class Program(typer.Typer):
-    """A program whose commands are `OneBroker`s."""
-
-    def command(self, *words: Any, **settings: Any) -> Any:
-        """Add a command; the arguments are those of typer."""
-        settings.setdefault("cls", OneBroker)
-        return super().command(*words, **settings)
-
-
 def program(name: str, about: str, commands: type[Commands] = Commands) -> typer.Typer:
     """An empty program to add commands to; `about` is the first line of its help."""
-    app = Program(
+    app = typer.Typer(
         name=name,
         cls=commands,
         help=about,

@@ -48,16 +48,3 @@ def test_validate_refuses_a_model_that_nobody_knows(tmp_path: Path) -> None:
     assert "did you mean lenet5?" in result.stderr
     own = [str(file), "--set", "task.model=my_package:net"]  # nothing is imported by a check
     assert CliRunner().invoke(coordinator, ["validate", *own]).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("app", "words"),
-    [(coordinator, ["status"]), (agent, ["start", "--data", "x.csv"])],
-)
-def test_a_second_broker_is_refused_and_does_not_silently_win(
-    app: typer.Typer, words: list[str]
-) -> None:
-    brokers = ["--broker", "mqtt://one", "--broker=mqtt://two"]
-    result = CliRunner().invoke(app, [*words, *brokers])
-    assert result.exit_code == 2
-    assert "two brokers are named" in result.stderr
