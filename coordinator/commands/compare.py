@@ -38,6 +38,7 @@ from covey.coordinator.compare.summaries import no_better, summaries
 from covey.coordinator.compare.tables import markdown, tables
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report.progress import ProgressBar
+from covey.coordinator.report.tables import nobody_evaluated
 from covey.coordinator.report.text_table import comparison_table, json_line, show_words
 from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
@@ -301,6 +302,8 @@ def try_cells(
                 continue
             if result is None:
                 return CellsTried(stopped=True, failures=failures)
+            if problem := nobody_evaluated(result):
+                failures[cell.name] = problem
     return CellsTried(failures=failures)
 
 

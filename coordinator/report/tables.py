@@ -151,14 +151,17 @@ def _method(result: Result) -> str:
 
 def _is_incomplete(result: Result) -> bool:
     """Are figures of some agents missing, or of an earlier round?"""
-    return bool(result.get("unevaluated") or result.get("stale"))
+    keys = ("unevaluated", "stale")
+    return any(result.get(key) for key in keys)
 
 
 def _evaluated(result: Result) -> str:
     """How many agents were evaluated at the end, and how many of the figures are of an earlier round."""
     agents = result["agents"]
-    missing = len(result.get("unevaluated", ()))
-    stale = len(result.get("stale", ()))
+    unevaluated_agents = result.get("unevaluated", ())
+    stale_agents = result.get("stale", ())
+    missing = len(unevaluated_agents)
+    stale = len(stale_agents)
     at_the_end = agents - missing - stale
     words = f"{at_the_end} of {agents}"
     if stale:

@@ -15,6 +15,7 @@ from covey.coordinator.cli import app, resume_command
 from covey.coordinator.commands import run as command
 from covey.coordinator.run.folder import prepare, prepared
 from covey.coordinator.run.options import Options
+from covey.coordinator.simulate import driver
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
 from covey.shared.scenario.load import load
@@ -275,3 +276,21 @@ def test_the_command_with_the_right_data_root_replaces_a_wrong_one(tmp_path: Pat
     status = refusal("status", tmp_path / "out")
     assert f"It is finished: `coordinator report {tmp_path / 'out'}` shows its result" in status
     assert "is it a run's folder?" in refusal("status", tmp_path / "data")
+
+
+def test_a_run_in_which_nobody_was_evaluated_does_not_end_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nobody = {
+        **{"name": "x", "method": "fedavg", "agents": 6, "clusters": 1, "ari": None},
+        **{"rounds": 2, "seconds": 1.0, "bytes": {"wire_up": 0, "wire_down": 0}},
+        **{"accuracy": {"server": {"agents": 0}}, "never_trained": [], "took_part": []},
+        "failures": {"agent-0": {"times": 3, "round": 2, "why": "the training diverged"}},
+    }
+    monkeypatch.setattr(driver, "alone", lambda *_: nobody)
+    line = ["run", written(tmp_path, DIGITS), "--in-process", "--out", tmp_path / "out"]
+    result = typed(*line)
+    assert result.exit_code == 1
+    assert "error: no agent was evaluated" in result.stderr
+    assert "agent-0 could not do its work 3 times, last in round 2" in result.stdout
+    assert typed(*line, "--json").exit_code == 1
