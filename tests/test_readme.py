@@ -30,11 +30,12 @@ def coordinator(*words: str, folder: Path) -> str:
 
 
 def rounds(text: str) -> list[str]:
-    """The lines of progress, one for each phase."""
+    """The lines of progress, one for each phase, without the time that a file or a pipe gets."""
     found = []
     for line in text.splitlines():
-        if re.match(r"round +\d+  \w+:", line):
-            found.append(line.strip())
+        sentence = re.sub(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", "", line)
+        if re.match(r"round +\d+  \w+:", sentence):
+            found.append(sentence.strip())
     return found
 
 
