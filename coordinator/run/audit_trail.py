@@ -18,6 +18,7 @@ from covey.shared.audit import AuditLog, Flood, Head, Verdict, verify
 from covey.shared.errors import UserError
 
 FILE = "audit.jsonl"
+OPERATOR = "operator"
 LONGEST_REASON = 300  # characters of what a peer has caused
 
 
@@ -36,7 +37,8 @@ class Trail:
         path = folder / FILE
         self._log = AuditLog(path, run, key=key, head=head)
         self._now = now
-        self._flood = Flood()
+        self._flood = Flood()  # of what peers cause
+        self._commands = Flood()  # of what the operator commands; peers cannot use it up
         self._lock = threading.Lock()
 
     @property
@@ -60,6 +62,14 @@ class Trail:
             if self._flood.admit(event, name, now):
                 self._log.append(event, agent=name, why=reason)
 
+    def command(self, why: str) -> None:
+        """A line about a command of the operator."""
+        with self._lock:
+            self._settle()
+            now = self._now()
+            if self._commands.admit("control", OPERATOR, now):
+                self._log.append("control", agent=OPERATOR, why=why)
+
     def sync(self) -> None:
         """Make all lines survive a power cut. Raises OSError where the disk has no room."""
         with self._lock:
@@ -69,15 +79,17 @@ class Trail:
     def close(self, event: str, **fields: Any) -> None:
         """The last line of a session, after everything that was only counted."""
         with self._lock:
-            counted = self._flood.rest()
-            self._write_counts(counted)
+            for flood in (self._flood, self._commands):
+                counted = flood.rest()
+                self._write_counts(counted)
             self._log.append(event, **fields)
             self._log.sync()
 
     def _settle(self) -> None:
         now = self._now()
-        counted = self._flood.due(now)
-        self._write_counts(counted)
+        for flood in (self._flood, self._commands):
+            counted = flood.due(now)
+            self._write_counts(counted)
 
     def _write_counts(self, counted: dict[str, dict[str, int]]) -> None:
         for event, agents in counted.items():

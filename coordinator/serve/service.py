@@ -361,7 +361,7 @@ class Service:
             case Repeat():
                 return await asyncio.to_thread(self.run.desired)
             case Control(command="stop"):
-                self.run.audit.blame("control", "operator", "stop")
+                self.run.audit.command("stop")
                 self.stop()
             case Control(command="tell"):
                 pass  # the reader has answered
@@ -406,7 +406,7 @@ class Service:
         return [*late, *orders, *effects]
 
     def _tell_control(self, command: str) -> None:
-        self.run.audit.blame("control", "operator", command)
+        self.run.audit.command(command)
         self.observer(ControlReceived(command, self.topics.control))
 
     async def _handle(self, event: Any) -> list[Effect]:
@@ -489,6 +489,7 @@ class Service:
 
     async def _forget(self, agent: str) -> list[Effect]:
         """Remove an agent from the run and the roster, and clear all that is retained for it."""
+        self.run.audit.command(f"forget {agent}")
         effects = await self._handle(Forget(agent))
         self.roster.forget(agent)
         self._intake.forget(agent)

@@ -151,3 +151,25 @@ def test_a_command_that_nobody_can_carry_out_reports_what_is_missing(
 
     with pytest.raises(UserError, match=message):
         clock.run(program())
+
+
+def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) -> None:
+    """Late reports and refusals of agents must not use up the lines of the operator."""
+    scene, broker = scenario("fedavg"), MemoryBroker()
+
+    async def program() -> None:
+        async with (
+            Fleet(tmp_path, scene, rules(scene), broker, clients()) as fleet,
+            asyncio.TaskGroup() as group,
+        ):
+            serving = group.create_task(fleet.serve())
+            await asyncio.sleep(1.2)
+            assert fleet.service is not None
+            for number in range(100):
+                fleet.service.run.audit.blame("ignored", f"agent-{number}", "late")
+            await operator(broker, "pause")
+            await operator(broker, "resume")
+            await serving
+
+    clock.run(program())
+    assert [one["why"] for one in audited(tmp_path, "control")] == ["pause", "resume"]
