@@ -36,6 +36,7 @@ ROOT_PAGES = {
 NAVIGATION = {
     "Get started": ["quickstart", "tutorials/your-fleet", "tutorials/your-own-method", "glossary"],
     "How to": [
+        "your-data",
         "operations",
         "dashboard",
         "reports",
