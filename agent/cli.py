@@ -290,13 +290,36 @@ def _policy(file: Path | None, limits: list[str] | None) -> Policy:
 @app.command()
 def check(
     data: Data,
-    label: Label = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            "--label",
+            "--target",
+            help="the column of a table to predict",
+            envvar="COVEY_LABEL",
+        ),
+    ] = None,
     scenario: Annotated[
         Path | None, typer.Option(help="scenario whose task to compare the data with")
     ] = None,
+    propose: Annotated[
+        bool,
+        typer.Option(
+            "--propose",
+            help="print a scenario that fits the data; with --json, the description of the data that `coordinator init "
+            "--from` reads: counts, and the values that occur in columns with few of them",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Inspect the data: print its contents, what the coordinator would receive, and errors (exit code 2)."""
+    if propose:
+        from covey.agent.data.check_report import show_proposal
+
+        if scenario is not None:
+            raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")
+        show_proposal(data, label, as_json=as_json)
+        return
     from covey.agent.data.check_report import show
 
     ok = show(data, label, scenario, as_json=as_json)

@@ -32,6 +32,7 @@ from covey.shared.cli import (
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 from covey.shared.mqtt.broker_url import DEFAULT_BROKER
+from covey.shared.printable import printable_lines
 from covey.shared.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -343,6 +344,47 @@ def compare(
         done = command.compare(loaded, options, request, None if as_json else out)
     if not done:
         raise stopped("the same command continues")
+
+
+@app.command()
+def init(
+    sources: Annotated[
+        list[str],
+        typer.Option(
+            "--from",
+            help="data of one device, as for `agent start --data`, or a .json file that `agent check --propose --json` "
+            "wrote on a device; repeatable",
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="the column of a table to predict  [default: a usual name, else the last]",
+            show_default=False,
+        ),
+    ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="number of devices  [default: one per --from]", show_default=False
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="the scenario's name  [default: after the data]", show_default=False),
+    ] = None,
+) -> None:
+    """Propose a scenario for your own data, with the reason of each choice next to it.
+
+    Prints YAML: `coordinator init --from pi-1.csv --from pi-2.csv > scenario.yaml`. Differences between the devices
+    are named in the file and on stderr.
+    """
+    from covey.coordinator.commands import init as command
+
+    proposal = command.init(command.Request(sources, target, agents, name))
+    print(proposal.to_yaml(), end="")
+    for remark in proposal.remarks():
+        typer.echo(printable_lines(remark), err=True)
 
 
 @app.command()

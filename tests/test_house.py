@@ -31,6 +31,7 @@ STAIRS = {
         "privacy wire",
         "strategies mqtt",
         "scenario client cli",
+        "proposal",
     ],
     "broker": [
         "limits topic_filters",

@@ -9,8 +9,10 @@ from rich.table import Table
 
 from covey.agent.data.check import Finding, inspect, read_local
 from covey.agent.data.dataset import with_test
+from covey.agent.data.proposal_data import describe
 from covey.shared import json_text
 from covey.shared.errors import DataError
+from covey.shared.proposal.proposal import propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Task
 from covey.shared.terminal import Terminal
@@ -39,6 +41,23 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     else:
         _print(finding, scenario)
     return not finding.problems
+
+
+def show_proposal(data: str, target: str | None, *, as_json: bool) -> None:
+    """Print a scenario that fits the data, or as JSON the description that `coordinator init` combines with others.
+
+    Raises:
+        UserError: the data cannot be read, or no column can be its target.
+    """
+    description = describe(data)
+    if as_json:
+        print(description.model_dump_json())
+        return
+    proposal = propose([description], target=target)
+    print(proposal.to_yaml(), end="")
+    remarks = Terminal(stderr=True, soft_wrap=True)
+    for remark in proposal.remarks():
+        remarks.print(remark)
 
 
 def _print(finding: Finding, scenario: Path | None) -> None:

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 from covey.agent.data.bad_cells import BadCells
 from covey.agent.data.table_columns import is_missing, spelled
-from covey.agent.data.table_rows import LABEL_NAMES, Cells, open_table
+from covey.agent.data.table_rows import Cells, open_table
 from covey.agent.data.times import second_of_week
+from covey.shared.scenario.columns import LABEL_NAMES
 
 MAX_DISTINCT = 1000  # different values that are counted in one column
 MAX_SHOWN = 50  # values of one column in the description
+MAX_STRANGE = 3  # words in a column of numbers in the description
 FEW_VALUES = 20  # a column with at most this number of different values may name classes
 TIME_WORDS = ("time", "date", "stamp")  # in the name of a column that holds times as numbers
 EPOCH_RANGE = (3e8, 4e18)  # of times as numbers, in seconds to nanoseconds since 1970
@@ -33,6 +35,9 @@ class ColumnDescription:
     values: tuple[str, ...]  # as the file spells them, the most frequent first, at most MAX_SHOWN
     smallest: float | None  # of numbers
     largest: float | None
+    numbers: int  # cells with a finite number
+    strange: tuple[str, ...]  # the first words in a column that has numbers too, at most MAX_STRANGE
+    is_unique: bool  # no value of many occurs twice
     is_key: bool  # words of which none occurs twice, as names: a model can learn nothing from them
 
 
@@ -57,23 +62,32 @@ class TableDescription:
         raise KeyError(name)
 
 
-def describe_table(path: Path) -> TableDescription:
+def describe_table(path: Path, *more: Path) -> TableDescription:
     """Describe a `.csv`, `.tsv` or `.parquet` file. Nothing is refused except a file that is no table.
+
+    Args:
+        path: the file.
+        more: other parts of the same data, such as a test part.
 
     Raises:
         DataError: the file cannot be read, or has no header.
     """
-    faults = BadCells(path)
     rows = 0
-    with open_table(path, least=1) as file:
-        found = {name: _Column(name) for name in file.columns}
-        for block in file.blocks(file.columns, faults):
-            rows += len(block.rows)
-            for name, column in found.items():
-                column.add(block.cells[name])
-            faults.close_block()
+    faulty_rows = 0
+    found: dict[str, _Column] = {}
+    for part in (path, *more):
+        faults = BadCells(part)
+        with open_table(part, least=1) as file:
+            for name in file.columns:
+                found.setdefault(name, _Column(name))
+            for block in file.blocks(file.columns, faults):
+                rows += len(block.rows)
+                for name, cells in block.cells.items():
+                    found[name].add(cells)
+                faults.close_block()
+        faulty_rows += faults.count
     columns = tuple(column.described() for column in found.values())
-    return TableDescription(rows, faults.count, columns, _targets(columns, rows))
+    return TableDescription(rows, faulty_rows, columns, _targets(columns, rows))
 
 
 class _Column:
@@ -86,6 +100,7 @@ class _Column:
         self._numbers = 0
         self._whole = 0
         self._times = 0  # texts and dates, not numbers
+        self._strange: dict[str, None] = {}  # the first cells that are neither
         self._smallest = math.inf
         self._largest = -math.inf
         self._counts: Counter[str] = Counter()  # of at most MAX_DISTINCT + 1 values
@@ -111,6 +126,8 @@ class _Column:
             self._largest = max(self._largest, number)
         elif second_of_week(cell) is not None:
             self._times += 1
+        elif len(self._strange) < MAX_STRANGE:
+            self._strange[word] = None
 
     def described(self) -> ColumnDescription:
         frequent = self._counts.most_common(MAX_SHOWN)
@@ -123,6 +140,9 @@ class _Column:
             values=tuple(word for word, _ in frequent),
             smallest=self._smallest if has_numbers else None,
             largest=self._largest if has_numbers else None,
+            numbers=self._numbers,
+            strange=tuple(self._strange) if has_numbers else (),
+            is_unique=self._is_unique(),
             is_key=self._kind() == "word" and self._is_unique(),
         )
 

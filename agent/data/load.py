@@ -24,6 +24,8 @@ ACCEPTED = (
     "LEAF's train/*.json, module:function, or a data source that an installed package adds"
 )
 
+BENCHMARK_FOLDERS = (is_idx, is_cifar, is_svhn, is_leaf)
+
 
 def load(
     path: str | Path,
@@ -91,12 +93,11 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
         return load_svhn(folder)
     if is_leaf(folder):
         return load_leaf(folder)
-    files = _tables_and_arrays(folder)
-    by_stem = {path.stem: path for path in files}
-    train = by_stem.get("train")
-    test = by_stem.get("test")
-    if train is not None and test is not None and train.suffix in TABLES:
+    tables = _train_and_test(folder)
+    if tables:
+        train, test = tables
         return load_table(train, label, test, task)
+    files = _tables_and_arrays(folder)
     if len(files) == 1:
         return _file(files[0], label, task)
     if len(files) > 1:
@@ -114,6 +115,31 @@ def _folder(folder: Path, label: str | None, task: Task | None) -> Dataset:
         f"{folder}: found {seen}; expected {ACCEPTED}",
         public="the data folder holds data of an unknown kind",
     )
+
+
+def tables_at(place: Path) -> tuple[Path, ...]:
+    """The tables that `load` reads at a path: one, or a training and a test table. None if it reads something else."""
+    if place.is_file():
+        return (place,) if place.suffix in TABLES else ()
+    if not place.is_dir() or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
+        return ()
+    both = _train_and_test(place)
+    if both:
+        return both
+    files = _tables_and_arrays(place)
+    if len(files) == 1 and files[0].suffix in TABLES:
+        return (files[0],)
+    return ()
+
+
+def _train_and_test(folder: Path) -> tuple[Path, ...]:
+    """The tables called train and test; empty unless a folder has both."""
+    by_stem = {path.stem: path for path in _tables_and_arrays(folder)}
+    train = by_stem.get("train")
+    test = by_stem.get("test")
+    if train is None or test is None or train.suffix not in TABLES:
+        return ()
+    return train, test
 
 
 def _tables_and_arrays(folder: Path) -> list[Path]:

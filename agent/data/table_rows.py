@@ -14,11 +14,11 @@ from covey.agent.data.bad_cells import BadCell, BadCells
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.shared.errors import DataError
 from covey.shared.extras import install
+from covey.shared.scenario.columns import LABEL_NAMES
 
 DELIMITERS = ",;\t"
 BLOCK_ROWS = 4096
 MAX_NAMES = 8  # in a message
-LABEL_NAMES = ("label", "class", "target", "y")  # in the order in which they are tried
 
 Cells = Sequence[Any]  # of one column: texts of a CSV file, Python's own values of a Parquet file
 

@@ -15,7 +15,6 @@ from covey.agent.data.dataset import Array, Dataset, RawColumns, dataset, encode
 from covey.agent.data.limits import check_size, unpacked_limit
 from covey.agent.data.table_columns import CellPlace, Words, labels, numbers, series_names
 from covey.agent.data.table_rows import (
-    LABEL_NAMES,
     Block,
     TableFile,
     listed,
@@ -24,7 +23,12 @@ from covey.agent.data.table_rows import (
 from covey.agent.data.times import seconds_of_week
 from covey.agent.data.windows import labels_of, longest_series, window_rows, windows_of
 from covey.shared.errors import DataError
-from covey.shared.scenario.columns import EVERYTHING_ELSE, TableColumn, Window
+from covey.shared.scenario.columns import (
+    EVERYTHING_ELSE,
+    LABEL_NAMES,
+    TableColumn,
+    Window,
+)
 from covey.shared.scenario.task import Task
 
 Float32 = npt.NDArray[np.float32]

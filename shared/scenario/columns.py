@@ -19,6 +19,8 @@ MAX_ROWS = 1 << 16  # of a window
 MAX_WIDTH = 1 << 16  # inputs of a model from one row
 TIME_INPUTS = 4  # sine and cosine of the position in the day, then in the week
 EVERYTHING_ELSE = "*"  # in task.ignore
+# of a label column, in the order in which they are tried
+LABEL_NAMES = ("label", "class", "target", "y")
 
 
 def _visible(text: str) -> str:

@@ -1,0 +1,144 @@
+"""What a proposal needs to know about the data of this device: tables from their description, other data from its arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from covey.agent.data.dataset import Dataset
+from covey.agent.data.describe import ColumnDescription, describe_table
+from covey.agent.data.images import is_image_folder
+from covey.agent.data.load import load, tables_at
+from covey.agent.data.table_columns import spelled
+from covey.shared.consent import AllowedCode
+from covey.shared.errors import DataError
+from covey.shared.proposal.description import (
+    FEW_FAULTS,
+    MAX_VALUES,
+    ColumnFacts,
+    DataDescription,
+    Kind,
+)
+
+NUMBERS = ("whole", "number")
+
+
+def describe(data: str) -> DataDescription:
+    """Describe the data of `agent start --data`.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    tables = tables_at(Path(data))
+    if tables:
+        return _tables(data, tables)
+    loaded = load(data, allowed=AllowedCode.for_data(data))
+    return describe_arrays(loaded, data)
+
+
+def _tables(data: str, tables: Sequence[Path]) -> DataDescription:
+    """One table, or a training and a test table."""
+    found = describe_table(*tables)
+    if found.rows < 2:
+        fault = f"{found.rows} rows below the header; expected at least two"
+        raise DataError(f"{data}: {fault}", public=fault)
+    columns = [_column_facts(column, found.rows) for column in found.columns]
+    return DataDescription(
+        source=data,
+        kind="table",
+        samples=found.rows,
+        faulty_rows=found.faulty_rows,
+        columns=tuple(columns),
+    )
+
+
+def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
+    """A column with few cells that are no numbers counts as a column of numbers with faults."""
+    present = rows - column.missing
+    faults = present - column.numbers
+    is_number = column.kind in NUMBERS
+    if column.kind == "word" and column.numbers and faults < FEW_FAULTS * present:
+        is_number = True
+    kind: Kind = "number"
+    if not is_number:
+        kind = _kind(column)
+    values = _values(column, is_number=is_number)
+    return ColumnFacts(
+        name=column.name,
+        cells=rows,
+        missing=column.missing,
+        numbers=column.numbers,
+        faults=faults if is_number else 0,
+        strange=column.strange if is_number else (),
+        kind=kind,
+        whole=column.kind == "whole",
+        distinct=column.distinct if values is None else len(values),
+        unique=column.is_unique,
+        values=values,
+    )
+
+
+def _kind(column: ColumnDescription) -> Kind:
+    match column.kind:
+        case "empty":
+            return "empty"
+        case "time":
+            return "time"
+        case _:
+            return "word"
+
+
+def _values(column: ColumnDescription, *, is_number: bool) -> tuple[str, ...] | None:
+    """The different values, if there are few and they repeat. Numbers that are equal count as one, however they are spelled."""
+    if column.distinct > len(column.values) or column.is_unique or column.kind == "time":
+        return None
+    if not is_number:
+        return tuple(sorted(column.values))
+    different: set[float] = set()
+    for text in column.values:
+        if text not in column.strange:
+            different.add(float(text))
+    return tuple(spelled(number) for number in sorted(different))
+
+
+def describe_arrays(data: Dataset, source: str) -> DataDescription:
+    """Describe data that is no table.
+
+    Args:
+        data: as its loader returns it.
+        source: its name, for messages.
+    """
+    targets = np.concatenate([data.targets, data.test_targets])
+    seen, counts = np.unique(targets, return_counts=True)
+    is_folder = is_image_folder(Path(source))
+    return DataDescription(
+        source=source,
+        kind="images" if is_folder else "arrays",
+        samples=len(targets),
+        shape=data.shape,
+        dtype=data.features.dtype.name,
+        target=_target_facts(data, seen.tolist(), int(counts.sum())),
+        classes=data.labels if data.ordered else (),
+        groups=0 if data.groups is None else len(np.unique(data.groups)),
+    )
+
+
+def _target_facts(data: Dataset, seen: list[float], cells: int) -> ColumnFacts:
+    """The targets as a column. Indices of named classes become their names."""
+    has_names = bool(data.labels)
+    whole = all(math.trunc(value) == value for value in seen)
+    values = [spelled(float(value)) for value in seen]
+    if has_names:
+        values = [data.labels[int(index)] for index in seen]
+    return ColumnFacts(
+        name="y",
+        cells=cells,
+        numbers=0 if has_names else cells,
+        kind="word" if has_names else "number",
+        whole=whole and not has_names,
+        distinct=len(values),
+        values=tuple(values) if len(values) <= MAX_VALUES else None,
+    )

@@ -1,0 +1,153 @@
+"""A proposal as sections of choices, each with its reason, and its text as YAML with the reasons as comments. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from covey.shared.printable import printable
+
+WIDTH = 110  # of a line of the scenario
+INDENT = "  "
+NESTED = 2 * INDENT
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value of a scenario, and why it was chosen."""
+
+    value: Any
+    why: str = ""
+
+
+@dataclass
+class Proposal:
+    """The keys of a scenario in order, with reasons, and what the user has to know before it runs."""
+
+    about: list[str]  # lines of the heading
+    name: str
+    seed: int = 1
+    sections: dict[str, dict[str, Choice]] = field(default_factory=dict)
+    differences: list[str] = field(
+        default_factory=list
+    )  # between devices; the proposal copes with these
+    warnings: list[str] = field(default_factory=list)  # faults to correct before a run
+
+    def content(self) -> dict[str, Any]:
+        """The scenario as plain data."""
+        content: dict[str, Any] = {"name": self.name, "seed": self.seed}
+        for section, choices in self.sections.items():
+            values: dict[str, Any] = {}
+            for key, choice in choices.items():
+                values[key] = choice.value
+            content[section] = values
+        return content
+
+    def remarks(self) -> list[str]:
+        """Differences and warnings, one a line."""
+        remarks: list[str] = []
+        for text in self.differences:
+            remarks.append(f"different: {text}")
+        for text in self.warnings:
+            remarks.append(f"wrong: {text}")
+        return remarks
+
+    def to_yaml(self) -> str:
+        """The scenario file."""
+        lines = _comments(self.about, "")
+        lines += _remarks("the devices differ", self.differences)
+        lines += _remarks("correct this first", self.warnings)
+        lines.append(_entry("name", self.name))
+        lines.append(_entry("seed", self.seed))
+        for section, choices in self.sections.items():
+            lines += ["", f"{section}:"]
+            for key, choice in choices.items():
+                lines += _choice_lines(key, choice)
+        return "\n".join(lines) + "\n"
+
+
+def _remarks(heading: str, remarks: Sequence[str]) -> list[str]:
+    if not remarks:
+        return []
+    lines = ["#", f"# {heading}:"]
+    for remark in remarks:
+        lines += _wrapped(f"- {remark}", "# ", "#   ")
+    return lines
+
+
+def _comments(sentences: Sequence[str], indent: str) -> list[str]:
+    lines: list[str] = []
+    for sentence in sentences:
+        lines += _wrapped(sentence, f"{indent}# ", f"{indent}# ")
+    return lines
+
+
+def _wrapped(text: str, first: str, rest: str) -> list[str]:
+    """A comment in lines of at most WIDTH characters. Names of columns may hold anything: it stays a comment."""
+    return textwrap.wrap(
+        printable(text),
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _choice_lines(key: str, choice: Choice) -> list[str]:
+    """A key with its reason: on the same line if there is room, else above it."""
+    entry = INDENT + _entry(key, choice.value)
+    if not choice.why:
+        return _entry_lines(key, choice.value)
+    one_line = f"{entry}  # {printable(choice.why)}"
+    if len(one_line) <= WIDTH:
+        return [one_line]
+    return [*_comments([choice.why], INDENT), *_entry_lines(key, choice.value)]
+
+
+def _entry_lines(key: str, value: Any) -> list[str]:
+    """A key of a section, over several lines if it is long."""
+    entry = INDENT + _entry(key, value)
+    if len(entry) <= WIDTH:
+        return [entry]
+    lines = [f"{INDENT}{key}:"]
+    match value:
+        case Mapping():
+            for name, inner in value.items():
+                pair = f"{_flow(name)}: {_flow(inner)}"
+                lines.append(NESTED + pair)
+        case _:
+            for item in value:
+                lines.append(f"{NESTED}- {_flow(item)}")
+    return lines
+
+
+def _entry(key: str, value: Any) -> str:
+    return f"{key}: {_flow(value)}"
+
+
+def _flow(value: Any) -> str:
+    """A value as YAML on one line."""
+    text = yaml.safe_dump(
+        _plain(value),
+        default_flow_style=True,
+        width=float("inf"),
+        allow_unicode=True,
+        sort_keys=False,
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, which the safe dumper knows."""
+    match value:
+        case tuple() | list():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case _:
+            return value

@@ -1,0 +1,80 @@
+"""What a proposal needs to know about the data of one device: counts, kinds and the values that repeat. No rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from covey.shared.errors import UserError
+from covey.shared.scenario.section import Section
+
+MAX_VALUES = 50  # different values of a column that a description lists
+MAX_BYTES = 16 << 20  # of a description in a file
+FEW_FAULTS = 0.2  # cells without a number, as a share: a column of numbers has fewer
+
+Kind = Literal["empty", "number", "word", "time"]
+
+
+class ColumnFacts(Section):
+    """One column of a table, or the targets of other data."""
+
+    name: str
+    cells: int = Field(ge=0)  # rows, missing cells included
+    missing: int = Field(0, ge=0)
+    numbers: int = Field(0, ge=0)  # cells with a finite number
+    faults: int = Field(0, ge=0)  # other cells of a column of numbers
+    strange: tuple[str, ...] = ()  # the first of these
+    kind: Kind
+    whole: bool = False  # all numbers are whole
+    distinct: int = Field(0, ge=0)  # different values, or at least this number
+    unique: bool = False  # no value occurs twice, and there are many
+    values: tuple[str, ...] | None = None  # all different values; None: more than MAX_VALUES, or unique
+
+    @property
+    def present(self) -> int:
+        """Cells that are not missing."""
+        return self.cells - self.missing
+
+
+class DataDescription(Section):
+    """The data of one device."""
+
+    form: Literal["covey data description 1"] = "covey data description 1"
+    source: str
+    kind: Literal["table", "arrays", "images"]
+    samples: int = Field(ge=0)
+    columns: tuple[ColumnFacts, ...] = ()  # of a table, in the order of its file
+    faulty_rows: int = 0  # of a table: rows with another number of cells than the header
+    shape: tuple[int, ...] = ()  # of one sample of other data
+    dtype: str = ""  # of its features
+    target: ColumnFacts | None = None  # its targets
+    classes: tuple[str, ...] = ()  # names of its classes, in the order that its format fixes
+    groups: int = 0  # natural clients, such as people, that its samples belong to
+
+    def column(self, name: str) -> ColumnFacts | None:
+        """The column of this name."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        return None
+
+
+def read_description(path: Path) -> DataDescription:
+    """A description that `agent check --propose --json` wrote on a device.
+
+    Raises:
+        UserError: the file is none.
+    """
+    expected = "expected what `agent check --propose --json` prints"
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise UserError(f"{path}: longer than {MAX_BYTES} bytes; {expected}")
+    try:
+        return DataDescription.model_validate_json(content)
+    except ValidationError as error:
+        raise UserError(
+            f"{path}: not a description of data ({error.error_count()} faults); {expected}"
+        ) from None

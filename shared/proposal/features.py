@@ -1,0 +1,141 @@
+"""Which columns of a table are features, and of which kind; every other column has a reason to be left out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter, ValidationError
+
+from covey.shared.errors import UserError
+from covey.shared.proposal.fleet_columns import FleetColumn, counted, some
+from covey.shared.scenario.columns import (
+    MAX_COLUMNS,
+    ColumnName,
+    is_word,
+)
+
+MAX_LISTED = (
+    32  # words of a category that a scenario lists; of more, the fleet finds the frequent ones
+)
+MAX_FOUND = 64  # words that the fleet finds
+MANY_INPUTS = 1000
+KEY_NAMES = ("id", "index", "key", "row", "nr", "no", "number", "uuid")
+VALID_NAME: TypeAdapter[str] = TypeAdapter(ColumnName)
+
+Category = int | tuple[str, ...]
+
+
+@dataclass
+class Features:
+    """The roles of all columns but the target."""
+
+    columns: list[str] = field(default_factory=list)
+    categories: dict[str, Category] = field(default_factory=dict)
+    times: list[str] = field(default_factory=list)
+    ignored: dict[str, str] = field(default_factory=dict)  # name -> why
+    warnings: list[str] = field(default_factory=list)
+    missing: int = 0  # cells of the features
+    incomplete: list[str] = field(default_factory=list)  # features with missing cells
+
+    @property
+    def names_are_plain(self) -> bool:
+        """Whether a scenario can list the ignored columns by name."""
+        return all(_is_plain(name) for name in self.ignored)
+
+
+def find_features(columns: Sequence[FleetColumn], target: str) -> Features:
+    """The features of a table.
+
+    Raises:
+        UserError: no column can be one.
+    """
+    found = Features()
+    for column in columns:
+        if column.name == target:
+            continue
+        reason = _unsuited(column)
+        if reason:
+            found.ignored[column.name] = reason
+            continue
+        _add(column, found)
+    if not found.columns:
+        reasons = [f"{name}: {reason}" for name, reason in found.ignored.items()]
+        raise UserError(
+            f"no column can be a feature ({some(reasons) or 'the target is the only one'}); add "
+            "columns that all devices have"
+        )
+    if len(found.columns) > MAX_COLUMNS:
+        raise UserError(
+            f"{len(found.columns)} feature columns, at most {MAX_COLUMNS} are possible; remove some, "
+            "or save the table as an .npz with x and y"
+        )
+    return found
+
+
+def _add(column: FleetColumn, found: Features) -> None:
+    """Enter a feature, its category, and what is missing or wrong in it."""
+    found.columns.append(column.name)
+    found.missing += column.missing
+    if column.missing:
+        found.incomplete.append(column.name)
+    if column.kinds == ("word",):
+        found.categories[column.name] = _category(column)
+    if column.kinds == ("time",):
+        found.times.append(column.name)
+    for device, facts in column.by_device:
+        if facts.faults:
+            seen = ", ".join(repr(word) for word in facts.strange)
+            found.warnings.append(
+                f"{device}: {counted(facts.faults, 'cell')} of {column.name!r} without a number ({seen}): "
+                "correct each, or leave it empty"
+            )
+
+
+def _category(column: FleetColumn) -> Category:
+    values = column.values
+    if values is not None and len(values) <= MAX_LISTED and all(map(is_word, values)):
+        return values
+    return min(column.distinct, MAX_FOUND)
+
+
+def _unsuited(column: FleetColumn) -> str:
+    """Why a column is no feature; empty if it can be one."""
+    if column.absent:
+        return f"missing on {some(column.absent)}"
+    if not _is_plain(column.name):
+        return "its name has no characters, too many, or unusual ones"
+    if not column.kinds:
+        return "empty"
+    if len(column.kinds) > 1:
+        return f"not the same everywhere: {column.kind_by_device()}"
+    if column.distinct < 2 and not column.missing:
+        return "has one value only"
+    return _key(column)
+
+
+def _key(column: FleetColumn) -> str:
+    """Why a column names rows and does not describe them; empty if it is no key."""
+    if not column.unique:
+        return _hardly_repeats(column)
+    if column.kinds == ("word",):
+        return "a different word in every row"
+    last_part = column.name.strip().lower().replace(" ", "_").rpartition("_")[2]
+    if column.whole and last_part in KEY_NAMES:
+        return "a different whole number in every row, and the name of a key"
+    return ""
+
+
+def _hardly_repeats(column: FleetColumn) -> str:
+    is_text = column.kinds == ("word",) and column.values is None
+    if is_text and column.distinct * 2 > column.cells:
+        return f"{column.counted} different words in {column.cells} rows: text"
+    return ""
+
+
+def _is_plain(name: str) -> bool:
+    try:
+        VALID_NAME.validate_python(name)
+    except ValidationError:
+        return False
+    return True

@@ -1,0 +1,136 @@
+"""The columns of several devices' tables next to each other: what they have in common, and where they differ. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from covey.shared.proposal.description import MAX_VALUES, ColumnFacts, DataDescription, Kind
+
+MAX_NAMES = 4  # of devices or columns in a sentence
+
+
+@dataclass(frozen=True)
+class FleetColumn:
+    """One column over all devices."""
+
+    name: str
+    facts: tuple[ColumnFacts, ...]  # of the devices that have it
+    holders: tuple[str, ...]  # these devices
+    absent: tuple[str, ...]  # devices without it
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        """The different kinds of its cells; devices on which it is empty do not count."""
+        kinds: dict[Kind, None] = {}
+        for facts in self.facts:
+            if facts.kind != "empty":
+                kinds[facts.kind] = None
+        return tuple(kinds)
+
+    @property
+    def cells(self) -> int:
+        """Rows of all devices that have the column."""
+        return sum(facts.cells for facts in self.facts)
+
+    @property
+    def missing(self) -> int:
+        """Missing cells on all devices."""
+        return sum(facts.missing for facts in self.facts)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all numbers are whole."""
+        numeric = [facts for facts in self.facts if facts.numbers]
+        return all(facts.whole for facts in numeric)
+
+    @property
+    def values(self) -> tuple[str, ...] | None:
+        """The different values on all devices, sorted; None if there are more than a description lists."""
+        found: set[str] = set()
+        for facts in self.facts:
+            if facts.values is None:
+                return None
+            found.update(facts.values)
+        if len(found) > MAX_VALUES:
+            return None
+        return tuple(sorted(found))
+
+    @property
+    def distinct(self) -> int:
+        """Different values: exact if they are listed, else at least this many."""
+        values = self.values
+        if values is not None:
+            return len(values)
+        counts = [facts.distinct for facts in self.facts]
+        return max(counts)
+
+    @property
+    def counted(self) -> str:
+        """The number of different values in words."""
+        text = str(self.distinct)
+        is_exact = self.values is not None or len(self.facts) == 1
+        if is_exact:
+            return text
+        return f"{text} or more"
+
+    @property
+    def unique(self) -> bool:
+        """Whether no value occurs twice on a device, among many rows."""
+        filled = [facts for facts in self.facts if facts.present]
+        return bool(filled) and all(facts.unique for facts in filled)
+
+    def kind_by_device(self) -> str:
+        """Which device holds which kind of cells, for a sentence."""
+        parts: list[str] = []
+        for device, facts in self.by_device:
+            text = f"{facts.kind}s on {device}"
+            parts.append(text)
+        return some(parts)
+
+    @property
+    def by_device(self) -> Iterator[tuple[str, ColumnFacts]]:
+        """The devices that have the column, each with its facts."""
+        return zip(self.holders, self.facts, strict=True)
+
+
+def fleet_columns(devices: Sequence[DataDescription]) -> tuple[FleetColumn, ...]:
+    """Every column that occurs on a device, in the order of the first device, then of the others."""
+    names: dict[str, None] = {}  # an ordered set
+    for device in devices:
+        for column in device.columns:
+            names[column.name] = None
+    gathered: list[FleetColumn] = []
+    for name in names:
+        gathered.append(_gathered(name, devices))
+    return tuple(gathered)
+
+
+def _gathered(name: str, devices: Sequence[DataDescription]) -> FleetColumn:
+    facts: list[ColumnFacts] = []
+    holders: list[str] = []
+    absent: list[str] = []
+    for device in devices:
+        own = device.column(name)
+        if own is None:
+            absent.append(device.source)
+        else:
+            facts.append(own)
+            holders.append(device.source)
+    return FleetColumn(name, tuple(facts), tuple(holders), tuple(absent))
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which takes an s in the plural."""
+    if number != 1:
+        noun += "s"
+    return f"{number} {noun}"
+
+
+def some(names: Sequence[str]) -> str:
+    """The first of several names, for a sentence."""
+    shown = ", ".join(names[:MAX_NAMES])
+    rest = len(names) - MAX_NAMES
+    if rest <= 0:
+        return shown
+    return f"{shown} and {rest} more"

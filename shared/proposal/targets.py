@@ -1,0 +1,148 @@
+"""Which column is the target, and whether it holds classes or values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from covey.shared.errors import UserError
+from covey.shared.proposal.fleet_columns import FleetColumn, counted, some
+from covey.shared.scenario.columns import LABEL_NAMES
+
+MAX_CLASSES = 20  # whole numbers with more different values are amounts, not classes
+ROWS_PER_CLASS = 2  # on average; with fewer, whole numbers are amounts
+
+Classes = int | tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The proposed target."""
+
+    name: str
+    why_this: str
+    classes: Classes  # as task.classes; None: a regression
+    why_classes: str
+    warnings: tuple[str, ...] = ()
+
+
+def find_target(
+    columns: Sequence[FleetColumn],
+    last: Sequence[str],
+    wish: str | None,
+) -> Target:
+    """The target of a table.
+
+    Args:
+        columns: of all devices.
+        last: the name of the last column of each device.
+        wish: the column that the user asks for.
+
+    Raises:
+        UserError: it is not clear which column is the target, a device lacks it, or it cannot be one.
+    """
+    name, why = _chosen(columns, last, wish)
+    column = next(one for one in columns if one.name == name)
+    if column.absent:
+        raise UserError(
+            f"the target {name!r} is no column of {some(column.absent)}; add it there, or choose "
+            "another one with --target"
+        )
+    classes, why_classes = classes_of(column)
+    return Target(name, why, classes, why_classes, tuple(_warnings(column)))
+
+
+def _chosen(
+    columns: Sequence[FleetColumn],
+    last: Sequence[str],
+    wish: str | None,
+) -> tuple[str, str]:
+    """The name of the target, and why it is the one."""
+    names = [column.name for column in columns]
+    if wish is not None:
+        if wish not in names:
+            raise UserError(
+                f"no column {wish!r} for --target; the columns are {some(names)}: choose one of them"
+            )
+        return wish, "as --target names it"
+    usual = [name for name in names if name.strip().lower() in LABEL_NAMES]
+    if len(usual) > 1:
+        raise UserError(
+            f"several columns could be the target: {some(usual)}; choose one with --target"
+        )
+    if usual:
+        return usual[0], "a usual name of a target; --target chooses another column"
+    different = list(dict.fromkeys(last))
+    if len(different) > 1:
+        raise UserError(
+            f"it is not clear which column is the target: the last ones are {some(different)}; "
+            "choose one with --target"
+        )
+    return different[0], "the last column; --target chooses another one"
+
+
+def _warnings(column: FleetColumn) -> list[str]:
+    found: list[str] = []
+    for device, facts in column.by_device:
+        if facts.missing:
+            found.append(
+                f"{device}: {counted(facts.missing, 'row')} without target {column.name!r}: fill it in, or remove "
+                "these rows"
+            )
+    return found
+
+
+def classes_of(column: FleetColumn) -> tuple[Classes, str]:
+    """The classes of a target as the task names them, None for a regression, and the reason.
+
+    Raises:
+        UserError: it has too many words, one value only, or not the same kind on all devices.
+    """
+    advice = "choose another column with --target"
+    if len(column.kinds) > 1:
+        raise UserError(
+            f"the target {column.name!r} is not the same everywhere: {column.kind_by_device()}; "
+            f"correct the files, or {advice}"
+        )
+    values = column.values
+    if not column.kinds or column.distinct < 2:
+        raise UserError(f"the target {column.name!r} has fewer than two different values; {advice}")
+    if column.kinds == ("number",):
+        return _of_numbers(column)
+    if column.kinds == ("time",):
+        raise UserError(f"the target {column.name!r} holds times; {advice}")
+    if values is None or _too_rare(column):
+        raise UserError(
+            f"the target {column.name!r} has {column.counted} different words in {column.cells} "
+            f"rows, too many for classes; {advice}"
+        )
+    return values, "the words in the target column"
+
+
+def _too_rare(column: FleetColumn) -> bool:
+    return column.distinct * ROWS_PER_CLASS > column.cells
+
+
+def _of_numbers(column: FleetColumn) -> tuple[Classes, str]:
+    values = column.values
+    if not column.whole:
+        return None, "the target has fractions: a regression"
+    if values is None or column.distinct > MAX_CLASSES:
+        return None, (
+            f"the target has {column.counted} different whole numbers, more than "
+            f"{MAX_CLASSES}: a regression"
+        )
+    if _too_rare(column):
+        return None, (
+            f"the target has {column.distinct} different whole numbers in {column.cells} rows, so "
+            "they hardly repeat: a regression"
+        )
+    numbers = sorted(int(value) for value in values)
+    count = len(numbers)
+    reason = (
+        f"{count} different whole numbers: classes. If they are amounts, write `classes: null` and "
+        "`target_scale: federated`"
+    )
+    if numbers == list(range(count)):
+        return count, reason
+    return tuple(str(number) for number in numbers), reason

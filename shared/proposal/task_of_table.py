@@ -1,0 +1,151 @@
+"""The task section for tables: columns by name, target, missing cells, categories, scaling and model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from covey.shared.proposal.choices import Choice, Proposal
+from covey.shared.proposal.description import DataDescription
+from covey.shared.proposal.features import Features, find_features
+from covey.shared.proposal.fleet_columns import FleetColumn, counted, fleet_columns, some
+from covey.shared.proposal.model_choice import table_model
+from covey.shared.proposal.targets import Target, find_target
+from covey.shared.scenario.columns import EVERYTHING_ELSE, table_columns, width_of
+
+
+def table_task(
+    devices: Sequence[DataDescription],
+    wish: str | None,
+    proposal: Proposal,
+) -> None:
+    """Add the task section of a proposal.
+
+    Args:
+        devices: descriptions of tables.
+        wish: the target that the user asks for.
+        proposal: gets the section, differences between the devices, and warnings.
+
+    Raises:
+        UserError: the target is not clear, or no column can be a feature.
+    """
+    columns = fleet_columns(devices)
+    last = [device.columns[-1].name for device in devices]
+    target = find_target(columns, last, wish)
+    features = find_features(columns, target.name)
+    _name_differences(devices, columns, target, proposal)
+    for device in devices:
+        if device.faulty_rows:
+            rows_text = counted(device.faulty_rows, "row")
+            proposal.warnings.append(
+                f"{device.source}: {rows_text} with another number of cells than the header"
+            )
+    proposal.warnings += [*target.warnings, *features.warnings]
+    inputs = width_of(table_columns(features.columns, features.categories, features.times))
+    rows = sum(device.samples for device in devices)
+    task: dict[str, Choice] = {}
+    task["features"] = Choice((inputs,), _why_inputs(features, inputs))
+    task["columns"] = Choice(
+        tuple(features.columns),
+        "the features by name; their order in a device's file does not matter",
+    )
+    task["target"] = Choice(target.name, target.why_this)
+    if features.ignored:
+        task["ignore"] = _ignored(features)
+    task["classes"] = Choice(target.classes, target.why_classes)
+    if target.classes is None:
+        task["target_scale"] = Choice(
+            "federated",
+            "the model learns better on standardised values; figures keep the data's units",
+        )
+    if features.categories:
+        task["categories"] = _categories(features)
+    if features.times:
+        task["times"] = Choice(
+            tuple(features.times), "points in time: four inputs each, for the hour and the day of the week"
+        )
+    task["impute"] = _impute(features)
+    task["standardise"] = Choice("federated", "from sums over the fleet; no rows leave a device")
+    task["model"] = table_model(inputs, rows)
+    proposal.sections["task"] = task
+
+
+def _why_inputs(features: Features, inputs: int) -> str:
+    count = len(features.columns)
+    if inputs == count:
+        return f"inputs of the model: {counted(count, 'column')} of numbers"
+    return f"inputs of the model, from {counted(count, 'column')}: words and times give several each"
+
+
+def _ignored(features: Features) -> Choice:
+    reasons = [f"{name} ({reason})" for name, reason in features.ignored.items()]
+    why = "not used: " + "; ".join(reasons)
+    if not features.names_are_plain:
+        return Choice((EVERYTHING_ELSE,), f"all other columns are {why}")
+    return Choice(tuple(features.ignored), why)
+
+
+def _categories(features: Features) -> Choice:
+    why = "columns of words: one input per word, and one for all other words"
+    if any(isinstance(words, int) for words in features.categories.values()):
+        why += "; a number lets the fleet find up to this number of words"
+    return Choice(features.categories, why)
+
+
+def _impute(features: Features) -> Choice:
+    if not features.missing:
+        return Choice(
+            "none", "no cell is missing; write mean if cells may be missing on other devices"
+        )
+    return Choice(
+        "mean",
+        f"{counted(features.missing, 'missing cell')} (in {some(features.incomplete)}): numbers get the fleet's "
+        "mean, a missing word counts as another word",
+    )
+
+
+def _name_differences(
+    devices: Sequence[DataDescription],
+    columns: Sequence[FleetColumn],
+    target: Target,
+    proposal: Proposal,
+) -> None:
+    """Columns that some devices lack or hold otherwise, another order, and classes that some devices lack."""
+    for column in columns:
+        if column.absent:
+            proposal.differences.append(
+                f"{some(column.absent)}: no column {column.name!r}, which {some(column.holders)} has"
+            )
+        elif len(column.kinds) > 1:
+            proposal.differences.append(f"{column.name!r} holds {column.kind_by_device()}")
+    _name_orders(devices, proposal)
+    _name_missing_classes(columns, target, proposal)
+
+
+def _name_orders(devices: Sequence[DataDescription], proposal: Proposal) -> None:
+    first = devices[0]
+    order = [column.name for column in first.columns]
+    others: list[str] = []
+    for device in devices[1:]:
+        own = [column.name for column in device.columns]
+        same_columns = set(own) == set(order)
+        if same_columns and own != order:
+            others.append(device.source)
+    if others:
+        proposal.differences.append(
+            f"{some(others)}: columns in another order than {first.source}, which does not matter"
+        )
+
+
+def _name_missing_classes(
+    columns: Sequence[FleetColumn],
+    target: Target,
+    proposal: Proposal,
+) -> None:
+    if target.classes is None:
+        return
+    column = next(one for one in columns if one.name == target.name)
+    every = column.values or ()
+    for device, facts in column.by_device:
+        absent = [value for value in every if value not in (facts.values or ())]
+        if absent:
+            proposal.differences.append(f"{device}: no rows of class {some(absent)}")

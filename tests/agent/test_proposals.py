@@ -1,0 +1,288 @@
+"""Scenarios that are proposed for data of people's own. A run of one is in test_own_data_runs.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from covey.agent.data.proposal_data import describe
+from covey.shared.errors import UserError
+from covey.shared.proposal.choices import Proposal
+from covey.shared.proposal.description import ColumnFacts, DataDescription, read_description
+from covey.shared.proposal.fleet_columns import FleetColumn
+from covey.shared.proposal.proposal import checked, propose, scenario_name
+from covey.shared.proposal.targets import classes_of
+from covey.shared.scenario.load import load
+
+
+def table(folder: Path, name: str, header: str, *rows: str) -> str:
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n", "utf-8")
+    return str(path)
+
+
+def proposed(*sources: str, **options: Any) -> Proposal:
+    return propose([describe(source) for source in sources], **options)
+
+
+def task_of(proposal: Proposal) -> dict[str, Any]:
+    task: dict[str, Any] = proposal.content()["task"]
+    return task
+
+
+def numbers(count: int, *, step: float = 1) -> list[float]:
+    return [step * index for index in range(count)]
+
+
+def target(values: list[Any]) -> FleetColumn:
+    """A target column on one device."""
+    is_word = isinstance(values[0], str)
+    different = sorted({str(value) for value in values})
+    facts = ColumnFacts(
+        name="y",
+        cells=len(values),
+        numbers=0 if is_word else len(values),
+        kind="word" if is_word else "number",
+        whole=not is_word and all(float(value).is_integer() for value in values),
+        distinct=len(different),
+        values=tuple(different) if len(different) <= 50 else None,
+    )
+    return FleetColumn("y", (facts,), ("pi",), ())
+
+
+# -- classes or values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "classes", "reason"),
+    [
+        ([0, 1, 2] * 10, 3, "3 different whole numbers: classes"),
+        ([3, 5, 7] * 10, ("3", "5", "7"), "3 different whole numbers: classes"),
+        ([-1, 1] * 10, ("-1", "1"), "classes"),
+        (list(range(126)) * 3, None, "126 different whole numbers, more than 20: a regression"),
+        (list(range(8)), None, "8 different whole numbers in 8 rows"),
+        ([0.5, 1.0, 2.0] * 10, None, "fractions: a regression"),
+        (["ok", "worn"] * 10, ("ok", "worn"), "the words"),
+    ],
+)
+def test_a_target_holds_classes_or_values(values: list[Any], classes: Any, reason: str) -> None:
+    found, why = classes_of(target(values))
+    assert found == classes
+    assert reason in why
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([1] * 10, "fewer than two different values"),
+        ([f"word {index}" for index in range(30)], "30 different words in 30 rows"),
+    ],
+)
+def test_an_unsuited_target_is_refused(values: list[Any], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        classes_of(target(values))
+
+
+# -- columns of one device -----------------------------------------------------------------------------------
+
+
+def odd_table(folder: Path) -> str:
+    rows: list[str] = []
+    for number in range(1, 31):
+        town = ("Oslo", "Rome")[number % 2]
+        age = "" if number == 2 else 20 + number * 0.5
+        rows.append(f"{number},{age},{town},2024-01-{number:02},,1,note {number},{number % 3}")
+    return table(folder, "odd.csv", "id,age,town,day,empty,const,note,score", *rows)
+
+
+def test_columns_of_every_kind(tmp_path: Path) -> None:
+    proposal = proposed(odd_table(tmp_path))
+    task = task_of(proposal)
+    assert task["columns"] == ("age", "town", "day")
+    assert task["features"] == (8,)
+    assert task["times"] == ("day",)
+    assert task["categories"] == {"town": ("Oslo", "Rome")}
+    assert task["ignore"] == ("id", "empty", "const", "note")
+    assert (task["target"], task["classes"]) == ("score", 3)
+    assert (task["impute"], task["standardise"]) == ("mean", "federated")
+    assert task["model"] == {"name": "linear"}
+    reasons = proposal.sections["task"]["ignore"].why
+    for reason in ("id (a different", "empty (empty)", "const (has one value"):
+        assert reason in reasons
+
+
+def test_the_text_has_a_reason_for_each_choice_and_loads(tmp_path: Path) -> None:
+    proposal = proposed(odd_table(tmp_path))
+    text = proposal.to_yaml()
+    path = tmp_path / "scenario.yaml"
+    path.write_text(text, "utf-8")
+    assert load(path) == checked(proposal)
+    for section in proposal.sections.values():
+        assert all(choice.why for choice in section.values())
+    assert max(map(len, text.splitlines())) <= 110
+
+
+def test_names_that_yaml_could_misread_stay_names(tmp_path: Path) -> None:
+    rows = [f"{index},{index * 0.5},{index * 2},{index % 2}" for index in range(20)]
+    source = table(tmp_path, "odd.csv", "no,a: b # c,{d},y", *rows)
+    proposal = proposed(source)
+    path = tmp_path / "scenario.yaml"
+    path.write_text(proposal.to_yaml(), "utf-8")
+    assert load(path).task.columns == ("a: b # c", "{d}")
+
+
+def test_a_column_without_a_name_is_left_out(tmp_path: Path) -> None:
+    rows = [f"{index},{index * 0.5},{index % 2}" for index in range(20)]
+    task = task_of(proposed(table(tmp_path, "pandas.csv", ",a,y", *rows)))
+    assert (task["columns"], task["ignore"]) == (("a",), ("*",))
+
+
+def test_many_rows_get_a_hidden_layer(tmp_path: Path) -> None:
+    rows = [f"{index * 0.5},{index % 2}" for index in range(40)]
+    task = task_of(proposed(table(tmp_path, "large.csv", "a,y", *rows)))
+    assert task["model"] == {"name": "mlp", "options": {"hidden": 32}}
+
+
+def test_cells_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    rows = [f"{'?' if index == 3 else index * 0.5},{index % 2}" for index in range(20)]
+    proposal = proposed(table(tmp_path, "faulty.csv", "a,y", *rows))
+    assert task_of(proposal)["columns"] == ("a",)
+    (warning,) = proposal.warnings
+    assert "1 cell of 'a' without a number ('?')" in warning
+
+
+def test_a_usual_name_is_the_target_and_two_are_ambiguous(tmp_path: Path) -> None:
+    rows = [f"{index % 2},{index * 0.5},{index % 3}" for index in range(20)]
+    one = table(tmp_path, "one.csv", "label,a,b", *rows)
+    assert task_of(proposed(one))["target"] == "label"
+    two = table(tmp_path, "two.csv", "label,a,target", *rows)
+    with pytest.raises(UserError, match="label, target; choose one with --target"):
+        proposed(two)
+    assert task_of(proposed(two, target="target"))["columns"] == ("label", "a")
+    with pytest.raises(UserError, match="no column 'colour' for --target"):
+        proposed(two, target="colour")
+
+
+# -- several devices -----------------------------------------------------------------------------------------
+
+
+def test_devices_that_differ_are_named_and_share_what_they_have(tmp_path: Path) -> None:
+    halves = numbers(20, step=0.5)
+    first = table(
+        tmp_path, "a.csv", "x,w,z,y", *(f"{v},{v},{v},ok" for v in halves[:-1]), "9,9,9,worn"
+    )
+    other = table(tmp_path, "b.csv", "z,x,w,y", *(f"{v},{v},low,ok" for v in halves))
+    third = table(
+        tmp_path, "c.csv", "x,w,y", *(f"{v},{v},{'ok' if v < 3 else 'bad'}" for v in halves)
+    )
+    proposal = proposed(first, other, third)
+    task = task_of(proposal)
+    assert (task["columns"], task["ignore"]) == (("x",), ("w", "z"))
+    assert task["classes"] == ("bad", "ok", "worn")
+    differences = "\n".join(proposal.differences)
+    assert f"{third}: no column 'z'" in differences
+    assert f"'w' holds numbers on {first}, words on {other}" in differences
+    assert f"{other}: columns in another order" in differences
+    assert f"{other}: no rows of class bad, worn" in differences
+    assert all(f"# - {line[:20]}" in proposal.to_yaml() for line in proposal.differences)
+
+
+def test_devices_whose_last_columns_differ_need_a_target(tmp_path: Path) -> None:
+    rows = [f"{index * 0.5},{index % 2}" for index in range(20)]
+    sources = [
+        table(tmp_path, f"{i}.csv", header, *rows) for i, header in enumerate(("a,b", "b,a"))
+    ]
+    with pytest.raises(UserError, match="the last ones are b, a"):
+        proposed(*sources)
+
+
+def test_a_target_that_a_device_lacks_is_refused(tmp_path: Path) -> None:
+    rows = [f"{index * 0.5},{index % 2}" for index in range(20)]
+    sources = [
+        table(tmp_path, f"{i}.csv", header, *rows) for i, header in enumerate(("a,y", "a,b"))
+    ]
+    with pytest.raises(UserError, match=r"the target 'y' is no column of .*1\.csv"):
+        proposed(*sources)
+
+
+def test_the_rounds_fit_the_number_of_devices(tmp_path: Path) -> None:
+    rows = [f"{index * 0.5},{index % 2}" for index in range(20)]
+    source = table(tmp_path, "pi.csv", "a,y", *rows)
+    alone = proposed(source).content()
+    fleet = proposed(source, agents=9).content()
+    assert (alone["strategy"]["name"], fleet["strategy"]["name"]) == ("fedavg", "fedclust")
+    assert (fleet["rounds"]["start_agents"], fleet["rounds"]["quorum"]) == (9, 5)
+
+
+@pytest.mark.parametrize(
+    ("sources", "name"),
+    [
+        (["wine/device-1", "wine/device-2"], "device"),
+        (["a/north.csv", "a/south.csv"], "a"),
+        (["pi 7.csv"], "pi-7"),
+        (["1.csv", "2.csv"], "my-data"),
+    ],
+)
+def test_the_name_of_a_proposal(sources: list[str], name: str) -> None:
+    described = [DataDescription(source=source, kind="table", samples=2) for source in sources]
+    assert scenario_name(described) == name
+
+
+# -- arrays and images ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "features", "model"),
+    [
+        ((9, 128), "float32", (9, 128), "cnn1d"),
+        ((28, 28), "uint8", (1, 28, 28), "lenet5"),
+        ((1, 8, 8), "uint8", (1, 8, 8), "mlp"),
+        ((3, 32, 32), "uint8", (3, 32, 32), "resnet9"),
+        ((5,), "float32", (5,), "linear"),
+    ],
+)
+def test_a_model_for_arrays_of_every_shape(
+    tmp_path: Path, shape: tuple[int, ...], dtype: str, features: tuple[int, ...], model: str
+) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x=np.ones((8, *shape), dtype), y=np.arange(8) % 4)
+    task = task_of(proposed(str(path)))
+    assert (task["features"], task["model"]["name"], task["classes"]) == (features, model, 4)
+    assert ("scale" in task) == (dtype == "uint8")
+
+
+def test_channels_last_are_refused_and_time_first_is_doubted(tmp_path: Path) -> None:
+    images = DataDescription(
+        source="x.npz", kind="arrays", samples=8, shape=(32, 32, 3), dtype="uint8"
+    )
+    facts = target([0, 1] * 4).facts[0]
+    with pytest.raises(UserError, match="channels last"):
+        propose([images.model_copy(update={"target": facts})])
+    windows = images.model_copy(update={"target": facts, "shape": (128, 9), "dtype": "float32"})
+    assert "channels first" in propose([windows]).warnings[0]
+    with pytest.raises(UserError, match=r"have shape \[128, 9\]"):
+        propose([windows, images])
+
+
+def test_an_image_folder(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        folder = tmp_path / "pets" / name
+        folder.mkdir(parents=True)
+        for number in range(2):
+            image.new("RGB", (32, 32)).save(folder / f"{number}.png")
+    task = task_of(proposed(str(tmp_path / "pets")))
+    assert (task["classes"], task["features"]) == (("cat", "dog"), (3, 32, 32))
+
+
+def test_a_description_travels_as_json(tmp_path: Path) -> None:
+    description = describe(odd_table(tmp_path))
+    path = tmp_path / "pi.json"
+    path.write_text(description.model_dump_json(), "utf-8")
+    assert read_description(path) == description
+    path.write_text('{"users": []}')
+    with pytest.raises(UserError, match="not a description of data"):
+        read_description(path)
