@@ -61,7 +61,8 @@ def table_task(
         task["categories"] = _categories(features)
     if features.times:
         task["times"] = Choice(
-            tuple(features.times), "points in time: four inputs each, for the hour and the day of the week"
+            tuple(features.times),
+            "points in time: four inputs each, for the hour and the day of the week",
         )
     task["impute"] = _impute(features)
     task["standardise"] = Choice("federated", "from sums over the fleet; no rows leave a device")
@@ -73,7 +74,9 @@ def _why_inputs(features: Features, inputs: int) -> str:
     count = len(features.columns)
     if inputs == count:
         return f"inputs of the model: {counted(count, 'column')} of numbers"
-    return f"inputs of the model, from {counted(count, 'column')}: words and times give several each"
+    return (
+        f"inputs of the model, from {counted(count, 'column')}: words and times give several each"
+    )
 
 
 def _ignored(features: Features) -> Choice:
