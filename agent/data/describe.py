@@ -36,7 +36,9 @@ class ColumnDescription:
     smallest: float | None  # of numbers
     largest: float | None
     numbers: int  # cells with a finite number
-    strange: tuple[str, ...]  # the first words in a column that has numbers too, at most MAX_STRANGE
+    strange: tuple[
+        str, ...
+    ]  # the first words in a column that has numbers too, at most MAX_STRANGE
     is_unique: bool  # no value of many occurs twice
     is_key: bool  # words of which none occurs twice, as names: a model can learn nothing from them
 

@@ -30,7 +30,9 @@ class ColumnFacts(Section):
     whole: bool = False  # all numbers are whole
     distinct: int = Field(0, ge=0)  # different values, or at least this number
     unique: bool = False  # no value occurs twice, and there are many
-    values: tuple[str, ...] | None = None  # all different values; None: more than MAX_VALUES, or unique
+    values: tuple[str, ...] | None = (
+        None  # all different values; None: more than MAX_VALUES, or unique
+    )
 
     @property
     def present(self) -> int:

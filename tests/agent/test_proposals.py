@@ -126,7 +126,7 @@ def test_the_text_has_a_reason_for_each_choice_and_loads(tmp_path: Path) -> None
 
 
 def test_names_that_yaml_could_misread_stay_names(tmp_path: Path) -> None:
-    rows = [f"{index},{index * 0.5},{index * 2},{index % 2}" for index in range(20)]
+    rows = [f"{index},{index * 0.5},{index * 2},{index % 2}" for index in range(25)]
     source = table(tmp_path, "odd.csv", "no,a: b # c,{d},y", *rows)
     proposal = proposed(source)
     path = tmp_path / "scenario.yaml"
