@@ -160,6 +160,14 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
     ] = False,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="folder of a finished run: begin with its models and clusters, for more rounds or with other settings",
+            show_default=False,
+        ),
+    ] = None,
     in_process: InProcess = False,
     data_root: DataRoot = None,
     metrics: Annotated[
@@ -218,6 +226,7 @@ def run(
         connection.tls,
         metrics_address,
         audit_key,
+        origin,
         AllowedCode.parse(allow),
     )
     observing: AbstractContextManager[Observer]

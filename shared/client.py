@@ -52,6 +52,7 @@ from covey.shared.strategies.base import (
     Training,
     TrainingResult,
 )
+from covey.shared.strategies.bases.hard import ManyModels
 from covey.shared.strategies.registry import AnyStrategy
 from covey.shared.wire.codec import Codec, decode, encode
 from covey.shared.wire.messages import Encoded, ModelContent, OrderMessage, ReportContent, Work
@@ -389,7 +390,7 @@ def model_for_use(
     job = _job(work, client, models, training)
     if work.phase == EVALUATE:
         return strategy.personal(job, local, _without_error_feedback(client_state))
-    is_plain = type(strategy).personal is Strategy.personal
+    is_plain = type(strategy).personal in (Strategy.personal, ManyModels.personal)
     is_trained = work.phase == TRAIN and work.round > 0
     if not is_plain or not is_trained or len(models) != 1:
         return None

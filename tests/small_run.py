@@ -13,6 +13,7 @@ import numpy as np
 from covey.coordinator.engine.rules import Rules
 from covey.coordinator.processes.launch import setup_of
 from covey.coordinator.run.notices import Observer, ignore
+from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.coordinator.simulate.simulation import InProcess
 from covey.shared.client import shuffle
@@ -101,12 +102,14 @@ def in_process(
     scene: Scenario,
     count: int = 8,
     observer: Observer = ignore,
+    origin: Origin | None = None,
     **changes: Any,
 ) -> Run:
     """The whole run without a network."""
     people = clients(count, scene)
     own_rules = rules(scene, **changes)
-    driver = InProcess(folder, scene, setup(scene), own_rules, local_for(people), observer)
+    start = setup(scene)
+    driver = InProcess(folder, scene, start, own_rules, local_for(people), observer, origin)
     return driver.complete(
         {client: (local.examples, local.examples) for client, local in people.items()}
     )

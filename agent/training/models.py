@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from covey.agent.kept.model_file import read_model
 from covey.agent.own_code import resolve
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
+from covey.shared.model_files import SUFFIX, model_file
 from covey.shared.numerics.vectors import Layout, Vector
 from covey.shared.numerics.vectors import Tensor as Entry
 from covey.shared.scenario.task import Task
@@ -23,9 +25,7 @@ from covey.shared.seeds import entropy
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MAX_SEED = 2**63 - 1  # of torch's generator
-EXPECTED_INIT = (
-    "expected an .npz file with the float32 array theta0, or one that `agent model` wrote"
-)
+EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent model` wrote, or a trained model of a run"
 SAME_VERSION = "install the same version on both machines"
 
 Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
@@ -117,6 +117,7 @@ def initial(
       never separate.
     - `theta0` (starts, P): the parameters of every start.
     - `starts` (starts, d): every start with its buffers. `agent model` writes such a file.
+    - a trained model (`.safetensors`): the first start. A folder of them, such as a run's `models`: every start.
 
     Args:
         task: model, features, outputs and `init`.
@@ -252,6 +253,8 @@ def _signature(builder: Builder) -> str:
 
 def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
     """Start number `start` of the file `task.init`: parameters (P,) or a whole model (d,). None: the start is random."""
+    if Path(path).is_dir() or Path(path).suffix == SUFFIX:
+        return _trained_start(Path(path), layout, start)
     name, starts = _stored_array(path)
     size = layout.size if name == "starts" else layout.parameters
     if starts.ndim not in (1, 2) or starts.shape[-1] != size or starts.dtype != np.float32:
@@ -273,6 +276,27 @@ def _stored_start(path: str, layout: Layout, start: int) -> Vector | None:
     return cast(Vector, starts[start])
 
 
+def _trained_start(path: Path, layout: Layout, start: int) -> Vector | None:
+    """A trained model (d,) as a start: of a folder, that of cluster `start`; of a single file, the first start alone."""
+    if path.is_dir():
+        file = model_file(path, start)
+        if not file.is_file():
+            raise UserError(
+                f"task.init {path}: no {file.name}; the method needs a model for each of its starts"
+            )
+    elif start == 0:
+        file = path
+    else:
+        return None
+    named = read_model(file).models[0]
+    if not layout.fits(named):
+        raise UserError(
+            f"task.init {file}: its tensors are not those of the scenario's model; compare task.model and task.features "
+            "with the run that made it"
+        )
+    return layout.vector(named)
+
+
 def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:
     """The name and content of the array of starts in an .npz file."""
     if Path(path).is_file() and not zipfile.is_zipfile(path):
@@ -292,8 +316,6 @@ def _stored_array(path: str) -> tuple[str, np.ndarray[Any, Any]]:
 def _found_instead(path: str) -> str:
     """The kind of a file that is no .npz."""
     match Path(path).suffix:
-        case ".safetensors":
-            return "this is the trained model of a run, not the start of one"
         case ".npy":
             return "this is a single array without a name"
         case _:

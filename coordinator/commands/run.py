@@ -17,6 +17,7 @@ from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import prepared
 from covey.coordinator.run.notices import BrokerReady, ModelChosen, Observer
 from covey.coordinator.run.options import Options
+from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.serve.exclusive import ensure_single_coordinator
@@ -73,7 +74,10 @@ async def _run(
         await ensure_single_coordinator(url, scenario.federation)
     # The stack ends what it holds in reverse order: metrics, link, fleet, broker, lock of the folder.
     async with AsyncExitStack() as stack:
+        origin = origin_of(options.origin, scenario) if options.origin is not None else None
         resume = stack.enter_context(prepared(scenario, options))
+        if origin is not None and not resume:
+            copy_start(origin, options.folder)
         addresses = await _broker(stack, scenario, options, url, observer)
         observer(ModelChosen(scenario.task.model.name))
         fleet = await _fleet(stack, scenario, options, addresses)
@@ -81,7 +85,7 @@ async def _run(
             setup = await launch.initial(options.folder, scenario, options.allowed)
         else:
             setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
-        this, first = await _new_or_resumed(scenario, options, setup, key, resume=resume)
+        this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
         link = await _connect(stack, addresses.coordinator, scenario.federation)
         service = Service(this, link, observer=observer)
         _serve_metrics(stack, options, service)
@@ -151,7 +155,13 @@ async def _fleet(
 
 
 async def _new_or_resumed(
-    scenario: Scenario, options: Options, setup: Setup, key: bytes | None, *, resume: bool
+    scenario: Scenario,
+    options: Options,
+    setup: Setup,
+    key: bytes | None,
+    origin: Origin | None,
+    *,
+    resume: bool,
 ) -> tuple[Run, Sequence[Effect]]:
     """A new run, or the one in the folder, with the effects to carry out first."""
     rules = rules_of(scenario)
@@ -160,7 +170,7 @@ async def _new_or_resumed(
         return await asyncio.to_thread(Run.resume, options.folder, scenario, setup, rules, now, key)
     name = uuid.uuid4().hex[:ID_DIGITS]
     this = await asyncio.to_thread(
-        Run.start, options.folder, scenario, setup, rules, name, now, key
+        Run.start, options.folder, scenario, setup, rules, name, now, key, origin
     )
     return this, ()
 

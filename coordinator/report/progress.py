@@ -17,6 +17,8 @@ from covey.coordinator.run.notices import (
     BrokerReady,
     ControlReceived,
     LinkDown,
+    ModelsNotPublished,
+    ModelsPublished,
     Notice,
     PhaseFolded,
     ReportRefused,
@@ -89,6 +91,11 @@ class ProgressBar:
                 self._warn(
                     f"the broker refuses the subscription to {names}; trying again. Check its access rules"
                 )
+            case ModelsPublished(round=number, models=count):
+                noun = "model" if count == 1 else "models"
+                self._say(f"devices may use round {number} from now on: {count} {noun} published")
+            case ModelsNotPublished(why=why):
+                self._warn(f"the models were not published to devices: {why}")
             case LinkDown(why=why):
                 self._warn(f"broker: {why}; trying again")
             case _:

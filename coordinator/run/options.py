@@ -21,6 +21,7 @@ class Options:
     tls: Tls = SYSTEM_TLS
     metrics: tuple[str, int] | None = None  # host and port for Prometheus
     audit_key: Path | None = None  # file with the key of the audit log
+    origin: Path | None = None  # folder of a finished run to continue
     allowed: AllowedCode = (
         NO_CODE  # never kept in the run's folder: --resume asks the command line again
     )

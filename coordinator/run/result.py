@@ -80,6 +80,7 @@ class RunResult:
     notes: Mapping[str, Any]
     # No key for any of these if there is nothing to say.
     privacy: Mapping[str, Any] | None = None
+    origin: Mapping[str, Any] | None = None  # the finished run that this one continues
     unevaluated: Sequence[ClientId] = ()  # agents of the federation without any figures
     stale: Mapping[ClientId, int] = field(default_factory=dict)  # see `_stale`
     failures: Mapping[ClientId, Figures] = field(default_factory=dict)  # see `RunState`
@@ -87,7 +88,7 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """The document, with its keys in their order."""
         document = dict(vars(self))
-        for key in ("privacy", "unevaluated", "stale", "failures"):
+        for key in ("privacy", "unevaluated", "stale", "failures", "origin"):
             if not document[key]:
                 del document[key]
         return document
@@ -132,6 +133,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         versions=versions(),
         notes=dict(strategy.notes(run.state)),
         privacy=run.privacy.spent() if run.privacy is not None else None,
+        origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),
         stale=_stale(run, federated),
         failures=_failures(run),

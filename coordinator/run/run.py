@@ -66,6 +66,7 @@ from covey.coordinator.run.notices import (
     WorkFailed,
 )
 from covey.coordinator.run.orders import OrderBook
+from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.private_fold import Ledger, PrivateFold, noise_key
 from covey.coordinator.run.recorder import FoldedStep, Recorder
 from covey.coordinator.run.report_checks import read_report
@@ -157,14 +158,20 @@ class Run:
         run: str,
         now: float,
         audit_key: bytes | None = None,
+        origin: Origin | None = None,
     ) -> Run:
-        """A new run in an empty folder."""
+        """A new run in an empty folder, from nothing or from a finished run."""
         # an attempt that ended before its first checkpoint may have left an audit log
         (folder / AUDIT_FILE).unlink(missing_ok=True)
         engine = RoundEngine(rules, now)
         facts = RunState(run)
         this = cls(folder, scenario, setup, engine, facts, audit_key)
-        this.state = this.strategy.init(setup)
+        if origin is None:
+            this.state = this.strategy.init(setup)
+        else:
+            this.state = origin.state(scenario, setup)
+            facts.scaling = origin.scaling
+            facts.origin = origin.to_json()
         this.recorder.note_start()
         this._keep_privacy(resumed=False)
         this._save()

@@ -48,6 +48,9 @@ class RunState:
     # The figures of each agent's newest evaluation, by mode.
     evaluation: dict[ClientId, Json] = field(default_factory=dict)
 
+    # The finished run that this one continues, and its rounds; empty where it continues none.
+    origin: Json = field(default_factory=dict)
+
     # Of each evaluation between rounds: the number of complete rounds, and its figure (`early_stop`).
     history: list[list[float]] = field(default_factory=list)
 

@@ -19,6 +19,7 @@ from covey.coordinator.run.effects import Effect
 from covey.coordinator.run.folder import IN_PROCESS, START, prepared
 from covey.coordinator.run.notices import AgentExcluded, Observer
 from covey.coordinator.run.options import Options
+from covey.coordinator.run.origin import Origin, copy_start, origin_of
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.run.run import Run
 from covey.coordinator.run.truth import FILE as PARTITION
@@ -192,11 +193,15 @@ def _run(
         sources[name] = {**source, "index": i}
     people = _people(scenario, pool, sources, observer)
     allowed = options.allowed
+    origin: Origin | None = None
+    if options.origin is not None and not options.resume:
+        origin = origin_of(options.origin, scenario)
+        copy_start(origin, folder)
     if launch.wants_start(folder, scenario):
         start = str(folder / START)
         allow = sorted(allowed.names)
         _call(pool, {"job": "start", "source": source, "out": start, "allow": allow})
-    run, first = _started(scenario, folder, options)
+    run, first = _started(scenario, folder, options, origin)
     run.spool.durable = False
     simulation = Simulation(run, pool, sources, observer, allowed)
     try:
@@ -216,7 +221,9 @@ def _source(folder: Path, data_root: Path | None) -> Job:
     return {"scenario": str(scenario), "data_root": root}
 
 
-def _started(scenario: Scenario, folder: Path, options: Options) -> tuple[Run, Sequence[Effect]]:
+def _started(
+    scenario: Scenario, folder: Path, options: Options, origin: Origin | None
+) -> tuple[Run, Sequence[Effect]]:
     """A new run, or the one that the folder holds, and what it does first."""
     setup = launch.started(folder, scenario)
     rules = rules_of(scenario)
@@ -224,7 +231,7 @@ def _started(scenario: Scenario, folder: Path, options: Options) -> tuple[Run, S
     if options.audit_key is not None:
         key = read_key(options.audit_key)
     if not options.resume:
-        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, key, origin)
         return run, ()
     run, effects = Run.resume(folder, scenario, setup, rules, 0.0, key)
     desired = run.desired()

@@ -15,6 +15,7 @@ from covey.coordinator.engine.rules import Rules
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.folder import IN_PROCESS
 from covey.coordinator.run.notices import Observer, ignore
+from covey.coordinator.run.origin import Origin
 from covey.coordinator.run.run import Run
 from covey.shared.client import decode_model, execute_order, simulated_noise
 from covey.shared.errors import CoveyError
@@ -100,8 +101,10 @@ class InProcess(Driver):
         rules: Rules,
         local_for: LocalFor,
         observer: Observer = ignore,
+        origin: Origin | None = None,
     ) -> None:
-        super().__init__(Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0), observer)
+        run = Run.start(folder, scenario, setup, rules, IN_PROCESS, 0.0, origin=origin)
+        super().__init__(run, observer)
         self.local_for = local_for
         self._client_states: dict[ClientId, ClientState] = {}
 

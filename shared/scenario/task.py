@@ -146,8 +146,9 @@ class Task(Section):
     init: str | None = Field(
         None,
         description="An .npz file with the array theta0 (float32): the first initial model, or one row for each initial "
-        "model of the method. A file from `agent model` works too, and then the coordinator needs no torch. null: the "
-        "seed determines the initial models.",
+        "model of the method. A file from `agent model` works too, and then the coordinator needs no torch. A trained model "
+        "is accepted as well (models/cluster-0.safetensors of a run), or a folder of them for a method with several initial "
+        "models. null: the seed determines the initial models.",
     )
 
     @field_validator("classes")

@@ -434,6 +434,20 @@ class Strategy(BaseModel, Generic[S]):
         """The state at the start of a run."""
         raise NotImplementedError
 
+    def continued(self, state: S, fresh: S) -> S:
+        """The state with which a new run continues a finished one (`coordinator run --from`).
+
+        Args:
+            state: of the finished run.
+            fresh: what `init` returns for the new run.
+
+        Raises:
+            ValueError: the method cannot be continued, with the reason.
+        """
+        raise ValueError(
+            f"{_name_of(self)} keeps a part of its models on the devices, where a new run starts from nothing"
+        )
+
     def plan(self, state: S, view: View) -> Phase:
         """The next phase. The same state and view give the same phase."""
         raise NotImplementedError

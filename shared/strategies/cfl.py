@@ -201,6 +201,11 @@ class Cfl(ManyModels[CflState]):
             usual = {"warmup": 20, "linkage": "single"}
         return {**usual, **data, "trigger": trigger}
 
+    def continued(self, state: CflState, fresh: CflState) -> CflState:
+        kept = super().continued(state, fresh)
+        rounds = state.round + fresh.rounds
+        return replace(kept, rounds=rounds, everybody=fresh.everybody)
+
     def init(self, setup: Setup) -> CflState:
         span = feature_span(self.features, setup.layout)
         start = setup.starts[0]

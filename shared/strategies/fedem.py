@@ -96,6 +96,11 @@ class FedEm(Strategy[FedEmState]):
         """K: components that start alike never separate."""
         return self.n_clusters
 
+    def continued(self, state: FedEmState, fresh: FedEmState) -> FedEmState:
+        """The components. Shares are estimated again on the devices."""
+        components = state.components
+        return replace(fresh, components=components)
+
     def init(self, setup: Setup) -> FedEmState:
         return FedEmState(setup.starts)
 

@@ -144,6 +144,9 @@ class Fuzzy(Strategy[FuzzyState]):
     def refuses(self, rule: Rule) -> str:
         return SOFT if rule in PICKING and self._models > 1 else ""
 
+    def continued(self, state: FuzzyState, fresh: FuzzyState) -> FuzzyState:
+        return replace(state, asked=())
+
     def init(self, setup: Setup) -> FuzzyState:
         start = setup.starts[0]
         return FuzzyState((start,) * self._models)

@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import nn
 
+from covey.agent.kept.model_file import save_model
+from covey.agent.kept.versions import Version
 from covey.agent.training.models import build, initial, layout_of
 from covey.shared.consent import AllowedCode, ConsentError
 from covey.shared.errors import UserError
+from covey.shared.model_files import model_file
 from covey.shared.scenario.task import Model, Task
 
 
@@ -261,7 +264,6 @@ def test_faulty_initial_weights_are_refused(
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("cluster-0.safetensors", "this is the trained model of a run, not the start of one"),
         ("theta.npy", "this is a single array without a name"),
         ("weights.bin", "this is no .npz file"),
     ],
@@ -275,3 +277,26 @@ def test_a_start_that_is_no_npz_is_named_for_what_it_is(
     with pytest.raises(UserError, match=f"{name}: {what}; expected an .npz") as raised:
         initial(task, 0)
     assert "pickle" not in str(raised.value)
+
+
+def test_trained_models_are_starts(tmp_path: Path) -> None:
+    plain = Task(features=(4,), classes=2, model=Model(name="linear", options={}))
+    vectors = []
+    for number in range(2):
+        vector, layout = initial(plain, 7 + number)
+        path = model_file(tmp_path, number)
+        save_model(path, Version("r1", 3, number), plain.for_agents(), ((1.0, vector),), layout)
+        vectors.append(vector)
+    one = plain.model_copy(update={"init": str(model_file(tmp_path, 1))})
+    assert np.array_equal(initial(one, 0)[0], vectors[1])
+    assert not np.array_equal(initial(one, 0, 1)[0], vectors[1]), "other starts stay random"
+    every = plain.model_copy(update={"init": str(tmp_path)})
+    assert [np.array_equal(initial(every, 0, k)[0], vectors[k]) for k in range(2)] == [True, True]
+    with pytest.raises(UserError, match=r"no cluster-2\.safetensors"):
+        initial(every, 0, 2)
+    other = one.model_copy(update={"features": (5,)})
+    with pytest.raises(UserError, match="its tensors are not those of the scenario's model"):
+        initial(other, 0)
+    model_file(tmp_path, 0).write_bytes(b"\x40\x00\x00\x00\x00\x00\x00\x00{}")
+    with pytest.raises(UserError, match="expected a model file"):
+        initial(every, 0)

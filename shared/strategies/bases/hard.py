@@ -36,6 +36,8 @@ from covey.shared.strategies.base import (
 from covey.shared.strategies.bases.losses import lowest
 from covey.shared.strategies.bases.single import averaged
 
+# fields of a state that a new run sets; what the earlier run found stays
+SETTINGS = ("seed", "lr", "schedule", "settled")
 START = "start"  # key of the common initial model
 Features = Literal["full", "last_kernel", "last_layer"]
 
@@ -186,6 +188,19 @@ class ManyModels(Strategy[H], Generic[H]):
         cluster = state.assign[client]
         key = str(cluster)
         return Order(models=(key,), cluster=cluster)
+
+    def continued(self, state: H, fresh: H) -> H:
+        if not state.models:
+            raise ValueError("that run has formed no clusters")
+        settings: dict[str, Any] = {}
+        for name in SETTINGS:
+            if hasattr(fresh, name):
+                settings[name] = getattr(fresh, name)
+        if settings.get("schedule"):
+            raise ValueError(
+                "the method counts rounds since its first run, and training.lr_steps is a schedule of one run; leave it out"
+            )
+        return replace(state, asked=(), **settings)
 
     def model(self, state: H, key: str) -> Vector:
         if key == START:

@@ -78,6 +78,9 @@ class SingleModel(Strategy[M], Generic[M]):
     A method writes `init` if its state holds more than the model, and overrides `work` or `fold`.
     """
 
+    def continued(self, state: M, fresh: M) -> M:
+        return replace(fresh, model=state.model)
+
     def plan(self, state: M, view: View) -> Phase:
         return Phase(sizes={MODEL: state.model.size})
 
