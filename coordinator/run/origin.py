@@ -17,7 +17,7 @@ from covey.coordinator.run.folder import START
 from covey.shared.errors import UserError
 from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
-from covey.shared.strategies.base import Setup
+from covey.shared.strategies.base import Setup, Strategy
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Origin:
         Raises:
             UserError: the method cannot be continued.
         """
-        strategy = scenario.strategy
+        strategy: Strategy[Any] = scenario.strategy
         fresh = strategy.init(setup)
         state = Checkpoint(self.folder / "checkpoint").state(type(fresh))
         try:
