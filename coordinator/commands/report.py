@@ -62,7 +62,9 @@ def _report_runs(request: Request, console: Console) -> None:
         return
     words = results(found, labels(folders, found))
     show_words(console, words, results_table)
-    if request.html is None and len(folders) == 1:
+    if request.html is not None:
+        _print_place(request.html, console)
+    elif len(folders) == 1:
         place = folders[0] / compare.PAGE
         _write_unasked(place, console, lambda: _write_runs(folders, found, place, ()))
 
@@ -91,7 +93,11 @@ def _write_unasked(place: Path, console: Console, write: Callable[[], None]) -> 
         remark = f"no page was written to {place}: {reason}; --html FILE writes it elsewhere"
         console.print(remark, highlight=False, soft_wrap=True)
         return
-    console.print(f"the page is {place}", highlight=False, soft_wrap=True)
+    _print_place(place, console)
+
+
+def _print_place(page: Path, console: Console) -> None:
+    console.print(f"the page is {page}", highlight=False, soft_wrap=True)
 
 
 # -- comparisons -----------------------------------------------------------------------------------
@@ -113,6 +119,8 @@ def _report_comparison(request: Request, console: Console) -> None:
     compare.show(scenario, rows, None if request.as_json else console)
     if request.html is not None:
         compare.write_page(scenario, folder, rows, request.html)
+        if not request.as_json:
+            _print_place(request.html, console)
     elif not request.as_json:
         place = folder / compare.PAGE
         _write_unasked(place, console, lambda: compare.write_page(scenario, folder, rows, place))

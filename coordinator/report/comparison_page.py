@@ -196,7 +196,7 @@ def _section(
     else:
         run = ""
     known = [fact for fact in facts if fact.value]
-    repeated = repeat_command(command, scenario.name, run)
+    repeated = repeat_command(command, folder.resolve().name, run)
     return Section(
         "", [_cells(cells, measure)], known, repeated, data_remarks(scenario), dump(scenario)
     )

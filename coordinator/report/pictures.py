@@ -119,7 +119,9 @@ def _of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
         remark = "All agents were evaluated once; evaluation.every asks for more evaluations."
         yield Picture(measure.name, title, _final_panels(groups, measure), remark)
     traffic = _distinct(groups, Curves.over_traffic)
-    if len(traffic) >= MIN_POINTS and max(traffic) > 0:
+    if (
+        len(evaluations) >= MIN_POINTS and max(traffic) > 0
+    ):  # else single dots, which a table shows better
         title = f"{name} for traffic"
         axis = from_zero(traffic, "Mbit per agent, both ways")
         drawing = _line_panels(groups, measure, Curves.over_traffic, axis)

@@ -66,7 +66,7 @@ def facts_of(folder: Path) -> RunFacts:
     if scenario is not None:
         text = file.read_text()
         words = ["coordinator", "run", str(file)]
-        command = repeat_command(words, scenario.name, run)
+        command = repeat_command(words, folder.resolve().name, run)
         remarks = data_remarks(scenario)
     return RunFacts(
         folder,
@@ -139,7 +139,7 @@ def repeat_command(words: Sequence[str], name: str, run: str) -> str:
 
     Args:
         words: the command with its file
-        name: of the scenario; a new folder is named after it
+        name: of the folder; the new one is named after it
         run: the id of a run that it repeats, which shows whether there was a broker
     """
     more = ["--out", f"runs/{name}-again"]

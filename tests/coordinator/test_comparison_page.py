@@ -75,7 +75,7 @@ def test_the_report_of_a_comparison_writes_a_page_into_its_folder(whole: Path) -
         "Accuracy at the end, seed by seed",
         "Lines are means over seeds",
         "<h2>Cells</h2>",
-        f"coordinator compare {whole}/compare.yaml --out runs/small-fedavg-again --in-process",
+        f"coordinator compare {whole}/compare.yaml --out runs/whole-again --in-process",
     ):
         assert words in page
     assert 'class="band' in page

@@ -82,7 +82,7 @@ def test_a_page_of_one_run_has_figures_units_origin_and_the_command(tmp_path: Pa
         "<h2>Traffic</h2>",
         "<h2>Faults and refusals</h2>",
         "agent-7",
-        f"coordinator run {folder}/scenario.yaml --out runs/small-fedclust-again --in-process",
+        f"coordinator run {folder}/scenario.yaml --out runs/one-again --in-process",
         "Scenario, with all defaults",
         f"numpy {np.__version__}",
     ):
