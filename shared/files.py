@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from covey.shared.errors import UserError
@@ -85,6 +85,21 @@ def sync_folder(path: Path) -> None:
     """Make the names in a folder survive a power cut, if its file system can."""
     with contextlib.suppress(OSError):
         _sync(path)
+
+
+def sync_files(paths: Iterable[Path]) -> None:
+    """Make files that were replaced without `durable` survive a power cut, and their names; those deleted since do not matter.
+
+    Raises:
+        OSError: the disk has no room, or is broken.
+    """
+    folders: set[Path] = set()
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            _sync(path)
+            folders.add(path.parent)
+    for folder in folders:
+        sync_folder(folder)
 
 
 def is_full(error: OSError) -> bool:

@@ -122,22 +122,24 @@ def open_arrays(path: Path) -> tuple[Arrays, Any]:
 
 
 def _opened(path: Path) -> tuple[Arrays, Metadata]:
-    """The arrays of a file as memory maps, and its metadata. Raises ValueError."""
+    """The arrays of a file, which is mapped into memory once, and its metadata. Raises ValueError."""
     with path.open("rb") as file:
         first_bytes = file.read(HEADER_LENGTH_BYTES)
         length = int.from_bytes(first_bytes, "little")
-        if length > _size(path):
+        base = HEADER_LENGTH_BYTES + length
+        descriptor = file.fileno()
+        if os.fstat(descriptor).st_size < base:
             raise ValueError(f"{path} is cut short")
         text = file.read(length)
-    base = HEADER_LENGTH_BYTES + length
+        whole = np.memmap(file, np.uint8, "r")
     try:
         header = json_text.loads(text)
-        return _mapped(path, header, base)
+        return _arrays(path, header, whole[base:])
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from None
 
 
-def _mapped(path: Path, header: Any, base: int) -> tuple[Arrays, Metadata]:
+def _arrays(path: Path, header: Any, content: Array) -> tuple[Arrays, Metadata]:
     """Arrays and metadata by a file's header; raises KeyError, TypeError and their like for a header that is none."""
     saved = header.pop("__metadata__", {})
     metadata: Metadata = dict(saved)
@@ -146,12 +148,12 @@ def _mapped(path: Path, header: Any, base: int) -> tuple[Arrays, Metadata]:
             raise TypeError("metadata is text")
     arrays: Arrays = {}
     for name, entry in header.items():
-        arrays[name] = _map(path, entry, base)
+        arrays[name] = _array(path, entry, content)
     return arrays, metadata
 
 
-def _map(path: Path, entry: Mapping[str, Any], base: int) -> Array:
-    """One array of a file, by its entry in the header; `base` is where the arrays begin, in bytes."""
+def _array(path: Path, entry: Mapping[str, Any], content: Array) -> Array:
+    """One array of a file, by its entry in the header; `content` is all after the header, as bytes."""
     start, stop = entry["data_offsets"]
     name = entry["dtype"]
     dtype = np.dtype(_DTYPES[name])
@@ -159,15 +161,9 @@ def _map(path: Path, entry: Mapping[str, Any], base: int) -> Array:
     for length in (start, stop, *shape):
         if type(length) is not int or length < 0:
             raise ValueError(f"{path} has a length that is no whole number")
-    offset = base + start
     size = math.prod(shape) * dtype.itemsize
-    is_whole = base + stop <= _size(path)
+    is_whole = stop <= content.size
     if not is_whole or stop - start != size:
         raise ValueError(f"{path} is cut short, or its header is damaged")
-    if start == stop:
-        return np.zeros(shape, dtype)
-    return np.memmap(path, dtype, "r", offset, shape)
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size
+    values = content[start:stop].view(dtype)
+    return values.reshape(shape)

@@ -250,10 +250,15 @@ class Run:
             self._save()  # also a kill does not end a pause
         return effects
 
-    def accept(self, client: ClientId, content: bytes, now: float) -> Effects:
-        """Check a report and put it into the spool. Raises DecodeError for one that must be dropped."""
+    def accept(
+        self, client: ClientId, content: bytes, now: float, content_digest: bytes = b""
+    ) -> Effects:
+        """Check a report and put it into the spool. Raises DecodeError for one that must be dropped.
+
+        `content_digest` is the digest of the content if the caller has it already.
+        """
         report = ReportContent.from_bytes(content)
-        content_digest = digest(content).hex()
+        content_digest = content_digest or digest(content)
         del content  # of a large model each copy counts; the caller keeps none
         run = self.facts.run
         if report.run != run:
@@ -284,7 +289,7 @@ class Run:
         )
         self.spool.keep(number, client, checked, report.seconds, report.client_state, report.device)
         self._accept(client, number)
-        self.audit.note("accept", agent=client, step=number, report=content_digest)
+        self.audit.note("accept", agent=client, step=number, report=content_digest.hex())
         if self.privacy is not None:
             self.privacy.enter(phase.name, number, client, checked)
         effects = self.handle(reported, now)
@@ -553,11 +558,10 @@ class Run:
         assert step is not None  # noqa: S101 - the engine has just closed it
         number = close.step
         reporters = close.reporters
-        unreadable = self.spool.unreadable(number, reporters)
+        began = time.monotonic()
+        reports, unreadable = self.spool.readable(number, reporters)
         if unreadable:
             return self._ask_again(number, unreadable)
-        began = time.monotonic()
-        reports = self.spool.reports(number, reporters)
         trial = self._trial(step)
         steps = trial.steps(reports)
         settings = self.scenario.aggregation

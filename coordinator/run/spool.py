@@ -7,16 +7,17 @@ spool/<step>/<client>.safetensors   accepted reports: vectors as float32, everyt
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from covey.coordinator.run.array_files import check_seal, open_arrays, save_arrays
 from covey.coordinator.run.disk_space import Room
-from covey.shared.files import make_folder, sync_folder
+from covey.shared.files import make_folder, sync_files, sync_folder
 from covey.shared.numerics.vectors import Vector
 from covey.shared.strategies.base import ClientId, Report
 from covey.shared.wire.parts import FileSink
@@ -24,6 +25,15 @@ from covey.shared.wire.parts import FileSink
 _SUFFIX = ".safetensors"
 Clients = Iterable[ClientId]
 ClientReport = tuple[ClientId, Report]
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """How a report came about, besides what the strategy reads of it."""
+
+    seconds: float  # of training
+    client_state: str = "whole"  # the agent's report on the memory that its work began with
+    device: str = "cpu"  # what it computed on
 
 
 class Spool:
@@ -42,6 +52,24 @@ class Spool:
             shutil.rmtree(self._incoming)  # half a content is of no use after a restart
         make_folder(self._incoming, durable=False)
         self._numbers = count()
+        self._known: dict[
+            tuple[int, ClientId], Circumstances
+        ] = {}  # of reports, by step and client
+        self._unsynced: list[Path] | None = None  # reports of a batch; None outside of one
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Wait for the disk once, at the end of the block, and not after each report.
+
+        Only then may an agent learn that its report is accepted.
+        """
+        self._unsynced = []
+        try:
+            yield
+        finally:
+            unsynced = self._unsynced
+            self._unsynced = None
+            self._room.write(lambda: sync_files(unsynced))
 
     def new_sink(self, size: int) -> FileSink:
         """Where a content of `size` bytes can arrive."""
@@ -58,10 +86,8 @@ class Spool:
         client_state: str = "whole",
         device: str = "cpu",
     ) -> None:
-        """Write a checked report; a second one for the same step replaces the first.
-
-        `client_state` is the agent's report on the memory that its work began with, `device` what it computed on.
-        """
+        """Write a checked report; a second one for the same step replaces the first."""
+        circumstances = Circumstances(seconds, client_state, device)
         folder = self._folder(step)
         self._room.write(lambda: self._make(folder))
         facts = {
@@ -70,16 +96,17 @@ class Spool:
             "steps": report.steps,
             "loss": report.loss,
             "bases": dict(report.bases),
-            "seconds": seconds,
-            "client_state": client_state,
-            "device": device,
+            **asdict(circumstances),
         }
         path = self._file(step, client)
         vectors = report.vectors
-        durable = self.durable
+        at_once = self.durable and self._unsynced is None
         self._room.write(
-            lambda: save_arrays(path, vectors, facts, durable=durable, sealed=True),
+            lambda: save_arrays(path, vectors, facts, durable=at_once, sealed=True),
         )
+        if self.durable and self._unsynced is not None:
+            self._unsynced.append(path)
+        self._known[step, client] = circumstances
 
     def _make(self, folder: Path) -> None:
         if folder.exists():
@@ -112,15 +139,24 @@ class Spool:
                 self.damaged.append(f"{damage}; {client} is asked for it again")
         return self.who(step)
 
-    def unreadable(self, step: int, clients: Clients) -> dict[ClientId, str]:
-        """Which of these reports cannot be opened any more, and why."""
+    def readable(
+        self, step: int, clients: Clients
+    ) -> tuple[list[ClientReport], dict[ClientId, str]]:
+        """The reports of these clients in the order given, and those that cannot be opened any more with the reason.
+
+        Vectors are memory-mapped.
+        """
+        found: list[ClientReport] = []
         reasons: dict[ClientId, str] = {}
         for client in clients:
             try:
-                self._read(step, client)
+                report, _ = self._read(step, client)
             except (OSError, ValueError, KeyError) as error:
                 reasons[client] = str(error)
-        return reasons
+                continue
+            entry = (client, report)
+            found.append(entry)
+        return found, reasons
 
     def reports(self, step: int, clients: Clients) -> list[ClientReport]:
         """The reports of these clients in the order given; vectors are memory-mapped."""
@@ -131,28 +167,37 @@ class Spool:
             found.append(entry)
         return found
 
+    def circumstances(self, step: int, client: ClientId) -> Circumstances:
+        """How a report came about. The file is read only if an earlier process wrote it."""
+        known = self._known.get((step, client))
+        if known is not None:
+            return known
+        _, circumstances = self._read(step, client)
+        self._known[step, client] = circumstances
+        return circumstances
+
     def seconds(self, step: int, clients: Clients) -> Mapping[ClientId, float]:
         """How long each of these clients trained."""
-        return self._others("seconds", step, clients)
+        return {client: self.circumstances(step, client).seconds for client in clients}
 
     def client_states(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """Those of these clients whose work began with another memory than it should have: "lost" or "ahead"."""
-        states = self._others("client_state", step, clients)
         not_whole: dict[ClientId, str] = {}
-        for client, state in states.items():
+        for client in clients:
+            state = self.circumstances(step, client).client_state
             if state != "whole":
-                not_whole[client] = str(state)
+                not_whole[client] = state
         return not_whole
 
     def devices(self, step: int, clients: Clients) -> dict[ClientId, str]:
         """What kind of device each of these clients computed on."""
-        devices = self._others("device", step, clients)
-        return {client: str(device) for client, device in devices.items()}
+        return {client: self.circumstances(step, client).device for client in clients}
 
     def discard(self, step: int, client: ClientId) -> None:
         """Forget one report. A map that is still open stays readable."""
         path = self._file(step, client)
         path.unlink(missing_ok=True)
+        self._known.pop((step, client), None)
 
     def drop(self, newest: int) -> None:
         """Forget every step up to `newest`. Maps that are still open stay readable."""
@@ -160,6 +205,9 @@ class Spool:
             name = folder.name
             if name.isdigit() and int(name) <= newest:
                 shutil.rmtree(folder)
+        dropped = [key for key in self._known if key[0] <= newest]
+        for key in dropped:
+            del self._known[key]
 
     def _folder(self, step: int) -> Path:
         return self.folder / str(step)
@@ -168,25 +216,17 @@ class Spool:
         name = client + _SUFFIX
         return self._folder(step) / name
 
-    def _others(self, name: str, step: int, clients: Clients) -> dict[ClientId, Any]:
-        """What was kept with each of these reports under a name."""
-        found: dict[ClientId, Any] = {}
-        for client in clients:
-            _, others = self._read(step, client)
-            found[client] = others[name]
-        return found
-
-    def _read(self, step: int, client: ClientId) -> tuple[Report, dict[str, Any]]:
+    def _read(self, step: int, client: ClientId) -> tuple[Report, Circumstances]:
         """The report, and what else was kept with it."""
         path = self._file(step, client)
         arrays, facts = open_arrays(path)
         vectors: dict[str, Vector] = {}
         for name, array in arrays.items():
             vectors[name] = array.view(np.float32)
-        others = {
-            "seconds": facts.pop("seconds"),
-            "client_state": facts.pop("client_state"),
-            "device": facts.pop("device", "cpu"),  # missing in reports of an earlier version
-        }
+        circumstances = Circumstances(
+            seconds=facts.pop("seconds"),
+            client_state=facts.pop("client_state"),
+            device=facts.pop("device", "cpu"),  # missing in reports of an earlier version
+        )
         report = Report(vectors=vectors, **facts)
-        return report, others
+        return report, circumstances

@@ -14,7 +14,7 @@ from covey.coordinator.serve.rate import Rates
 from covey.coordinator.serve.roster import Roster
 from covey.shared.errors import DecodeError
 from covey.shared.wire.messages import ASKED, AgentStatus, Part
-from covey.shared.wire.parts import Assembler, FileSink
+from covey.shared.wire.parts import Assembler, MemorySink, Sink
 
 MAX_AGENTS = 100_000
 MAX_REPORTS = 2  # whole reports of one agent that wait to be accepted
@@ -22,15 +22,18 @@ RATE_LINES = 1000  # of this many messages beyond the limits, one is named in th
 # first and longest wait before agents are asked again whose statuses were dropped
 ROLL_AGAIN_S = (5.0, 60.0)
 FRAME_BYTES = 4096  # of a message with a part, at most, without the part's data
+MOST_HELD_BYTES = 64 << 20  # of reports that wait in memory, all agents together
 MIN_AGE_S = 60.0  # a report that is still arriving is kept at least this long
 
 
 @dataclass(frozen=True)
 class Arrived:
-    """All parts of a report are on disk."""
+    """All parts of a report are here."""
 
     client: str
-    sink: FileSink
+    sink: Sink
+    digest: bytes  # of the content
+    size: int  # of the content in bytes
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ class Intake:
         self._rates = Rates(part_bytes)
         self._largest_payload = part_bytes + FRAME_BYTES
         deadline_s = scenario.rounds.deadline_s
+        self._held_bytes = 0  # of reports that wait in memory
         self._parts = Assembler(
-            lambda sender, part: run.spool.new_sink(part.size),
+            self._new_sink,
             largest_bytes=run.largest_report,
             per_sender=2,
             total_bytes=1 << 50,  # on disk: bounded by contents per agent and their size
@@ -198,12 +202,22 @@ class Intake:
             parts.forget(agent, part.digest)  # it may come again
             raise DecodeError("rate", f"{MAX_REPORTS} reports of {agent} wait already")
         self._reports[agent] += 1
-        assert isinstance(sink, FileSink)  # noqa: S101 - that is what the assembler was given
-        return Arrived(agent, sink)
+        if isinstance(sink, MemorySink):
+            self._held_bytes += part.size
+        return Arrived(agent, sink, part.digest, part.size)
 
-    def report_taken(self, agent: str) -> None:
-        """One report of this agent waits no longer."""
-        self._reports[agent] -= 1
+    def _new_sink(self, sender: str, part: Part) -> Sink:
+        """A report of one part waits in memory, as long as there are not too many of them; others wait on disk."""
+        held_bytes = self._held_bytes + part.size
+        if part.count == 1 and held_bytes <= MOST_HELD_BYTES:
+            return MemorySink()
+        return self._run.spool.new_sink(part.size)
+
+    def report_taken(self, report: Arrived) -> None:
+        """This report waits no longer."""
+        self._reports[report.client] -= 1
+        if isinstance(report.sink, MemorySink):
+            self._held_bytes -= report.size
 
     # -- bounds ------------------------------------------------------------------------------------
 

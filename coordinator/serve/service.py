@@ -63,13 +63,13 @@ from covey.shared.wire.messages import (
     CoordinatorStatus,
     RosterMessage,
 )
-from covey.shared.wire.parts import FileSink
 from covey.shared.wire.topics import AgentTopic, PlainTopic, Topics
 
 log = logging.getLogger(__name__)
 
 # small items that were read and not yet dealt with; beyond this the link's own bounds count
 MAX_WAITING = 10_000
+MAX_TOGETHER = 64  # reports that are accepted in one go, with one wait for the disk
 ROSTER_EVERY_S = 1.0
 FULL_TOLD_S = 60.0
 TELL_EVERY_S = 1.0  # agents that know another coordinator than this one are answered together
@@ -89,6 +89,23 @@ class Repeat:
 @dataclass(frozen=True)
 class Wake:
     """Look at the timers: one of them has changed."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What followed from one report."""
+
+    client: str
+    effects: Sequence[Effect]
+    refused: str = ""  # the reason in a word; empty if it was accepted
+
+    @property
+    def worked(self) -> bool:
+        """Does it hold a result, and not the reason why there is none?"""
+        for effect in self.effects:
+            if isinstance(effect, Announce) and isinstance(effect.notice, WorkFailed):
+                return False
+        return True
 
 
 Item = Wake | Up | Down | Arrived | Seen | Control | Stop | Repeat
@@ -126,6 +143,7 @@ class Service:
         # name of the run that was here before this one: it continues, and this one gives way
         self._other = ""
         self._items: asyncio.Queue[Item] = asyncio.Queue(MAX_WAITING)
+        self._next_item: Item | None = None  # was read, and comes before those in the queue
         self._intake = Intake(run, self.roster)
         self._publisher = Publisher(run, link, self.topics)
         self._shown = Flood(singly=300)  # limits the notices about peers
@@ -238,6 +256,10 @@ class Service:
 
     async def _next(self) -> Item | None:
         """The next item, or None when the engine or the roster wants to be woken."""
+        if self._next_item is not None:
+            item = self._next_item
+            self._next_item = None
+            return item
         timers = (
             self.run.engine.wake_at,
             self._roster_due or None,
@@ -354,8 +376,9 @@ class Service:
             case Down(why):
                 self.observer(LinkDown(why))
                 return await self._handle(LinkLost())
-            case Arrived(client, sink):
-                return await self._arrived(client, sink)
+            case Arrived():
+                reports = self._arrived_together(item)
+                return await self._take(reports)
             case Seen(agent):
                 return await self._seen_all(agent)
             case Repeat():
@@ -497,30 +520,51 @@ class Service:
         self._roster_due = time_of_loop()
         return effects
 
-    async def _arrived(self, client: str, sink: FileSink) -> list[Effect]:
+    def _arrived_together(self, first: Arrived) -> list[Arrived]:
+        """This report and those right behind it, which are accepted together."""
+        reports = [first]
+        while len(reports) < MAX_TOGETHER and not self._items.empty():
+            item = self._items.get_nowait()
+            if not isinstance(item, Arrived):
+                self._next_item = item
+                break
+            reports.append(item)
+        return reports
+
+    async def _take(self, reports: Sequence[Arrived]) -> list[Effect]:
+        """Accept reports in their order, or refuse them."""
+        for report in reports:
+            self._intake.report_taken(report)
         now = self.now()
-
-        def accept() -> list[Effect]:
-            try:
-                # no name for the content: the run drops the last reference to it
-                return self.run.accept(client, sink.path.read_bytes(), now)
-            finally:
-                sink.discard()
-
-        self._intake.report_taken(client)
-
-        try:
-            effects: list[Effect] = await asyncio.to_thread(accept)
-        except DecodeError as error:
-            why = str(error)
-            self.roster.refuse(error.reason, client)
-            self.run.audit.blame("refuse", client, why)
-            self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
-            return await asyncio.to_thread(self.run.refused, client, error, now)
-        notices = [effect.notice for effect in effects if isinstance(effect, Announce)]
-        worked = not any(isinstance(notice, WorkFailed) for notice in notices)
-        self.roster.reported(client, time.time(), worked=worked)
+        taken = await asyncio.to_thread(self._accept, reports, now)
+        effects: list[Effect] = []
+        for one in taken:
+            effects += one.effects
+            if one.refused:
+                self.roster.refuse(one.refused, one.client)
+                self._roster_due = self._roster_due or time_of_loop() + ROSTER_EVERY_S
+            else:
+                self.roster.reported(one.client, time.time(), worked=one.worked)
         return effects
+
+    def _accept(self, reports: Sequence[Arrived], now: float) -> list[Taken]:
+        """What follows from each report; after this all that were accepted survive a power cut."""
+        taken: list[Taken] = []
+        with self.run.spool.batch():
+            for report in reports:
+                client = report.client
+                try:
+                    # no name for the content: the run drops the last reference to it
+                    effects = self.run.accept(client, report.sink.content(), now, report.digest)
+                except DecodeError as error:
+                    self.run.audit.blame("refuse", client, str(error))
+                    effects = self.run.refused(client, error, now)
+                    taken.append(Taken(client, effects, refused=error.reason))
+                else:
+                    taken.append(Taken(client, effects))
+                finally:
+                    report.sink.discard()
+        return taken
 
     def _observe_peer(self, notice: Notice) -> None:
         """Report what a peer has caused; of a flood only the first notices of each minute."""

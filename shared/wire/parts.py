@@ -118,6 +118,30 @@ class Sink(Protocol):
     def discard(self) -> None:
         """Delete the content. No other call follows."""
 
+    def content(self) -> bytes:
+        """All of it. Called once it is complete."""
+
+
+class MemorySink:
+    """A content of one part in memory: the part itself, not a copy."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def write(self, offset: int, data: bytes) -> None:
+        self._data = data
+
+    def digest(self) -> bytes:
+        content_hash = _new_hash()
+        content_hash.update(self._data)
+        return content_hash.digest()
+
+    def discard(self) -> None:
+        self._data = b""
+
+    def content(self) -> bytes:
+        return self._data
+
 
 class FileSink:
     """A content in a file, sparse until it is written. No descriptor stays open between parts: many agents send at once."""
@@ -142,6 +166,9 @@ class FileSink:
 
     def discard(self) -> None:
         self.path.unlink(missing_ok=True)
+
+    def content(self) -> bytes:
+        return self.path.read_bytes()
 
 
 def _new_hash() -> hashlib.blake2b:
@@ -220,6 +247,7 @@ class Assembler:
         self._total_bytes = total_bytes
         self._max_age_s = max_age_s
         self._senders: dict[str, _Sender] = {}  # by name; entries stay until `drop`
+        self._incomplete: set[str] = set()  # those with partials: few, where many have sent before
         self._bytes = 0  # the sum of the costs of all partials
 
     def __repr__(self) -> str:
@@ -230,7 +258,7 @@ class Assembler:
     def pending(self) -> tuple[Pending, ...]:
         """All incomplete contents, sorted by sender; of one sender the least recently touched first."""
         pending: list[Pending] = []
-        for name in sorted(self._senders):
+        for name in sorted(self._incomplete):
             sender = self._senders[name]
             for digest, partial in sender.partials.items():
                 described = _describe(name, digest, partial)
@@ -325,13 +353,13 @@ class Assembler:
         sink = self._new_sink(sender, part)
         partial = _Partial(part.size, part.count, part.about, sink, now, bytearray(part.count))
         partials[part.digest] = partial
+        self._incomplete.add(sender)
         self._bytes += partial.cost
         return partial
 
     def _finish(self, sender: str, digest: bytes) -> Sink:
         own = self._senders[sender]
-        partial = own.partials.pop(digest)
-        self._bytes -= partial.cost
+        partial = self._pop(sender, digest)
         if partial.sink.digest() != digest:
             partial.sink.discard()
             raise DecodeError("wrong digest", f"{partial.size} bytes about {partial.about}")
@@ -341,10 +369,18 @@ class Assembler:
         return partial.sink
 
     def _give_up(self, sender: str, digest: bytes) -> None:
-        partial = self._senders[sender].partials.pop(digest)
-        self._bytes -= partial.cost
+        partial = self._pop(sender, digest)
         with contextlib.suppress(OSError):  # what cannot be deleted now is deleted with the spool
             partial.sink.discard()
+
+    def _pop(self, sender: str, digest: bytes) -> _Partial:
+        """A content that is incomplete no longer, and is charged no longer."""
+        partials = self._senders[sender].partials
+        partial = partials.pop(digest)
+        self._bytes -= partial.cost
+        if not partials:
+            self._incomplete.discard(sender)
+        return partial
 
 
 def _describe(sender: str, digest: bytes, partial: _Partial) -> Pending:
