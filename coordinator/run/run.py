@@ -255,9 +255,9 @@ class Run:
     ) -> Effects:
         """Check a report and put it into the spool. Raises DecodeError for one that must be dropped.
 
-        `content_digest` is the digest of the content if the caller has it already.
+        `content_digest` is the digest of the content if the caller has compared it already.
         """
-        report = ReportContent.from_bytes(content)
+        report = ReportContent.from_bytes(content, verified=bool(content_digest))
         content_digest = content_digest or digest(content)
         del content  # of a large model each copy counts; the caller keeps none
         run = self.facts.run

@@ -1,0 +1,116 @@
+"""The spool waits for the disk once for reports that came together, and opens no file twice without need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.coordinator.run import spool as spool_module
+from covey.coordinator.run.spool import Spool
+from covey.shared import files
+from covey.shared.strategies.base import Report
+from covey.shared.wire.parts import FileSink, MemorySink
+
+CLIENTS = ["agent-0", "agent-1", "agent-2"]
+
+
+def report(value: float) -> Report:
+    return Report({"model": np.full(10, value, np.float32)}, 32)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of files and folders in the order in which they were synced."""
+    names: list[str] = []
+    monkeypatch.setattr(files, "_sync", lambda path: names.append(path.name))
+    return names
+
+
+def test_reports_of_a_batch_are_synced_at_its_end_and_their_folder_once(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    spool = Spool(tmp_path)
+    spool.keep(1, "before", report(0), 1.0)
+    synced.clear()
+    with spool.batch():
+        for client in CLIENTS:
+            spool.keep(1, client, report(1), 1.0)
+        assert synced == []
+    assert synced == [f"{client}.safetensors" for client in CLIENTS] + ["1"]
+
+
+def test_a_report_that_was_folded_within_its_batch_needs_no_sync(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    with spool.batch():
+        spool.keep(1, "agent-0", report(1), 1.0)
+        spool.keep(2, "agent-1", report(1), 1.0)
+        spool.drop(1)
+    assert spool.who(2) == ["agent-1"]
+    assert not (tmp_path / "1").exists()
+
+
+def test_a_batch_that_fails_still_keeps_what_it_has_taken(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    spool = Spool(tmp_path)
+
+    def fail_in_a_batch() -> None:
+        with spool.batch():
+            spool.keep(1, "agent-0", report(1), 1.0)
+            synced.clear()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_in_a_batch()
+    assert synced == ["agent-0.safetensors", "1"]
+    spool.keep(1, "agent-1", report(1), 1.0)
+    assert synced[2:] == ["agent-1.safetensors.new", "1"], "outside of a batch each is synced"
+
+
+def test_how_reports_came_about_is_known_without_their_files_and_read_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = Spool(tmp_path)
+    spool.keep(1, "agent-0", report(1), 2.5, "lost", "cuda")
+    spool.keep(1, "agent-1", report(1), 1.5)
+
+    def seen(of: Spool) -> tuple[object, ...]:
+        clients = ["agent-0", "agent-1"]
+        return (of.seconds(1, clients), of.client_states(1, clients), of.devices(1, clients))
+
+    expected = (
+        {"agent-0": 2.5, "agent-1": 1.5},
+        {"agent-0": "lost"},
+        {"agent-0": "cuda", "agent-1": "cpu"},
+    )
+    assert seen(Spool(tmp_path)) == expected
+    monkeypatch.setattr(spool_module, "open_arrays", lambda path: pytest.fail(f"{path} was read"))
+    assert seen(spool) == expected
+    spool.drop(1)
+    assert not spool._known
+
+
+def test_a_damaged_report_is_named_and_the_others_are_readable(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for number, client in enumerate(CLIENTS):
+        spool.keep(1, client, report(number), 1.0)
+    (tmp_path / "1" / "agent-1.safetensors").write_bytes(b"short")
+    reports, reasons = spool.readable(1, CLIENTS)
+    assert [client for client, _ in reports] == ["agent-0", "agent-2"]
+    assert [one.vectors["model"][0] for _, one in reports] == [0.0, 2.0]
+    assert list(reasons) == ["agent-1"]
+    assert "cut short" in reasons["agent-1"]
+
+
+def test_a_content_in_memory_has_the_digest_of_one_on_disk(tmp_path: Path) -> None:
+    content = bytes(range(200))
+    in_memory = MemorySink()
+    on_disk = FileSink(tmp_path / "content", len(content))
+    for sink in (in_memory, on_disk):
+        sink.write(0, content)
+        assert sink.content() == content
+    assert in_memory.digest() == on_disk.digest()
+    in_memory.discard()
+    assert in_memory.content() == b""
