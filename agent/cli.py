@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import signal
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -72,6 +73,32 @@ Device = Annotated[
     typer.Option(
         help="the device that torch computes on; overrides the scenario  [default: the scenario's]",
         envvar="COVEY_DEVICE",
+        show_default=False,
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="threads of torch; 1 gives the same bytes as a simulation  [default: the cores but one, at least 1]",
+        envvar="COVEY_THREADS",
+        show_default=False,
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        help="memory of the training process in all, such as 512M or 2G; work that needs more is reported as failed "
+        "(Linux)",
+        envvar="COVEY_MEMORY_LIMIT",
+        show_default=False,
+    ),
+]
+OnlyWhen = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="begin work only when this holds: charging, idle, or hours such as 22:00-06:00 (local time); repeatable, "
+        "and then all must hold",
         show_default=False,
     ),
 ]
@@ -160,6 +187,9 @@ def start(
     policy: PolicyFile = None,
     limit: Limits = None,
     device: Device = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    only_when: OnlyWhen = None,
     model_dir: ModelDirOption = None,
     accept_margin: AcceptMargin = None,
     keep_models: KeepModels = None,
@@ -187,13 +217,15 @@ def start(
     limits = list(limit or ())
     if device is not None:
         limits.append(f"device={device}")
-    rules = Rules(_policy(policy, limits), AllowedCode.parse(allow))
+    effective = _policy(policy, limits, memory_limit, only_when)
+    rules = Rules(effective, AllowedCode.parse(allow))
     keep = _keep_options(model_dir, accept_margin, keep_models, on_model, on_model_seconds)
     _quiet_links()
     observer = print_json if as_json else DeviceDisplay()
     observer(Started(agent, federation, ", ".join(map(str, urls)), data))
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_start(identity, urls, keep_warm, observer, rules, keep))
+        pool = PoolOptions(keep_warm, threads or default_threads())
+        asyncio.run(_start(identity, urls, pool, observer, rules, keep))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -268,9 +300,15 @@ def _has_password(broker: str) -> bool:
 
 
 @app.command("policy")
-def show_policy(policy: PolicyFile = None, limit: Limits = None, as_json: Json = False) -> None:
+def show_policy(
+    policy: PolicyFile = None,
+    limit: Limits = None,
+    memory_limit: MemoryLimit = None,
+    only_when: OnlyWhen = None,
+    as_json: Json = False,
+) -> None:
     """Print the policy that `agent start` enforces with the same options: what a coordinator may ask of this device."""
-    effective = _policy(policy, limit)
+    effective = _policy(policy, limit, memory_limit, only_when)
     if as_json:
         print(effective.model_dump_json())
         return
@@ -279,12 +317,25 @@ def show_policy(policy: PolicyFile = None, limit: Limits = None, as_json: Json =
         print(f"{key}: {json_text.dumps(value)}  # {field.description}")
 
 
-def _policy(file: Path | None, limits: list[str] | None) -> Policy:
-    """The policy of the file, with the keys that `--limit` sets. Raises UserError that names a wrong key."""
-    from covey.agent.policy import Policy
+def _policy(
+    file: Path | None,
+    limits: list[str] | None,
+    memory_limit: str | None,
+    only_when: list[str] | None,
+) -> Policy:
+    """The policy of the file, with the keys that options set. Raises UserError that names a wrong key or option."""
+    from covey.agent.policy import Policy, memory_mb
 
     policy = Policy() if file is None else Policy.load(file)
-    return policy.with_limits(limits or ())
+    policy = policy.with_limits(limits or ())
+    changes: dict[str, Any] = {}
+    if memory_limit is not None:
+        changes["memory_limit_mb"] = memory_mb(memory_limit)
+    if only_when:
+        changes["only_when"] = only_when
+    if not changes:
+        return policy
+    return Policy.of({**policy.model_dump(mode="json"), **changes}, "--only-when or --memory-limit")
 
 
 @app.command()
@@ -531,7 +582,7 @@ def _keep_options(
 async def _start(
     identity: Identity,
     urls: Sequence[BrokerUrl],
-    keep_warm_s: float,
+    workers: PoolOptions,
     observer: DeviceObserver,
     rules: Rules,
     keep: KeepOptions | None,
@@ -541,7 +592,7 @@ async def _start(
     from covey.shared.mqtt.mqtt_link import MqttLink
 
     loop = asyncio.get_running_loop()
-    pool = Pool(1, keep_warm_s=keep_warm_s)
+    pool = Pool(1, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
     agent = Agent(identity, pool, observer=observer, rules=rules, keep=keep)
     if hasattr(signal, "SIGUSR1"):
         loop.add_signal_handler(signal.SIGUSR1, agent.show_story)
@@ -574,6 +625,20 @@ def _check_name(option: str, name: str) -> None:
         raise UserError(
             f"{option} {name!r}: invalid name; use 1-64 letters, digits, '.', '_' or '-'"
         )
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """How the training process of a device runs."""
+
+    keep_warm_s: float  # seconds that it stays alive after work
+    threads: int  # of torch
+
+
+def default_threads() -> int:
+    """The cores that this process may use, but one: the device has other work, too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) - 1)
 
 
 def default_name() -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from covey.agent.conditions import validated
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
 from covey.shared.wire.deployments import Deployment
@@ -88,6 +89,14 @@ class Policy(BaseModel):
         None,
         description="memory of the training process, in MB in addition to torch itself (Linux)",
     )
+    memory_limit_mb: Limit | None = Field(
+        None,
+        description="memory of the training process in all, torch included, in MB (Linux)",
+    )
+    only_when: tuple[Annotated[str, AfterValidator(validated)], ...] = Field(
+        (),
+        description="conditions for work, all of which must hold: charging, idle, or hours such as 22:00-06:00",
+    )
     device: DeviceWish | None = Field(
         None,
         description="the device that torch computes on; overrides the scenario; null: the scenario's",
@@ -144,6 +153,17 @@ class Policy(BaseModel):
         except ValidationError as error:
             faults = [_describe_fault(one["loc"], one["msg"]) for one in error.errors()]
             raise UserError(f"{source}: {'; '.join(faults)}") from None
+
+
+MEMORY_UNITS_MB = {"M": 1, "G": 1 << 10}
+
+
+def memory_mb(text: str) -> int:
+    """The value of `--memory-limit` in MB (2**20 bytes): "512M" or "2G". Raises UserError for another text."""
+    number, unit = text[:-1], text[-1:].upper()
+    if not number.isascii() or not number.isdigit() or unit not in MEMORY_UNITS_MB:
+        raise UserError(f"--memory-limit {text}: expected a whole number with M or G, such as 512M")
+    return int(number) * MEMORY_UNITS_MB[unit]
 
 
 def _describe_fault(location: tuple[int | str, ...], message: str) -> str:

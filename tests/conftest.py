@@ -24,6 +24,7 @@ def pytest_configure() -> None:
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["COVEY_THREADS"] = "1"  # the bytes of agents are compared with those of a simulation
     sys.dont_write_bytecode = False
     os.fsync = lambda fd: None
 

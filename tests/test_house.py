@@ -52,6 +52,7 @@ STAIRS = {
         "cli",
     ],
     "agent": [
+        "conditions",
         "own_code policy kept data_watch",
         "data",
         "training",
@@ -88,6 +89,7 @@ PURE = [
     "agent/device/delivery.py",
     "agent/device/story.py",
     "agent/device/events.py",
+    "agent/conditions.py",
     "coordinator/engine/*.py",
     "shared/numerics/*.py",
     "shared/strategies/*.py",

@@ -158,6 +158,13 @@ class DataChanged:
 
 
 @dataclass(frozen=True)
+class ConditionsSeen:
+    """The device was compared with its owner's conditions for work."""
+
+    unmet: str  # why no work may begin now, for people; empty if it may
+
+
+@dataclass(frozen=True)
 class Tick:
     """The time that the session asked for (`wake_at`) has come."""
 
@@ -185,6 +192,7 @@ Event = (
     | DeploymentSettled
     | ModelSettled
     | DataChanged
+    | ConditionsSeen
     | Tick
 )
 

@@ -33,6 +33,7 @@ class Progress:
     accepted: int
     dropped: dict[str, int]
     model: ModelInUse | None = None  # that the device uses itself
+    unmet: str = ""  # why no work may begin now; empty if it may, or if work is under way
 
 
 class Presence:
@@ -104,7 +105,7 @@ class Presence:
             samples=seen.samples,
             test_samples=seen.test_samples,
             labels=bounded_labels(seen.labels),
-            problem=self.deafness or seen.problem,
+            problem=self.deafness or seen.problem or progress.unmet or None,
             cluster=progress.cluster,
             busy=progress.busy,
             step=progress.step,

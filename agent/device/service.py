@@ -15,9 +15,11 @@ from datetime import datetime
 from importlib import metadata
 from typing import Any
 
+from covey.agent.conditions import unmet
 from covey.agent.data_watch import DataWatch
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
+from covey.agent.device import readings
 from covey.agent.device.deployments import Deployments
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper, KeepOptions
@@ -134,6 +136,8 @@ class Agent:
             before_report,
             self.keeper,
         )
+        self._conditions = rules.policy.only_when
+        self._unmet = ""  # the first of them that does not hold, for people; empty if all hold
         self._link: Link | None = None  # None before `run`
         self._subscriptions: SubscriptionKeeper | None = None  # None before `run`
         self._outgoing: asyncio.Queue[e.Action] = asyncio.Queue()  # what must be sent in order
@@ -179,6 +183,7 @@ class Agent:
             self._observer(n.Damaged(why))
         if self.keeper is not None:
             self.keeper.report_damage()
+        self._look_at_conditions()
         tasks = [
             asyncio.create_task(self._receive(link)),
             asyncio.create_task(self._publish(link)),
@@ -204,7 +209,7 @@ class Agent:
                 await self._say_goodbye(link)
 
     async def _watch(self) -> None:
-        """Look from time to time whether the data has changed, and whether there is still nothing to do."""
+        """Look from time to time whether data or conditions have changed, and whether there is still nothing to do."""
         waiting = Waiting()
         while True:
             shown = waiting.reason(self.session.waits_for, _now())
@@ -212,8 +217,18 @@ class Agent:
                 why, waited_s = shown
                 self._observer(n.WaitsForCoordinator(why, round(waited_s)))
             await asyncio.sleep(WATCH_S)
+            self._look_at_conditions()
             if self._data_watch.has_changed():
                 self._read_data_again()
+
+    def _look_at_conditions(self) -> None:
+        """Compare the device with its owner's conditions for work, if there are any."""
+        if not self._conditions:
+            return
+        why = unmet(self._conditions, readings.read())
+        if why != self._unmet:
+            self._unmet = why
+            self._feed(e.ConditionsSeen(why))
 
     def _read_data_again(self) -> None:
         self._observer(n.DataChanged())

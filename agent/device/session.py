@@ -13,6 +13,8 @@ composes three machines: `Presence` (the agent's status), `Fetching` (the models
 - Another run has a report and a memory of its own. It begins when a running coordinator names it, not with an order
   alone: a broker that was restored from a backup holds orders of runs that ended long ago.
 - A task or an order that breaks the rules of this device is refused before anything of it is fetched or built.
+- No work begins while a condition of the owner does not hold. What has begun is finished and reported: only then
+  do others read that the agent stays out. When all conditions hold again, an order that is still open is taken up.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from covey.agent.device.delivery import Delivery
 from covey.agent.device.deployments import Deployments
 from covey.agent.device.events import (
     Actions,
+    ConditionsSeen,
     CoordinatorSeen,
     DataChanged,
     DeployedModelDamaged,
@@ -114,6 +117,8 @@ class Session:
         self._order: OrderMessage | None = None
         # an order of a run that no running coordinator has named yet
         self._parked: OrderMessage | None = None
+        # why no work may begin now; empty if all conditions of the owner hold
+        self._unmet = ""
 
     def __repr__(self) -> str:
         return f"<Session: {self._presence!r} {self._fetching!r} {self._delivery!r}>"
@@ -171,7 +176,13 @@ class Session:
             accepted=self._delivery.accepted,
             dropped=dict(self.dropped),
             model=self._model_in_use,
+            unmet="" if self._is_engaged else self._unmet,
         )
+
+    @property
+    def _is_engaged(self) -> bool:
+        """Is work under way, or its report on its way?"""
+        return self._fetching.order is not None or self._delivery.undecided != 0
 
     @property
     def _circumstances(self) -> Circumstances:
@@ -229,6 +240,8 @@ class Session:
                 return []
             case DataChanged():
                 return self._data_changed()
+            case ConditionsSeen(unmet):
+                return self._conditions_seen(unmet, now)
             case Tick():
                 return self._tick(now)
         if self._deployments is not None:
@@ -329,6 +342,17 @@ class Session:
             return []
         return self._compare_task(coordinator)
 
+    def _conditions_seen(self, unmet: str, now: float) -> Actions:
+        """Stay out while a condition does not hold; then take up the order that is still open."""
+        may_work_again = self._unmet != "" and unmet == ""
+        is_news = self._unmet == "" and unmet != ""
+        self._unmet = unmet
+        if is_news:
+            return [Notify(unmet)]
+        if may_work_again and self._order is not None and self._presence.is_up:
+            return self._follow(self._order, now)
+        return []
+
     def _take_up_parked_order(self, now: float) -> Actions:
         order = self._parked
         if order is None or order.run != self._presence.live_run:
@@ -372,6 +396,10 @@ class Session:
             if refusal is not None:
                 self._count_refusal()
                 return actions + self._fetching.refuse(order, refusal)
+            if self._unmet and self._fetching.order is None:
+                return (
+                    actions  # others read it in the status, and the coordinator asks another agent
+                )
             actions += self._fetching.begin(order)
         return actions + self._fetching.proceed(now)
 

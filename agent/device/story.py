@@ -14,6 +14,7 @@ from covey.agent.device.events import (
     Actions,
     CancelWork,
     CommitMemory,
+    ConditionsSeen,
     CoordinatorSeen,
     DropReport,
     Event,
@@ -140,6 +141,8 @@ def _of_event(event: Event, before: Circumstances) -> str | None:
             return f"Sent the report of step {step}."
         case Sent(step):
             return f"The link broke while the report of step {step} was being sent."
+        case ConditionsSeen(""):
+            return "The owner's conditions for work hold."
         case ModelSettled(model) if model.note:
             return f"Model {model.note}."
         case ReportDamaged(step):

@@ -20,7 +20,6 @@ from covey.shared.python_process import environment, python
 from covey.shared.wire.messages import ALWAYS_THERE, DeviceWish
 
 COMMAND = python("covey.agent.worker.worker")
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 EXIT_S = 1.0  # a worker that closed its output is given this time to exit by itself
 
 
@@ -71,6 +70,8 @@ class Pool:
     Args:
         workers: how many processes may run at the same time.
         keep_warm_s: how long a worker without a job stays alive.
+        threads: of torch in each worker. Sums of floats depend on their number: with one, work gives the same bytes on
+            a machine with any number of cores.
         cancel_grace_s: how long a worker may take to finish a job that was given up. Killing it costs more, because a
             new worker has to import torch first. After this time it is killed all the same.
         command: the program that a worker runs.
@@ -81,10 +82,12 @@ class Pool:
         workers: int = 1,
         *,
         keep_warm_s: float = 60.0,
+        threads: int = 1,
         cancel_grace_s: float = 5.0,
         command: Sequence[str] = COMMAND,
     ) -> None:
         self._keep_warm_s = keep_warm_s
+        self._threads = str(threads)
         self._cancel_grace_s = cancel_grace_s
         self._command = tuple(command)
         self._vacancies = workers  # how many more workers may be started, those that start excluded
@@ -193,10 +196,12 @@ class Pool:
     async def _start_worker(self) -> _Worker:
         process = await asyncio.create_subprocess_exec(
             *self._command,
+            "--threads",
+            self._threads,
             *consent().options(),  # the worker may load what our owner allowed us to load
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment(**ONE_THREAD),
+            env=environment(OMP_NUM_THREADS=self._threads, MKL_NUM_THREADS=self._threads),
             start_new_session=True,  # Ctrl-C must reach us alone: we end our workers
         )
         worker = _Worker(process)

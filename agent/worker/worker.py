@@ -30,7 +30,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from covey.agent.policy import PolicyError, Rules, values_of
+from covey.agent.policy import Policy, PolicyError, Rules, values_of
 from covey.agent.worker import frames
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
@@ -122,8 +122,9 @@ def _inspect(job: frames.Job) -> frames.Job:
 
     task = Task.model_validate(job["task"])
     try:
-        data = source_of(job["source"]).dataset(task)
-        return describe(data, task)
+        with _memory_limited(Rules.from_wire(job).policy, torch_first=False):
+            data = source_of(job["source"]).dataset(task)
+            return describe(data, task)
     except DataError as error:
         return {
             "samples": 0,
@@ -166,7 +167,7 @@ def _adopt(job: frames.Job) -> frames.Job:
     deployment = Deployment.from_bytes(job["deployment"])
     try:
         contents = [_model_content(Path(path)) for path in job["models"]]
-        with _memory_limited(rules.policy.max_memory_mb):
+        with _memory_limited(rules.policy, torch_first=True):
             kept = adopt(
                 deployment,
                 job["clusters"],
@@ -197,7 +198,7 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     memory_digest = b""
     kept: frames.Job | None = None
     try:
-        with _memory_limited(Rules.from_wire(job).policy.max_memory_mb):
+        with _memory_limited(Rules.from_wire(job).policy, torch_first=True):
             content, memory_digest, kept = _work(job, order, memory_out)
     except MemoryDamaged:
         return {"memory_damaged": True}
@@ -339,19 +340,28 @@ def _model_content(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def _memory_limited(limit_mb: int | None) -> Iterator[None]:
-    """Limit the memory that the work may take in addition to torch and our own code. Linux only.
+def _memory_limited(policy: Policy, *, torch_first: bool) -> Iterator[None]:
+    """Limit the data memory of this process while it works. Linux only.
+
+    RLIMIT_DATA counts what a process writes to. RLIMIT_AS would count the address space, too, of which torch reserves
+    many times what it uses.
+
+    Args:
+        policy: `max_memory_mb` comes on top of torch and our own code, `memory_limit_mb` includes them.
+        torch_first: import torch before the limit applies, so that a lack of memory has a name and not a traceback
+            from inside torch.
 
     Raises:
-        PolicyError: the work ran out of memory.
+        PolicyError: the work ran out of memory, or torch alone takes more than the limit.
     """
-    if limit_mb is None or sys.platform != "linux":
+    has_limit = policy.memory_limit_mb is not None or (torch_first and policy.max_memory_mb)
+    if not has_limit or sys.platform != "linux":
         yield
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit_bytes = _own_data_bytes() + (limit_mb << 20)
+    limit_bytes, rule = _strictest_limit(policy, _own_data_bytes() if torch_first else 0)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
     try:
         yield
@@ -359,10 +369,33 @@ def _memory_limited(limit_mb: int | None) -> Iterator[None]:
         if not _is_out_of_memory(error):
             raise
         raise PolicyError(
-            f"policy of this device: max_memory_mb: the work takes more than the allowed {limit_mb} MB"
+            f"policy of this device: {rule}: the work takes more than the allowed {getattr(policy, rule)} MB"
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _strictest_limit(policy: Policy, own_bytes: int) -> tuple[int, str]:
+    """The lower one of the limits in bytes, and its key in the policy.
+
+    Args:
+        policy: has at least one of the two limits.
+        own_bytes: data memory of torch and our code; 0 if they are not imported yet, and then not limited.
+
+    Raises:
+        PolicyError: torch and our code leave nothing of the limit.
+    """
+    limits: list[tuple[int, str]] = []
+    if policy.max_memory_mb is not None and own_bytes:
+        limits.append((own_bytes + (policy.max_memory_mb << 20), "max_memory_mb"))
+    if policy.memory_limit_mb is not None:
+        if own_bytes >= policy.memory_limit_mb << 20:
+            raise PolicyError(
+                f"policy of this device: memory_limit_mb: torch alone takes {own_bytes >> 20} MB of the allowed "
+                f"{policy.memory_limit_mb} MB"
+            )
+        limits.append((policy.memory_limit_mb << 20, "memory_limit_mb"))
+    return min(limits)
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
@@ -408,7 +441,7 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
 
 
 def _configure_torch() -> None:
-    """Set one thread per worker, and algorithms that give the same result each time.
+    """Set the number of threads, one by default, and algorithms that give the same result each time.
 
     `torch.use_deterministic_algorithms` sets the same flags, but imports torch's compiler to do so: that doubles the
     time that a worker takes to start, and adds 70 MB. Only a user's own model that compiles itself needs the compiler,
@@ -418,8 +451,10 @@ def _configure_torch() -> None:
     _import_torch()
     import torch
 
-    if torch.get_num_threads() != 1:
-        torch.set_num_threads(1)
+    chosen = words_after("--threads", sys.argv)
+    threads = int(chosen[-1]) if chosen else 1
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("warn")
 
 

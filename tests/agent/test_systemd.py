@@ -36,6 +36,7 @@ def test_the_unit_runs_agent_start_with_the_given_options_in_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COVEY_THREADS", raising=False)
     Path("my data").mkdir()
     options = [
         "--data",
