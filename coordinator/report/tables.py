@@ -78,9 +78,11 @@ def results(found: Sequence[Result], runs: Sequence[str] = ()) -> TextTable:
 def _columns(found: Sequence[Result]) -> dict[str, Words]:
     """The columns of these results, by header."""
     columns: dict[str, Words] = {"method": _method}
+    units = _units(found)
+    is_mixed = len(units) > 1  # else the title names the measure
     for mode in _modes(found):
         header = MODE_TITLES[mode]
-        columns[header] = _figure_in(mode)
+        columns[header] = _figure_in(mode, with_label=is_mixed)
     if any(_is_incomplete(result) for result in found):
         columns["evaluated"] = _evaluated
     columns["clusters"] = _clusters
@@ -111,23 +113,26 @@ def _figures(result: Result, mode: str) -> Figures:
     return figures
 
 
-def _figure_in(mode: str) -> Words:
+def _figure_in(mode: str, *, with_label: bool) -> Words:
     """The column of one mode of evaluation."""
 
     def words(result: Result) -> str:
         figures = _figures(result, mode)
-        return _figure(figures)
+        return _figure(figures, with_label=with_label)
 
     return words
 
 
-def _figure(figures: Figures) -> str:
-    """The micro and the macro average of one mode, and how many agents are in neither."""
+def _figure(figures: Figures, *, with_label: bool = True) -> str:
+    """The micro and the macro average of one mode, and how many agents are in neither.
+
+    `with_label`: name the measure, unless it is the accuracy.
+    """
     words = NONE
     measure = shown_measure(figures)
     if measure is not None:
         words = _averages(measure, figures[measure.name])
-        if measure != ACCURACY:
+        if with_label and measure != ACCURACY:
             words = f"{measure.label} {words}"
     diverged = figures.get("diverged", ())
     if diverged:

@@ -212,7 +212,7 @@ def result(**others: Any) -> dict[str, Any]:
 def test_a_table_of_results_is_complete_on_a_narrow_terminal() -> None:
     narrow, text = console(width=80)
     show(narrow, results_table(results([result()])))
-    assert text.getvalue().count("MSE 44.85 / 45.02") == 3
+    assert text.getvalue().count(" 44.85 / 45.02") == 3
     assert "…" not in text.getvalue()
 
 
