@@ -102,7 +102,8 @@ def _modes(found: Iterable[Result]) -> list[str]:
     for result in found:
         for mode in MODE_TITLES:
             figures = _figures(result, mode)
-            if figures.get("agents") or figures.get("diverged"):
+            has_agents = figures.get("agents") or figures.get("diverged")
+            if has_agents:
                 present.add(mode)
     return [mode for mode in MODE_TITLES if mode in present]
 

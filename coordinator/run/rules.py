@@ -19,7 +19,15 @@ Indices = list[list[int]]
 
 
 def rules_of(scenario: Scenario) -> Rules:
-    """The engine's rules, with agents' names in place of indices."""
+    """The engine's rules, with agents' names in place of indices.
+
+    Raises UserError, before anything starts, for a method that cannot train on the task.
+    """
+    task = scenario.task
+    strategy = scenario.strategy
+    refusal = strategy.refuses_task(task.features, regression=task.classes is None)
+    if refusal:
+        raise UserError(f"method {strategy.name} is not for this task: {refusal}")
     rounds = scenario.rounds
     is_simulated = scenario.fleet is not None
     # without `grace_s`, a round waits at most half of its deadline for the last reports

@@ -577,6 +577,10 @@ class Strategy(BaseModel, Generic[S]):
         """Why a rule of the aggregation section makes no sense with this method; empty: it does."""
         return ""
 
+    def refuses_task(self, features: Sequence[int], *, regression: bool) -> str:
+        """Why this method cannot train on samples of this shape, or on a regression; empty: it can."""
+        return ""
+
     def refuses_schedule(self) -> str:
         """Why `training.lr_steps` makes no sense with this method; empty: it does."""
         return ""

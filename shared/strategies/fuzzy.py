@@ -17,7 +17,7 @@ Our deviations, where the abstract is silent.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -248,6 +248,15 @@ class Fuzzy(Strategy[FuzzyState]):
                 "one and the same. A smaller strategy.kappa lets shares differ"
             )
         return facts
+
+    def refuses_task(self, features: Sequence[int], *, regression: bool) -> str:
+        is_image = len(features) == 3 and features[0] in (1, 3)
+        if is_image or self._contrast() is None:
+            return ""
+        return (
+            f"its contrastive loss needs images [1, height, width] or [3, height, width], and task.features is "
+            f"{list(features)}; set strategy.beta to 0, or strategy.variant to fedavg+clusteredFL"
+        )
 
     def _contrast(self) -> Contrast | None:
         """The contrastive loss; None without weight, so that training is exactly FedAvg's."""

@@ -15,7 +15,7 @@ Our deviations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -133,6 +133,11 @@ class Robust(HardClustered[RobustState]):
         ge=1,
         description="The coordinator refuses coefficients with more values (features: logreg).",
     )
+
+    def refuses_task(self, features: Sequence[int], *, regression: bool) -> str:
+        if regression and self.features == LOGREG:
+            return "strategy.features: logreg needs classes, and the task is a regression; use full"
+        return ""
 
     def refuses(self, rule: Rule) -> str:
         if rule == "mean":

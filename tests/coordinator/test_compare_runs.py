@@ -40,6 +40,7 @@ from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.strategies.base import Setup
 from covey.shared.strategies.fedavg import FedAvg
+from covey.shared.strategies.fuzzy import Fuzzy
 from covey.shared.wire.frames import Job
 from tests.coordinator.comparisons import DIGITS, scenario, written
 from tests.e2e.conftest import finish
@@ -324,6 +325,37 @@ def test_a_method_that_cannot_be_run_leaves_the_other_cells_alone(
     with pytest.raises(UserError, match=r"cell fedclust/4: .* \(1 more cells failed: fedclust/5\)"):
         run_cells(scene, Options(tmp_path), [], Watching())
     assert tried[-1] == "four/5"
+
+
+def test_a_method_that_cannot_train_on_the_task_is_named_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    evaluated = {"accuracy": {"server": {"agents": 6}}}
+    said_before: list[str] = []
+
+    def run(cell: Cell, *_: Any) -> dict[str, Any]:
+        said_before.append(caplog.text)
+        return evaluated
+
+    monkeypatch.setattr(commands, "_run", run)
+    methods = ["fedavg", {"name": "robust", "features": "logreg"}]
+    scene = scenario(
+        task={**DIGITS["task"], "classes": None},
+        compare={"methods": methods, "published": {}, "seeds": [4]},
+    )
+    outcome = try_cells(scene, Options(tmp_path), [], Watching())
+    why = "logreg needs classes, and the task is a regression"
+    assert why in said_before[0]
+    assert why in outcome.failures["robust/4"]
+    with pytest.raises(UserError, match=why):
+        rules_of(grid(scene)[1].scenario)
+
+
+def test_a_contrastive_loss_needs_images() -> None:
+    fuzzy = Fuzzy(n_clusters=2)
+    assert "needs images" in fuzzy.refuses_task((5,), regression=False)
+    assert fuzzy.refuses_task((1, 8, 8), regression=False) == ""
+    assert Fuzzy(n_clusters=2, beta=0).refuses_task((5,), regression=False) == ""
 
 
 def test_a_comparison_prints_its_tables_before_it_names_the_cells_that_failed(
