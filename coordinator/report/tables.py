@@ -146,7 +146,10 @@ def _averages(measure: Measure, averages: Mapping[str, float]) -> str:
     words = []
     for average in ("micro", "macro"):
         figure = averages.get(average)
-        words.append(NONE if figure is None else measure.text(figure))
+        text = NONE
+        if figure is not None:
+            text = measure.text(figure)
+        words.append(text)
     return " / ".join(words)
 
 
@@ -292,10 +295,13 @@ def unevaluated(result: Result) -> str:
             f"they are in no average: {_listed(diverged)}"
         )
     for agent, failure in result.get("failures", {}).items():
-        times = "once" if failure["times"] == 1 else f"{failure['times']} times"
-        sentences.append(
-            f"{agent} could not do its work {times}, last in round {failure['round']}: {failure['why']}"
-        )
+        count = failure["times"]
+        times = f"{count} times"
+        if count == 1:
+            times = "once"
+        last = failure["round"]
+        why = failure["why"]
+        sentences.append(f"{agent} could not do its work {times}, last in round {last}: {why}")
     return "\n".join(sentences)
 
 
