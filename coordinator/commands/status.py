@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from covey.coordinator.commands.models_in_use import add_models_in_use
 from covey.coordinator.run.records import newest_privacy
 from covey.shared.errors import DecodeError, UserError
 from covey.shared.mqtt.broker_url import BrokerUrl
@@ -88,6 +89,8 @@ async def from_broker(url: BrokerUrl, federation: str) -> dict[str, Any]:
                         found[topic] = kind.from_bytes(payload).model_dump(mode="json")
                 if len(found) == 2:
                     break
+            if topics.roster in found:
+                await add_models_in_use(link, topics, found[topics.roster]["agents"])
     except TimeoutError:
         pass
     except DecodeError as error:

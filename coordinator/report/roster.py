@@ -12,6 +12,7 @@ from rich.text import Text
 from covey.coordinator.report.privacy import epsilons
 
 NONE = "–"
+RUN_CHARACTERS = 8  # of a run's id
 COLUMNS = (
     "agent",
     "state",
@@ -19,6 +20,7 @@ COLUMNS = (
     "last seen",
     "train / test",
     "classes",
+    "model in use",
     "refusals",
     "reason",
 )
@@ -79,9 +81,25 @@ def _cells(agent: str, row: Mapping[str, Any]) -> list[str | Text]:
         _moment(row["seen"]),
         f"{row['samples']} / {row['test_samples']}",
         str(row["labels"]),
+        _model(row.get("model")),
         ", ".join(counts),
         _reason(row),
     ]
+
+
+def _model(model: Mapping[str, Any] | None) -> str:
+    """The model that a device uses itself, and how often it kept its model instead of a new one."""
+    if not model:
+        return NONE
+    words: list[str] = []
+    if model["run"]:
+        run = model["run"][:RUN_CHARACTERS]
+        words.append(f"{run} round {model['round']}")
+    if model["rejected"]:
+        words.append(f"{model['rejected']} rejected")
+    if model["hook_failures"]:
+        words.append(f"command failed {model['hook_failures']} times")
+    return ", ".join(words) or NONE
 
 
 def _state(row: Mapping[str, Any]) -> Text:

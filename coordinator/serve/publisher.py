@@ -82,7 +82,11 @@ class Publisher:
 
     async def clear(self, agent: str) -> None:
         """Take back the orders, models and reports that are retained for an agent that is gone for good."""
-        topics = [self._topics.order(agent), self._topics.report(agent)]
+        topics = [
+            self._topics.order(agent),
+            self._topics.report(agent),
+            self._topics.deployment_share(agent),
+        ]
         own_model = self._topics.model(f"@{agent}")
         parts = self._run.orders.parts_of_own_model(agent)
         for part in range(parts):

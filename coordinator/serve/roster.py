@@ -151,26 +151,30 @@ class Roster:
 
         `over`: the run is over. Nobody works for it, whatever the newest status of an agent was.
         """
-        return {
-            agent: {
-                "online": entry.status.online,
+        rows: dict[ClientId, dict[str, Any]] = {}
+        for agent, entry in sorted(self.entries.items()):
+            status = entry.status
+            row: dict[str, Any] = {
+                "online": status.online,
                 "takes_part": entry.here and agent not in quarantined,
                 "cluster": clusters.get(agent),
                 "figure": _figure(evaluation.get(agent)),
                 "seen": None if entry.seen is None else round(entry.seen, 3),
-                "samples": entry.status.samples,
-                "test_samples": entry.status.test_samples,
+                "samples": status.samples,
+                "test_samples": status.test_samples,
                 "labels": entry.labels,
-                "busy": entry.status.busy and not over,
-                "problem": entry.status.problem,
+                "busy": status.busy and not over,
+                "problem": status.problem,
                 "quarantined": quarantined.get(agent),
                 "failed": entry.failure,
                 "failures": entry.failures,
-                "version": entry.status.version,
+                "version": status.version,
                 "refusals": dict(entry.refusals),
             }
-            for agent, entry in sorted(self.entries.items())
-        }
+            if status.model is not None:  # that the device uses itself
+                row["model"] = status.model.model_dump(mode="json")
+            rows[agent] = row
+        return rows
 
 
 def _figure(modes: Mapping[str, Any] | None) -> float | None:
@@ -190,4 +194,9 @@ def _figure(modes: Mapping[str, Any] | None) -> float | None:
 def _slim(status: AgentStatus) -> AgentStatus:
     """What the roster keeps of a status: its sender decides how long the rest is."""
     problem = status.problem[:MAX_PROBLEM_CHARS] if status.problem is not None else None
-    return status.model_copy(update={"labels": [], "dropped": {}, "problem": problem})
+    model = status.model
+    if model is not None:
+        note = model.note[:MAX_PROBLEM_CHARS]
+        model = model.model_copy(update={"note": note})
+    kept = {"labels": [], "dropped": {}, "problem": problem, "model": model}
+    return status.model_copy(update=kept)

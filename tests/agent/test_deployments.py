@@ -7,10 +7,19 @@ from typing import Any
 import pytest
 
 from covey.agent.device.deployments import SHARE_WAIT_S, Deployments
-from covey.agent.device.events import Adopt, KeepDeployed, Notify, Subscribe, Unsubscribe
+from covey.agent.device.events import (
+    Adopt,
+    KeepDeployed,
+    Notify,
+    Subscribe,
+    SubscriptionsRefused,
+    Unsubscribe,
+)
+from covey.agent.device.session import Session
 from covey.agent.device.stalls import STALL_S
 from covey.agent.policy import DEFAULT_RULES, Policy, Rules
 from covey.shared.errors import DecodeError
+from covey.shared.mqtt.link import Up
 from covey.shared.wire.deployments import Deployment, DeploymentShare
 from covey.shared.wire.messages import digest
 from covey.shared.wire.topics import Topics, deployed_key
@@ -118,3 +127,17 @@ def test_a_deployment_names_models_for_use_only() -> None:
     broken = deployment().model_copy(update={"models": [ref("0", CONTENTS[0])]})
     with pytest.raises(DecodeError, match="deployed-"):
         Deployment.from_bytes(broken.to_bytes())
+
+
+def test_a_broker_that_withholds_deployments_does_not_keep_the_agent_out() -> None:
+    it = machine()
+    session = Session("pi", TOPICS, session="s1", deployments=it)
+    session.handle(Up(), 0.0)
+    actions = session.handle(SubscriptionsRefused(it.own_topics), 1.0)
+    assert [type(action) for action in actions] == [Notify]
+    assert session.status.problem is None
+    both = (TOPICS.order("pi"), *it.own_topics)
+    session.handle(SubscriptionsRefused(both), 2.0)
+    assert session.status.problem is not None
+    session.handle(SubscriptionsRefused(it.own_topics), 3.0)
+    assert session.status.problem is None

@@ -26,9 +26,10 @@ from covey.agent.training.predict import model_in_use, predict
 from covey.agent.training.start_models import write_start
 from covey.agent.worker import frames
 from covey.agent.worker.worker import answer
-from covey.coordinator.commands import promote
+from covey.coordinator.commands import promote, status
 from covey.coordinator.commands import run as command
 from covey.coordinator.deploy.log import publications
+from covey.coordinator.report.roster import roster_table
 from covey.coordinator.run.notices import Notice
 from covey.coordinator.run.options import Options
 from covey.coordinator.run.versions import last_version, round_name, save_version
@@ -199,6 +200,13 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
                 back = promote.before(run)
                 await promote.send(run, back, "rollback", url, None)
                 await until(lambda expected=expected: fleet.rounds() == [expected] * len(SITES))  # type: ignore[misc]
+            shown = await status.from_broker(url, "default")
+            models = {name: row["model"] for name, row in shown["roster"]["agents"].items()}
+            assert {name: models[name]["round"] for name in SITES} == dict.fromkeys(SITES, ROUNDS)
+            assert models["south-1"]["rejected"] == fleet.index("south-1").rejected
+            assert "model in use" in [
+                str(one.header) for one in roster_table(shown["roster"]).columns
+            ]
             previous = fleet.index("north-1").previous
             assert [kept.version.round for kept in previous][:2] == [7, 2]
     acts = [(one.act, one.round) for one in publications(run)]
@@ -209,5 +217,5 @@ async def test_a_model_is_delivered_used_replaced_rejected_and_rolled_back(
         ("rollback", 7),
         ("rollback", 3),
     ]
-    statuses = json.loads((run / "result.json").read_text())
-    assert statuses["clusters"] == 2
+    result = json.loads((run / "result.json").read_text())
+    assert result["clusters"] == 2
