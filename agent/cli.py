@@ -379,6 +379,17 @@ def check(
 
 
 @app.command()
+def examples(
+    out: Annotated[Path, typer.Option(help="the folder to make")] = Path("examples"),
+) -> None:
+    """Copy small real data sets, each divided among three devices: tables, and a folder of images. Needs no network."""
+    from covey.shared.examples import copy_examples
+
+    for data in copy_examples(out):
+        print(data)
+
+
+@app.command()
 @with_connection()
 def fleet(
     scenario: ScenarioFile,

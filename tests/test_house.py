@@ -26,7 +26,7 @@ STAIRS = {
     "shared": [
         "errors extras json_text plain_name printable waiting seeds python_process array_files model_files",
         "audit consent files logs terminal",
-        "plugins",
+        "plugins examples",
         "numerics",
         "privacy wire",
         "strategies mqtt",

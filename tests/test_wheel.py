@@ -16,7 +16,7 @@ from tests.processes import ROOT
 
 pytestmark = pytest.mark.processes
 
-SOURCES = ("agent", "broker", "coordinator", "shared", "src")
+SOURCES = ("agent", "broker", "coordinator", "examples", "shared", "src")
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOREIGN = "raise ImportError('this package belongs to somebody else')\n"
 
@@ -92,3 +92,17 @@ def test_all_three_programs_work_together(environment: Path, tmp_path: Path) -> 
 def test_types_travel_with_the_wheel(environment: Path) -> None:
     (package,) = environment.parent.glob("lib/python*/site-packages/covey")
     assert (package / "py.typed").exists()
+
+
+def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> None:
+    printed = run(environment, tmp_path, "agent", "examples", "--out", "mine")
+    (package,) = environment.parent.glob("lib/python*/site-packages/covey")
+    for folder in (package / "examples", tmp_path / "mine"):
+        found = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+        assert found == {Path(name) for name in example_files()}
+    assert "mine/wine/device-1.csv" in printed.splitlines()
+
+
+def example_files() -> list[str]:
+    source = ROOT / "examples"
+    return [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()]

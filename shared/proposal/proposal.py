@@ -23,6 +23,7 @@ BYTE_SCALE = 0.00392157  # 1 / 255
 IMAGE_AXES = 3
 WINDOW_AXES = 2
 COLOURS = (1, 3)
+GENERAL_NAMES = ("", "agent", "client", "data", "device", "part")  # say nothing about the data
 
 
 def propose(
@@ -97,11 +98,12 @@ def scenario_name(devices: Sequence[DataDescription]) -> str:
     """A name after the beginning that all sources have in common, else after their folder."""
     stems = [PurePath(device.source).stem for device in devices]
     word = _beginning(stems)
+    without_number = word.rstrip("-_.0123456789")
     if len(stems) > 1:
-        word = word.rstrip("-_.0123456789")  # the number of the device
+        word = without_number
     folders = {PurePath(device.source).parent.name for device in devices}
-    if not word and len(folders) == 1:
-        word = folders.pop()
+    if without_number in GENERAL_NAMES and len(folders) == 1:
+        word = folders.pop() or word
     plain = re.sub(r"[^A-Za-z0-9]+", "-", word).strip("-").lower()
     return plain[:40] or "my-data"
 
@@ -153,6 +155,8 @@ def _target_of_arrays(devices: Sequence[DataDescription]) -> Target:
     holders = [device.source for device in devices]
     column = FleetColumn("y", tuple(facts), tuple(holders), ())
     classes, why = classes_of(column)
+    if first.kind == "images":
+        why = "the names of the folders"
     return Target("y", "", classes, why)
 
 

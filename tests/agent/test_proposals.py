@@ -220,9 +220,10 @@ def test_the_rounds_fit_the_number_of_devices(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sources", "name"),
     [
-        (["wine/device-1", "wine/device-2"], "device"),
+        (["wine/device-1", "wine/device-2"], "wine"),
         (["a/north.csv", "a/south.csv"], "a"),
         (["pi 7.csv"], "pi-7"),
+        (["device-1.csv"], "device-1"),
         (["1.csv", "2.csv"], "my-data"),
     ],
 )
