@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,12 +47,14 @@ class BadCells:
     _first: list[BadCell]  # at most MAX_NAMED, in the order of the file
     _block: list[BadCell]  # of the present block of rows, in any order
     count: int  # all of them
+    _by_column: Counter[str]  # faults by name of the column; empty name: whole rows
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._first = []
         self._block = []
         self.count = 0
+        self._by_column = Counter()
 
     def __repr__(self) -> str:
         return f"<BadCells {self._path}: {self.count}>"
@@ -59,6 +62,7 @@ class BadCells:
     def add(self, cell: BadCell) -> None:
         """Remember a refused cell."""
         self.count += 1
+        self._by_column[cell.column] += 1
         self._block.append(cell)
 
     def close_block(self) -> None:
@@ -84,13 +88,22 @@ class BadCells:
         lines = [f"{self._path}: {heading}:"]
         for cell in self._first:
             lines.append(f"{cell.described()};")
+        if self.count > named:
+            lines.append(f"in all: {self._counted()}")
         different = dict.fromkeys(cell.advice for cell in self._first)
-        advice = "; ".join(different)
-        lines.append(f"what to do: {advice}")
+        lines += different
         raise DataError(
             "\n  ".join(lines),
             public=f"{self.count} faults in the table, the first: {self._first[0].public}",
         )
+
+    def _counted(self) -> str:
+        """How many faults each column has, the most first."""
+        shown: list[str] = []
+        for name, count in self._by_column.most_common(MAX_NAMED):
+            where = f"column {name!r}" if name else "whole rows"
+            shown.append(f"{count} in {where}")
+        return ", ".join(shown)
 
 
 def quoted(cell: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from covey.agent.data import Dataset, fit, load, with_test
+from covey.agent.data.column_notes import column_notes, numbers_of
 from covey.agent.data.dataset import Array
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
@@ -121,12 +122,15 @@ def inspect(dataset: Dataset, task: Task | None = None) -> Finding:
     is_regression = data.regression or (task is not None and task.classes is None)
     if not is_regression:
         classes = _classes(data)
-    smallest, largest = _extremes(data)
+    smallest, largest = _extremes(numbers_of(data, task))
+    shape = data.shape
+    if task is not None and data.columns is not None:
+        shape = task.features
     return Finding(
         source=data.source,
         samples=len(data.targets),
         test_samples=len(data.test_targets),
-        shape=data.shape,
+        shape=shape,
         dtype=data.features.dtype.name,
         classes=classes,
         value_range=(smallest, largest),
@@ -192,6 +196,8 @@ def _notes(
         notes.append(
             f"one class only ({name!r}): alone, this device cannot learn to distinguish classes"
         )
+    if task is not None:
+        notes += column_notes(data, task)
     if data.columns is not None and data.columns.left_out:
         notes.append(
             f"{data.columns.left_out} samples with missing cells are left out (task.impute is drop)"
@@ -202,7 +208,8 @@ def _notes(
             drawn = "the latest windows of each series"
         notes.append(f"no test part: 20 % of the samples, {drawn}, will be held back for testing")
     if task is not None and task.standardise == "none":
-        largest = max(abs(extreme) for extreme in _extremes(data)) * task.scale
+        extremes = _extremes(numbers_of(data, task))
+        largest = max(abs(extreme) for extreme in extremes) * task.scale
         if largest > LARGE:
             notes.append(
                 f"features reach {largest:g} after task.scale: set task.standardise, or a smaller "

@@ -9,11 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCell, BadCells, quoted
-from covey.agent.data.table_rows import Block, Cells
+from covey.agent.data.table_rows import Block, Cells, is_number
 
 MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MISSING = frozenset({"", "nan", "na", "n/a", "null"})  # a missing cell, in lower case
 MISSING_LABELS = frozenset({"", "nan", "na", "null"})
+
+CORRECT = "correct numbers that are not finite"
+FILL = "fill empty cells in, or name the features in task.columns and set task.impute"
+NO_WORDS = "correct words among numbers, leave the column out, or list a column of words in task.categories"
 
 Float32 = npt.NDArray[np.float32]
 
@@ -70,7 +74,7 @@ def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) 
             continue
         number = _number(cell)
         if not abs(number) <= MAX_FLOAT32:  # also NaN
-            faults.add(_no_number(place, block, index, cell, missing=missing))
+            faults.add(_no_number(place, block, index, cell))
             number = 0.0
         found.append(number)
     return np.array(found, np.float32)
@@ -101,31 +105,21 @@ def _number(cell: object) -> float:
         return math.nan
 
 
-def _no_number(
-    place: CellPlace,
-    block: Block,
-    index: int,
-    cell: object,
-    *,
-    missing: bool,
-) -> BadCell:
+def _no_number(place: CellPlace, block: Block, index: int, cell: object) -> BadCell:
     """The fault of a cell that is no finite number."""
-    correct = "every feature must be a number: correct the cell, or remove the column"
-    finite = "expected a finite number: correct the cell"
-    fill = f"{correct}; or name the features in task.columns and set task.impute"
     if cell is None or (isinstance(cell, str) and not cell.strip()):
-        return place.bad_cell(block, index, "the cell is empty", "is empty", fill)
-    if isinstance(cell, str):
-        text = cell.strip()
-        if math.isnan(_number(text)) and text.lower() != "nan":
-            seen = f"{quoted(text)} is not a number"
-            words = f"{correct}; or list a column of words in task.categories"
-            return place.bad_cell(block, index, seen, "is not a number", words)
-        return place.bad_cell(
-            block, index, f"{text:.40}; {finite}", "is not a finite number", finite
-        )
-    seen = f"{quoted(cell)}; expected a finite number"
-    return place.bad_cell(block, index, seen, "is not a finite number", finite)
+        return place.bad_cell(block, index, "the cell is empty", "is empty", FILL)
+    if not isinstance(cell, str):
+        advice = FILL if is_missing(cell) else CORRECT
+        seen = f"{quoted(cell)}; expected a finite number"
+        return place.bad_cell(block, index, seen, "is not a finite number", advice)
+    text = cell.strip()
+    if is_number(text):
+        advice = FILL if is_missing(cell) else CORRECT
+        seen = f"{text:.40}; expected a finite number"
+        return place.bad_cell(block, index, seen, "is not a finite number", advice)
+    seen = f"{quoted(text)} is not a number"
+    return place.bad_cell(block, index, seen, "is not a number", NO_WORDS)
 
 
 class Words:

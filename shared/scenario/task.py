@@ -28,17 +28,8 @@ DIGEST_BYTES = 8
 MIN_CLASSES = 2
 IMAGE_AXES = 3  # channels, height, width
 IMAGE_CHANNELS = (1, 3)  # grey, RGB
-# Keys for data of the user's own. Agents get them only if they are set, so that all other orders stay as they are.
-OWN_DATA = (
-    "columns",
-    "target",
-    "ignore",
-    "impute",
-    "categories",
-    "window",
-    "target_scale",
-    "resize",
-)
+# Agents get all other keys only if they are set, so that orders without them stay as they were before these keys existed.
+ALWAYS_SENT = ("features", "classes", "model", "scale", "standardise")
 
 
 class Model(Section):
@@ -287,9 +278,9 @@ class Task(Section):
                 return len(names)
 
     def for_agents(self) -> dict[str, Any]:
-        """The task as JSON for agents: without `init`, a file of the coordinator, and without OWN_DATA that is not set."""
+        """The task as JSON for agents: without `init`, a file of the coordinator, and without most keys that are not set."""
         task = self.model_dump(mode="json", exclude={"init"})
-        for key in OWN_DATA:
+        for key in task.keys() - set(ALWAYS_SENT):
             if getattr(self, key) == Task.model_fields[key].default:
                 del task[key]
         return task

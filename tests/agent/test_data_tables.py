@@ -129,5 +129,5 @@ def test_parquet_without_pyarrow_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"pip install 'covey\[parquet\]'"):
+    with pytest.raises(DataError, match=r"pip install '\.\[parquet\]'"):
         load(written(tmp_path, "x", "data.parquet"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +57,12 @@ def tuned(run: Run, figure: str) -> float:
     return float(np.mean(figures))
 
 
+def resumed(run: Run) -> Run:
+    """The run as another process finds it on disk."""
+    again, _ = Run.resume(run.folder, run.scenario, run.setup, run.engine.rules, 0.0)
+    return again
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_a_regression_on_a_table_with_missing_cells_and_words(tmp_path: Path, method: str) -> None:
     files = {f"device-{i}": flats(tmp_path, i) for i in range(3)}
@@ -68,7 +73,8 @@ def test_a_regression_on_a_table_with_missing_cells_and_words(tmp_path: Path, me
     assert found["categories"] == {"town": ["Oslo", "Rome"]}
     assert 60 < found["impute"]["area"] < 80
     assert 600 < found["target"]["mean"] < 900
-    json.dumps(run.facts.to_json())  # a checkpoint holds it
+    restarted = resumed(run)
+    assert restarted.facts.scaling == run.facts.scaling
     write_models(run)
     model = next((run.folder / "models").glob("*.safetensors"), None)
     if method == "fedavg":

@@ -71,6 +71,24 @@ def test_rows_with_missing_cells_are_left_out_and_counted(tmp_path: Path) -> Non
         load(written(tmp_path, HEADER, *ROWS[1:]), task=task(impute="drop"))
 
 
+def test_a_check_shows_missing_cells_unknown_words_and_what_would_be_sent(tmp_path: Path) -> None:
+    path = written(tmp_path, HEADER, *ROWS)
+    finding = inspect(load(path, task=task()), task())
+    assert finding.shape == (5,)
+    assert finding.value_range == (30.0, 90.0)
+    assert "missing cells: 'age' 1, 'colour' 1, 'weight' 1 (task.impute: values of the task)" in (
+        finding.notes
+    )
+    assert any("'colour' that the task does not know: 'blue' 1" in note for note in finding.notes)
+    asks = asking(impute="median")
+    sent = inspect(load(path, task=asks), asks).notes
+    assert any(
+        note.startswith("before round 0 this device sends: count per column of numbers")
+        and "the words 'blue', 'green' of column 'colour'" in note
+        for note in sent
+    )
+
+
 def test_rows_to_predict_need_no_label_and_keep_their_numbers(tmp_path: Path) -> None:
     path = written(tmp_path, "weight,colour,age", "70,red,30", "80,blue,", name="new.csv")
     samples = load_unlabelled(path, task())
