@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,15 @@ def rename(folder: Path, agent: str, name: str) -> None:
         row["agent"] = row["agent"].replace(agent, name)
     parquet.write_table(Table.from_pylist(rows), folder / "agents.parquet")
     (folder / "checkpoint" / "manifest.json").unlink()  # it knows the agent by its name
+
+
+def as_regression(folder: Path) -> None:
+    """Turn the figures of a finished run into those of a regression: accuracies become RMSE, without F1."""
+    for file in (folder / "result.json", folder / "rounds.jsonl"):
+        text = re.sub(r'"accuracy": (?=\{\s*"m)', '"rmse": ', file.read_text())
+        file.write_text(re.sub(r'"f1": (?=\{\s*"m)', '"mse": ', text))
+    rows = parquet.read_table(folder / "agents.parquet").to_pylist()
+    for row in rows:
+        for mode in ("server", "tuned", "last"):
+            row[f"{mode}_rmse"] = row.pop(f"{mode}_accuracy")
+    parquet.write_table(Table.from_pylist(rows), folder / "agents.parquet")

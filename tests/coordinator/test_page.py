@@ -18,7 +18,7 @@ from covey.coordinator.run.records import finished
 from covey.coordinator.theme import theme
 from covey.shared.errors import UserError
 from covey.shared.numerics.clustering import agglomerative
-from tests.coordinator.pages import HOSTILE, PLANTED, page_of, read, rename, run
+from tests.coordinator.pages import HOSTILE, PLANTED, as_regression, page_of, read, rename, run
 
 
 def names(*folders: Path) -> list[str]:
@@ -111,6 +111,25 @@ def test_the_policy_allows_the_pages_own_script_and_style_alone(tmp_path: Path) 
     assert "unsafe" not in allowed
     assert " style=" not in made  # the policy would drop it
     assert " onclick=" not in made
+
+
+def test_a_regression_has_its_own_units_and_no_percentages(tmp_path: Path) -> None:
+    folder = run(tmp_path / "one", "fedclust")
+    as_regression(folder)
+    (one,) = read(folder)
+    assert one.measure.name == "rmse"
+    made = page_of(folder)
+    for words in (
+        "RMSE in units of the target, macro",
+        "MSE in squared units of the target, micro",
+        "RMSE over rounds, mean over agents",
+        "RMSE in units of the target; lower is better",
+        "E-server, RMSE in units of the target: mean",
+    ):
+        assert words in made
+    assert "accuracy in %" not in made
+    figure = finished(folder)["accuracy"]["server"]["rmse"]["macro"]
+    assert f"<b>{figure:.4g}</b>" in made  # as it is stored: no share, no percentage
 
 
 def test_a_single_evaluation_makes_bars_from_zero(tmp_path: Path) -> None:
