@@ -8,34 +8,36 @@ nothing but that file.
 from __future__ import annotations
 
 import asyncio
-import csv
-import io
-import json
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from rich.console import Console
 
 from covey.coordinator.cluster.cell_task import CellOutcome
-from covey.coordinator.cluster.dask_cells import failed, place_of, run_on_dask
+from covey.coordinator.cluster.dask_cells import failed, run_on_dask
 from covey.coordinator.commands import run as command
-from covey.coordinator.compare.grid import Cell, chosen, grid, section, target_of
-from covey.coordinator.compare.metrics import measure_of
+from covey.coordinator.commands.comparison_files import (
+    NONE_KNOWN,
+    PAGE,
+    KnownRows,
+    finished_rows,
+    is_finished,
+    keep_scenario,
+    known_rows,
+    write_page,
+    write_tables,
+)
+from covey.coordinator.compare.grid import Cell, chosen, grid
 from covey.coordinator.compare.rows import (
     ComparisonRow,
-    judged,
-    row_of,
-    tuning_of,
-    with_same_columns,
 )
 from covey.coordinator.compare.summaries import no_better, summaries
-from covey.coordinator.compare.tables import markdown, tables
+from covey.coordinator.compare.tables import tables
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.report.progress import ProgressBar
 from covey.coordinator.report.tables import nobody_evaluated
@@ -44,28 +46,17 @@ from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.folder import alone_in
 from covey.coordinator.run.notices import Notice, Observer
 from covey.coordinator.run.options import Options
-from covey.coordinator.run.records import finished, lines, scenario_digest
 from covey.coordinator.run.rules import rules_of
 from covey.coordinator.simulate.driver import simulate
 from covey.coordinator.track.tracking import check_trackers, tracking
-from covey.shared import json_text
 from covey.shared.errors import UserError
-from covey.shared.files import atomic_replace, private_folder, write_atomically
 from covey.shared.scenario.code import check_code
-from covey.shared.scenario.describe import dump
-from covey.shared.scenario.load import load
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.terminal import Terminal
 
 log = logging.getLogger(__name__)
 
 Observing = Callable[[Cell], AbstractContextManager[Observer]]
-KnownRows = Mapping[str, ComparisonRow]  # of earlier comparisons, by the cell's name
-Identity = tuple[str, float | None]  # the digest of a cell's scenario, and its target
-NONE_KNOWN: KnownRows = MappingProxyType({})
-SCENARIO = "compare.yaml"  # of a comparison's folder: what is compared, from its first cell on
-TABLE = "compare.json"  # its tables, for programs
-PAGE = "report.html"
 TABLE_WIDTH = 160  # columns of text at least, so that no column of a table is lost
 
 
@@ -162,64 +153,6 @@ def show(scenario: Scenario, rows: Sequence[ComparisonRow], console: Console | N
         console.print(remark, style="yellow", highlight=False, markup=False)
 
 
-# -- rows of earlier comparisons -----------------------------------------------------------------------------------
-
-
-def known_rows(scenario: Scenario, files: Iterable[Path]) -> KnownRows:
-    """The rows of these compare.json files for cells of this comparison; the last file wins.
-
-    A row counts if its cell ran the same scenario and counts to the same target. Raises UserError for a
-    file that no comparison wrote.
-    """
-    expected = {cell.name: _identity(scenario, cell) for cell in grid(scenario)}
-    known = {}
-    for file in files:
-        for name, (identity, row) in _recorded(file).items():
-            if expected.get(name) == identity:
-                measure = measure_of(section(scenario), scenario.task)
-                known[name] = judged(row, section(scenario), measure)
-    return known
-
-
-def _recorded(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
-    """The cells that a compare.json has rows of, by name."""
-    try:
-        return _read_rows(file)
-    except OSError as error:
-        raise UserError(f"--known {file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, UserError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"--known {file}: expected a compare.json that `coordinator compare` wrote; "
-            f"{type(error).__name__}: {reason}"
-        ) from None
-
-
-def _read_rows(file: Path) -> dict[str, tuple[Identity, ComparisonRow]]:
-    document = json_text.loads(file.read_text())
-    scenario = Scenario.model_validate(document["scenario"])
-    by_cell = {}
-    for columns in document["cells"]:
-        by_cell[columns["partition"], columns["method"], columns["seed"]] = columns
-    found = {}
-    for cell in grid(scenario):
-        columns = by_cell.get((cell.split, cell.label, cell.seed))
-        if columns is not None:
-            row = ComparisonRow.from_json({**_tuned_before(scenario, cell), **columns})
-            found[cell.name] = _identity(scenario, cell), row
-    return found
-
-
-def _tuned_before(scenario: Scenario, cell: Cell) -> dict[str, Any]:
-    """The settings of fine-tuning of a row that has none: an earlier version took the method's own training."""
-    before = cell.scenario.model_copy(update={"evaluation": scenario.evaluation})
-    return tuning_of(before)
-
-
-def _identity(scenario: Scenario, cell: Cell) -> Identity:
-    return scenario_digest(cell.scenario), target_of(section(scenario), cell)
-
-
 # -- running cells -------------------------------------------------------------------------------------------------
 
 
@@ -274,7 +207,7 @@ def try_cells(
     impossible = _impossible(missing)  # before the first cell takes its time
     with ExitStack() as stack:
         stack.enter_context(alone_in(options.folder))
-        _keep_scenario(scenario, options.folder)
+        keep_scenario(scenario, options.folder)
         pool = None
         if in_process:
             size = scenario.fleet.workers if scenario.fleet is not None else 0
@@ -378,17 +311,12 @@ def run_on_cluster(
 
     folder = options.folder
     with alone_in(folder):
-        _keep_scenario(scenario, folder)
+        keep_scenario(scenario, folder)
         failures = run_on_dask(
             request.executor, missing, folder, options.data_root, options.allowed, show
         )
     if failures:
         raise failed(failures)
-
-
-def _keep_scenario(scenario: Scenario, out: Path) -> None:
-    """Write what is compared, so that a report of an unfinished comparison knows all cells."""
-    write_atomically(out / SCENARIO, dump(scenario).encode())
 
 
 def _run(
@@ -403,120 +331,3 @@ def _run(
     if pool is not None:
         return simulate(cell.scenario, own, pool, observer)
     return asyncio.run(command.run(cell.scenario, own, observer))
-
-
-def is_finished(cell: Cell, out: Path) -> bool:
-    """Does the cell have a result below `out`? Raises UserError if its folder holds something else."""
-    folder = out / cell.folder
-    if not folder.exists() or not any(folder.iterdir()):
-        return False
-    file = folder / "scenario.yaml"
-    if not file.exists() or scenario_digest(load(file)) != scenario_digest(cell.scenario):
-        raise UserError(
-            f"{folder}: this folder holds a run of another scenario; compare {file} with yours, "
-            "and choose another --out or remove the folder yourself"
-        )
-    return (folder / "result.json").exists()
-
-
-# -- tables --------------------------------------------------------------------------------------------------------
-
-
-def finished_rows(
-    scenario: Scenario, out: Path, known: KnownRows = NONE_KNOWN
-) -> list[ComparisonRow]:
-    """A row for each finished cell, all with the same columns. Raises UserError if there is none."""
-    compare = section(scenario)
-    rows = []
-    for cell in grid(scenario):
-        if is_finished(cell, out):
-            folder = out / cell.folder
-            rows.append(row_of(cell, compare, finished(folder), lines(folder)))
-        elif cell.name in known:
-            rows.append(known[cell.name])
-    if not rows:
-        raise UserError(f"{out}: no cell is finished, there is nothing to compare")
-    return with_same_columns(rows)
-
-
-def write_tables(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow]) -> None:
-    """Write compare.json, .csv, .parquet (a row for each finished cell) and .md to the folder `out`.
-
-    The folder is created if it does not exist.
-    """
-    from pyarrow import Table, parquet
-
-    private_folder(out)
-    found = summaries(scenario, rows)
-    cells = [row.to_json() for row in rows]
-    document = {
-        "name": scenario.name,
-        "scenario": scenario.model_dump(mode="json"),
-        "methods": [one.to_json() for one in found],
-        "cells": cells,
-    }
-    places = _places(scenario, out)
-    if places:
-        document["ran_on"] = places
-    text = json.dumps(document, indent=1, allow_nan=False)
-    write_atomically(out / TABLE, text.encode())
-    write_atomically(out / "compare.csv", _csv(cells).encode())
-    write_atomically(out / "compare.md", markdown(scenario, found).encode())
-    with atomic_replace(out / "compare.parquet") as new:
-        parquet.write_table(Table.from_pylist(cells), new)
-
-
-def _places(scenario: Scenario, out: Path) -> dict[str, Any]:
-    """The machines that cells ran on, by the cell's name, for those that a cluster ran."""
-    places: dict[str, Any] = {}
-    for cell in grid(scenario):
-        place = place_of(out / cell.folder)
-        if place is not None:
-            places[cell.name] = place
-    return places
-
-
-# -- the page --------------------------------------------------------------------------------------
-
-
-def write_page(scenario: Scenario, out: Path, rows: Sequence[ComparisonRow], page: Path) -> None:
-    """Write the page of a comparison to a file.
-
-    Args:
-        scenario: what is compared
-        out: the comparison's folder
-        rows: the rows of its finished cells, and of those that are known from elsewhere
-        page: the file
-    """
-    from covey.coordinator.report.comparison_page import FINISHED, ShownCell, comparison_page
-
-    by_cell = {(row.partition, row.method, row.seed): row for row in rows}
-    cells = []
-    for cell in grid(scenario):
-        row = by_cell.get((cell.split, cell.label, cell.seed))
-        folder = out / cell.folder
-        state = FINISHED
-        if not is_finished(cell, out):
-            state = _progress_of(folder) if row is None else "finished elsewhere"
-        cells.append(ShownCell(cell, folder, state, row))
-    private_folder(out)
-    text = comparison_page(scenario, out, cells)
-    write_atomically(page, text.encode())
-
-
-def _progress_of(folder: Path) -> str:
-    """How far an unfinished cell has come."""
-    checkpoint = Checkpoint(folder / "checkpoint")
-    if not checkpoint.exists():
-        return "not begun"
-    facts = checkpoint.facts()
-    rounds = facts["engine"]["round"]
-    return f"unfinished, {rounds} rounds are over"
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, rows[0], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()

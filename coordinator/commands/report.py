@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from covey.coordinator.commands import compare
+from covey.coordinator.commands import comparison_files
+from covey.coordinator.commands.compare import show
 from covey.coordinator.report.tables import labels, results
 from covey.coordinator.report.text_table import json_line, results_table, show_words
 from covey.coordinator.run.records import finished
@@ -65,7 +66,7 @@ def _report_runs(request: Request, console: Console) -> None:
     if request.html is not None:
         _print_place(request.html, console)
     elif len(folders) == 1:
-        place = folders[0] / compare.PAGE
+        place = folders[0] / comparison_files.PAGE
         _write_unasked(place, console, lambda: _write_runs(folders, found, place, ()))
 
 
@@ -107,31 +108,35 @@ def is_comparison(folder: Path) -> bool:
     """Did `coordinator compare` write this folder?"""
     if (folder / "result.json").exists():
         return False
-    return any((folder / name).exists() for name in (compare.SCENARIO, compare.TABLE))
+    return any(
+        (folder / name).exists() for name in (comparison_files.SCENARIO, comparison_files.TABLE)
+    )
 
 
 def _report_comparison(request: Request, console: Console) -> None:
     [folder] = request.folders
     scenario = _scenario_of(folder)
-    table = folder / compare.TABLE
-    known = compare.known_rows(scenario, [table] if table.exists() else [])
-    rows = compare.finished_rows(scenario, folder, known)
-    compare.show(scenario, rows, None if request.as_json else console)
+    table = folder / comparison_files.TABLE
+    known = comparison_files.known_rows(scenario, [table] if table.exists() else [])
+    rows = comparison_files.finished_rows(scenario, folder, known)
+    show(scenario, rows, None if request.as_json else console)
     if request.html is not None:
-        compare.write_page(scenario, folder, rows, request.html)
+        comparison_files.write_page(scenario, folder, rows, request.html)
         if not request.as_json:
             _print_place(request.html, console)
     elif not request.as_json:
-        place = folder / compare.PAGE
-        _write_unasked(place, console, lambda: compare.write_page(scenario, folder, rows, place))
+        place = folder / comparison_files.PAGE
+        _write_unasked(
+            place, console, lambda: comparison_files.write_page(scenario, folder, rows, place)
+        )
 
 
 def _scenario_of(folder: Path) -> Scenario:
     """The scenario of a comparison, finished or not."""
-    file = folder / compare.SCENARIO
+    file = folder / comparison_files.SCENARIO
     if file.exists():
         return load(file)
-    table = folder / compare.TABLE
+    table = folder / comparison_files.TABLE
     try:
         document = json_text.loads(table.read_bytes())
         return Scenario.model_validate(document["scenario"])

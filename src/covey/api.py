@@ -320,6 +320,7 @@ def compare(
         ['local']
     """
     from covey.coordinator.commands import compare as command
+    from covey.coordinator.commands import comparison_files
     from covey.coordinator.compare.grid import Cell
     from covey.coordinator.compare.summaries import summaries
     from covey.coordinator.run.options import Options
@@ -344,8 +345,8 @@ def compare(
 
         if not _outside_of_event_loops(work):
             raise UserError(f"{folder}: the comparison was stopped; the same call continues it")
-        rows = command.finished_rows(checked, folder)
-        command.write_tables(checked, folder, rows)
+        rows = comparison_files.finished_rows(checked, folder)
+        comparison_files.write_tables(checked, folder, rows)
     cell_rows = [row.to_json() for row in rows]
     method_rows = [_flat(one.to_json()) for one in summaries(checked, rows)]
     return Comparison(folder, cell_rows, method_rows)

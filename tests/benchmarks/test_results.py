@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from covey.coordinator.commands.compare import known_rows
+from covey.coordinator.commands.comparison_files import known_rows
 from covey.coordinator.compare.summaries import summaries
 from covey.coordinator.compare.tables import tables
 from covey.shared.scenario.scenario import Scenario

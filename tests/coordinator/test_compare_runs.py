@@ -14,15 +14,12 @@ import numpy as np
 import pytest
 
 from covey.coordinator.commands import compare as commands
-from covey.coordinator.commands.compare import (
+from covey.coordinator.commands.compare import CellsTried, Request, run_cells, try_cells
+from covey.coordinator.commands.comparison_files import (
     NONE_KNOWN,
-    CellsTried,
     KnownRows,
-    Request,
     finished_rows,
     known_rows,
-    run_cells,
-    try_cells,
     write_tables,
 )
 from covey.coordinator.compare.grid import Cell, grid

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from covey.coordinator.commands import compare, report
+from covey.coordinator.commands import comparison_files, report
 from covey.coordinator.compare.grid import Cell, grid
 from covey.coordinator.report.comparison_page import ShownCell, _pictures, _runs
 from covey.coordinator.run.result import write_all
@@ -32,7 +32,7 @@ SCENE = scenario(
 def compared(folder: Path, cells: Iterable[Cell]) -> Path:
     """A comparison's folder in which these cells are finished."""
     folder.mkdir()
-    (folder / compare.SCENARIO).write_text(dump(SCENE))
+    (folder / comparison_files.SCENARIO).write_text(dump(SCENE))
     for cell in cells:
         own = folder / cell.folder
         own.mkdir(parents=True)
@@ -55,7 +55,7 @@ def printed(folder: Path, *more: Path, html: Path | None = None) -> str:
 
 
 def shown(folder: Path) -> list[ShownCell]:
-    rows = compare.finished_rows(SCENE, folder)
+    rows = comparison_files.finished_rows(SCENE, folder)
     cells = []
     for cell, row in zip(grid(SCENE), rows, strict=True):
         cells.append(ShownCell(cell, folder / cell.folder, "finished", row))
@@ -111,10 +111,10 @@ def test_a_comparison_without_its_scenario_file_is_read_from_its_table(
 ) -> None:
     folder = tmp_path / "older"
     shutil.copytree(whole, folder)
-    compare.write_tables(SCENE, folder, compare.finished_rows(SCENE, folder))
-    (folder / compare.SCENARIO).unlink()
+    comparison_files.write_tables(SCENE, folder, comparison_files.finished_rows(SCENE, folder))
+    (folder / comparison_files.SCENARIO).unlink()
     assert "fedclust" in printed(folder)
-    (folder / compare.TABLE).write_text("{}")
+    (folder / comparison_files.TABLE).write_text("{}")
     with pytest.raises(UserError, match=r"compare\.json: expected what .coordinator compare."):
         printed(folder)
 
