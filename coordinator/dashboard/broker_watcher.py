@@ -111,7 +111,8 @@ class BrokerWatcher:
         try:
             match message.topic:
                 case topics.coordinator_status:
-                    self.status = CoordinatorStatus.from_bytes(message.payload)
+                    status = CoordinatorStatus.from_bytes(message.payload)
+                    self.status = _with_names(status, self.status)
                 case topics.roster:
                     self.roster = RosterMessage.from_bytes(message.payload)
                     self._begin(self.roster.run)
@@ -134,3 +135,11 @@ class BrokerWatcher:
         if isinstance(line, PhaseLine) and line.step > self._newest_step:
             self._newest_step = line.step
             self.lines = [*self.lines, line]
+
+
+def _with_names(status: CoordinatorStatus, before: CoordinatorStatus | None) -> CoordinatorStatus:
+    """A last will holds neither the run's name nor its rounds: these are as they were."""
+    if status.online or status.name or before is None:
+        return status
+    changes = {"online": False, "phase": ""}
+    return before.model_copy(update=changes)

@@ -145,12 +145,18 @@ def plan_of(scenario: Any) -> RunPlan:
         rounds=_whole(rounds.get("count")),
         agents=_whole(rounds.get("start_agents")) or _whole(fleet.get("agents")),
         evaluates_every=every if isinstance(every, int) else None,
+        over_select=_factor(rounds.get("over_select")),
     )
 
 
 def _section(scenario: dict[str, Any], name: str) -> dict[str, Any]:
     section = scenario.get(name)
     return section if isinstance(section, dict) else {}
+
+
+def _factor(value: Any) -> float:
+    """A factor of at least 1."""
+    return max(float(value), 1.0) if isinstance(value, int | float) else 1.0
 
 
 def _whole(value: Any) -> int:

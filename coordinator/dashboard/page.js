@@ -4,6 +4,7 @@ const $ = (id) => document.getElementById(id);
 const key = location.hash.slice(1);
 const NONE = "–";
 const PAGE_ROWS = 25;
+const SILENT_S = 120; // a folder does not show that its coordinator was killed, but it changes no more
 
 let state = null;
 let allowed = false; // may this dashboard send commands?
@@ -118,6 +119,8 @@ function headline() {
   const words = [`round ${state.rounds_done} of ${state.rounds} is over`];
   if (state.phase) words.push(`now: ${state.phase}`);
   if (state.eta_s !== null) words.push(`about ${duration(state.eta_s)} left`);
+  const silent = Date.now() / 1000 - state.updated;
+  if (state.connected === null && silent > SILENT_S) words.push(`last written ${duration(silent)} ago: is it still running?`);
   return words.join(" · ");
 }
 
@@ -161,8 +164,13 @@ function showEvents() {
 
 // -- commands --------------------------------------------------------------------------------------
 
+/** Nobody carries out commands once the run is over. */
+function isOver() {
+  return ["finished", "stopped", "offline", "unknown"].includes(state.state);
+}
+
 function showCommands() {
-  const over = ["finished", "stopped", "offline", "unknown"].includes(state.state);
+  const over = isOver();
   $("commands").hidden = !allowed;
   $("pause").disabled = over || state.connected === false;
   $("stop").disabled = over || state.connected === false;
@@ -293,6 +301,7 @@ function buttons(name, status) {
   const cell = document.createElement("td");
   const button = document.createElement("button");
   button.type = "button";
+  button.disabled = isOver();
   if (status === "quarantine") {
     button.textContent = "release";
     button.addEventListener("click", () => send("release", name));

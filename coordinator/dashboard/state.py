@@ -32,6 +32,7 @@ class RunPlan:
     rounds: int = 0
     agents: int = 0  # that the run waits for at its start; 0: unknown
     evaluates_every: int | None = None  # rounds; 0: only at the end; None: unknown
+    over_select: float = 1.0  # a round invites so many times more agents than it needs
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def dashboard_state(sources: Sources) -> DashboardState:
         fleet=fleet,
         faults=_faults(phases, events, sources.roster),
         refusals=refusals,
-        events=_newest_events(sources.lines),
+        events=_newest_events(sources.lines, plan.over_select),
         updated=sources.updated,
     )
 
@@ -189,10 +190,10 @@ def _state(sources: Sources, fleet: Fleet, phases: Sequence[PhaseLine]) -> str:
         return "waiting" if sources.roster is not None else "unknown"
     if status.state == "finished" or sources.finished:
         return "finished"
+    if not status.online:  # its last will also has the state "stopped"
+        return "offline"
     if status.state == "stopped":
         return "stopped"
-    if not status.online:
-        return "offline"
     if status.state == "paused":
         return "paused"
     # the published status does not change when the first phase opens, but then agents are busy
@@ -351,7 +352,7 @@ def _faults(
     )
 
 
-def _newest_events(lines: Sequence[Line]) -> list[EventLine]:
+def _newest_events(lines: Sequence[Line], over_select: float) -> list[EventLine]:
     """What happened besides phases that went well, the newest first."""
     events: list[EventLine] = []
     warned: set[str] = set()  # each warning is shown once
@@ -359,10 +360,13 @@ def _newest_events(lines: Sequence[Line]) -> list[EventLine]:
         if isinstance(line, EventLine):
             events.append(line)
             continue
-        if line.missing:
-            invited = line.reported + line.missing
+        invited = line.reported + line.missing
+        # a round closes without those that were invited in reserve: they are no fault
+        needed = invited / over_select if line.ends_round else invited
+        if line.reported < needed:
             text = f"{line.phase}: closed with {line.reported} of {invited} reports"
-            events.append(EventLine("missing", line.rounds, text))
+            event = EventLine("missing", line.rounds, text)
+            events.append(event)
         for warning in line.warnings:
             if warning not in warned:
                 warned.add(warning)

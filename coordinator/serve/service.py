@@ -642,7 +642,7 @@ class Service:
         if shown == self._status_kept:
             return
         self._status_kept = shown
-        status = self._status_now(online=not stopped, stopped=stopped)
+        status = self._status_now(online=True, stopped=stopped)
         payload = status.to_bytes()
         path = self.run.folder / "status.json"
         with contextlib.suppress(OSError):  # a full disk must not end a run for it

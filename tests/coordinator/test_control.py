@@ -125,6 +125,8 @@ def test_a_run_stops_when_the_operator_commands_it(tmp_path: Path) -> None:
 
     assert clock.run(program()).engine.round < 3
     assert audited(tmp_path, "stop")
+    kept = CoordinatorStatus.from_bytes((tmp_path / "run" / "status.json").read_bytes())
+    assert (kept.state, kept.online, kept.name) == ("stopped", True, scene.name)
 
 
 @pytest.mark.parametrize(

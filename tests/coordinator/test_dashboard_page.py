@@ -92,4 +92,7 @@ def test_the_page_in_a_browser(tmp_path: Path) -> None:
         page.wait_for(f"{TEXT}.includes('1–25 of 10000')")
         assert page.value("document.documentElement.scrollWidth") <= 390
         assert page.complaints == []
-    assert sent == [Control(command="pause"), Control(command="forget", agent="agent-0")]
+    # each is a request of its own, so either may arrive first
+    assert Control(command="pause") in sent
+    assert Control(command="forget", agent="agent-0") in sent
+    assert len(sent) == 2

@@ -64,7 +64,7 @@ def roster(rows: dict[str, Any], **refusals: int) -> RosterMessage:
             "Stopped after 4 of 20 rounds; `coordinator run --resume` continues.",
         ),
         (
-            status(online=False, name="", rounds=0),
+            status(online=False, name="", rounds=0, state="stopped"),
             agents(10),
             "offline",
             "The coordinator is offline; it continues with `coordinator run --resume`.",
@@ -130,6 +130,14 @@ def test_faults_and_events_are_counted_and_the_newest_comes_first() -> None:
     assert (fleet_counts.offline, fleet_counts.excluded, fleet_counts.quarantined) == (1, 1, 1)
     faults = state.faults
     assert (faults.void, faults.quarantined, faults.failed, faults.refused) == (1, 1, 1, 3)
+
+
+def test_agents_that_were_invited_in_reserve_are_no_fault() -> None:
+    reserve = phase(1, reported=["a"] * 50, missing=["b"] * 10)
+    fault = phase(2, reported=["a"] * 49, missing=["b"] * 11)
+    plan = RunPlan(over_select=1.2)
+    state = dashboard_state(Sources(plan, lines(reserve, fault)))
+    assert [event.text for event in state.events] == ["train: closed with 49 of 60 reports"]
 
 
 def test_a_long_run_has_no_more_points_than_a_page_can_draw() -> None:
