@@ -76,6 +76,17 @@ Device = Annotated[
         show_default=False,
     ),
 ]
+AgentId = Annotated[
+    str | None,
+    typer.Option("--id", help="the agent's id  [default: the host's name]", envvar="COVEY_ID"),
+]
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="folder for the agent's state  [default: ~/.local/state/covey/ID]",
+        envvar="COVEY_STATE",
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(
@@ -160,21 +171,12 @@ def main() -> None:
 def start(
     data: Data,
     *,
-    name: Annotated[
-        str | None,
-        typer.Option("--id", help="the agent's id  [default: the host's name]", envvar="COVEY_ID"),
-    ] = None,
+    name: AgentId = None,
     federation: Annotated[
         str, typer.Option(help="the fleet that the agent belongs to", envvar="COVEY_FEDERATION")
     ] = "default",
     label: Label = None,
-    state: Annotated[
-        Path | None,
-        typer.Option(
-            help="folder for the agent's state  [default: ~/.local/state/covey/ID]",
-            envvar="COVEY_STATE",
-        ),
-    ] = None,
+    state: StateFolder = None,
     keep_warm: Annotated[
         float,
         typer.Option(
@@ -212,7 +214,7 @@ def start(
     _check_name("--federation", federation)
     urls = connection.urls(agent)
     source = {"data": _resolve_data(data), "label": label}
-    folder = state or Path("~/.local/state/covey").expanduser() / agent
+    folder = _state_folder(state, agent)
     identity = Identity(agent, federation, source, folder)
     limits = list(limit or ())
     if device is not None:
@@ -387,6 +389,63 @@ def examples(
 
     for data in copy_examples(out):
         print(data)
+
+
+@app.command()
+def bench(
+    data: Data,
+    *,
+    label: Label = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(help="measure the task of this scenario  [default: one that fits the data]"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="a built-in model, such as lenet5  [default: the task's]"),
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="epochs of a round to expect")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="samples of a mini-batch")] = 10,
+    threads: Threads = None,
+    name: AgentId = None,
+    state: StateFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how long the work of a round takes on this device, for some seconds. Needs no broker.
+
+    The result is kept with the agent's state and travels in the agent's status from its next start on; `coordinator
+    status --json` shows it.
+    """
+    from covey.agent.device import bench_file, bench_report
+    from covey.shared.wire.messages import Benchmark
+
+    agent = name or default_name()
+    _check_name("--id", agent)
+    job = {
+        "job": "bench",
+        "source": {"data": _resolve_data(data), "label": label},
+        "scenario": None if scenario is None else str(scenario),
+        "model": model,
+        "batch": batch,
+    }
+    answer = asyncio.run(_first_job(job, threads or default_threads()))
+    if "failure" in answer:
+        raise UserError(answer.get("detail") or answer["failure"])
+    result = Benchmark.model_validate(answer)
+    file = bench_file.write(_state_folder(state, agent), result)
+    if as_json:
+        print(bench_report.as_json(result, epochs))
+        return
+    print(bench_report.as_text(result, epochs))
+    print(f"kept in {file}: the agent's status has it from its next start on")
+
+
+async def _first_job(job: dict[str, Any], threads: int) -> dict[str, Any]:
+    """The answer of a new worker process."""
+    from covey.agent.worker.pool import Pool
+
+    async with Pool(1, threads=threads) as pool:
+        return await pool.call(job)
 
 
 @app.command()
@@ -636,6 +695,11 @@ def _check_name(option: str, name: str) -> None:
         raise UserError(
             f"{option} {name!r}: invalid name; use 1-64 letters, digits, '.', '_' or '-'"
         )
+
+
+def _state_folder(given: Path | None, agent: str) -> Path:
+    """Where an agent keeps its state."""
+    return given or Path("~/.local/state/covey").expanduser() / agent
 
 
 @dataclass(frozen=True)

@@ -150,6 +150,7 @@ ENTRIES = (
     ),
     Entry(
         wire.ModelInUse,
+        wire.Benchmark,
         "Model in use",
         "",
         "",

@@ -17,7 +17,13 @@ from covey.agent.device.events import (
     YieldId,
 )
 from covey.shared.mqtt.duplicate_ids import DuplicateIds, Reaction
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, bounded_labels
+from covey.shared.wire.messages import (
+    AgentStatus,
+    Benchmark,
+    CoordinatorStatus,
+    ModelInUse,
+    bounded_labels,
+)
 
 ROLL_SPREAD_S = 0.5  # answers to a roll call are spread over this time
 
@@ -44,13 +50,22 @@ class Presence:
         session: a name for this life of the agent; of two lives, the older one sorts first.
         version: the installed version of Covey, for others to read.
         jitter: spreads the answers to a roll call over time.
+        bench: how fast the device trains; None if nobody has measured it.
     """
 
-    def __init__(self, agent: str, session: str, version: str, jitter: random.Random) -> None:
+    def __init__(
+        self,
+        agent: str,
+        session: str,
+        version: str,
+        jitter: random.Random,
+        bench: Benchmark | None = None,
+    ) -> None:
         self.agent = agent
         self._session = session
         self._version = version
         self._jitter = jitter
+        self._bench = bench
         self._duplicate_ids = DuplicateIds(session)
         self.is_up = False  # the link is connected
         self._published: AgentStatus | None = None  # None: the broker has none of this connection
@@ -113,6 +128,7 @@ class Presence:
             accepted=progress.accepted,
             dropped=progress.dropped,
             model=progress.model,
+            bench=self._bench,
         )
 
     def announce(self, progress: Progress) -> Actions:

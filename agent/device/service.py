@@ -17,9 +17,9 @@ from typing import Any
 
 from covey.agent.conditions import unmet
 from covey.agent.data_watch import DataWatch
+from covey.agent.device import bench_file, readings
 from covey.agent.device import events as e
 from covey.agent.device import notices as n
-from covey.agent.device import readings
 from covey.agent.device.deployments import Deployments
 from covey.agent.device.identity import Identity
 from covey.agent.device.keeper import Keeper, KeepOptions
@@ -114,6 +114,7 @@ class Agent:
             self.topics,
             session=session or session_id(time.time(), secrets.token_hex(4)),
             version=_version(),
+            bench=bench_file.read(identity.state),
             outboxed=self.outbox.outboxed,
             models=self.store.digests,
             model_in_use=self.keeper.status if self.keeper is not None else None,

@@ -61,7 +61,13 @@ from covey.agent.device.presence import Presence, Progress
 from covey.agent.device.story import Circumstances, Story, StoryLine, sentences
 from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.mqtt.link import Down, Up
-from covey.shared.wire.messages import AgentStatus, CoordinatorStatus, ModelInUse, OrderMessage
+from covey.shared.wire.messages import (
+    AgentStatus,
+    Benchmark,
+    CoordinatorStatus,
+    ModelInUse,
+    OrderMessage,
+)
 from covey.shared.wire.topics import Topics
 
 REFUSED = "refused by this device"  # a key of `dropped`
@@ -81,6 +87,7 @@ class Session:
         models: digests of the models that are on disk at the start.
         model_in_use: that the device uses itself at the start; None for none.
         deployments: what the device does about models that are published for use; None if it keeps none.
+        bench: how fast the device trains; None if nobody has measured it.
         rules: what a coordinator may ask of this device.
         seed: of the random delays that spread the load of many agents.
 
@@ -99,6 +106,7 @@ class Session:
         models: Sequence[bytes] = (),
         model_in_use: ModelInUse | None = None,
         deployments: Deployments | None = None,
+        bench: Benchmark | None = None,
         rules: Rules = DEFAULT_RULES,
         seed: int = 0,
     ) -> None:
@@ -107,7 +115,7 @@ class Session:
         self._agent = agent
         self._topics = topics
         self._rules = rules
-        self._presence = Presence(agent, session, version, jitter)
+        self._presence = Presence(agent, session, version, jitter, bench)
         self._fetching = Fetching(topics, models)
         self._delivery = Delivery(outboxed or Outboxed(), jitter)
         self._story = Story()

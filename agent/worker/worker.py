@@ -15,6 +15,7 @@ Every job has `source` (where the data comes from) and `policy` and `allow` (the
 - `adopt` (deployment, clusters, models, keep): judge models that were published for use, and write the one that this
   device takes over; `deployment` is the message's bytes, `models` are the paths of the models of `clusters`
 - `device` (wanted): check which kind of device the work would be done on
+- `bench` (scenario, model, batch): measure how long the work takes here; the first job of a new process
 """
 
 from __future__ import annotations
@@ -23,8 +24,10 @@ import contextlib
 import gc
 import os
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -97,6 +100,8 @@ def answer(job: frames.Job, *, verbose: bool = False) -> frames.Job:
                 return _adopt(job)
             case "device":
                 return _device(job)
+            case "bench":
+                return _bench(job)
         raise ValueError(f"unknown job {job['job']!r}")
     except DiskFull:
         return {"disk_full": True}
@@ -186,6 +191,30 @@ def _device(job: frames.Job) -> frames.Job:
     from covey.agent.training.compute_device import choose_device
 
     return {"device": Rules.from_wire(job).device(job["wanted"], choose_device)}
+
+
+def _bench(job: frames.Job) -> frames.Job:
+    """The fields of a `Benchmark`. The import of torch is measured, too, so this is the process's first job."""
+    began = time.perf_counter()
+    _configure_torch()
+    import_s = time.perf_counter() - began
+
+    import torch
+
+    from covey.agent.training.bench import measure, peak_memory_mb, task_of
+    from covey.shared.strategies.base import Training
+
+    data = job["source"]["data"]
+    label = job["source"]["label"]
+    task = task_of(data, label, job["scenario"], job["model"])
+    figures = measure(data, label, task, Training(batch=job["batch"]))
+    return {
+        **asdict(figures),
+        "batch": job["batch"],
+        "threads": torch.get_num_threads(),
+        "import_s": import_s,
+        "memory_mb": peak_memory_mb(),
+    }
 
 
 def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:

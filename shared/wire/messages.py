@@ -400,6 +400,24 @@ class ModelInUse(Message):
     note: Text = ""  # the newest decision
 
 
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class Benchmark(Message):
+    """How fast a device trains, as `agent bench` measured it there, for people."""
+
+    model: Annotated[str, Field(max_length=64)]
+    values: Count  # parameters and buffers of the model
+    samples: Count  # of the training part
+    test_samples: Count
+    batch: Annotated[int, Field(ge=1, le=1 << 20)]
+    threads: Annotated[int, Field(ge=1, le=1 << 12)]
+    import_s: Seconds  # of torch, in a new process
+    step_s: Seconds  # one step of SGD
+    evaluation_s: Seconds  # the outputs for the whole test part
+    memory_mb: Count  # the largest resident memory of the training process
+
+
 class AgentStatus(Document):
     """The state of an agent (retained; also its last will, with `online` false).
 
@@ -430,13 +448,15 @@ class AgentStatus(Document):
     # messages that this agent has refused, by reason
     dropped: Annotated[dict[Text, Count], Field(max_length=64)] = {}
     model: ModelInUse | None = None  # None if the device keeps none
+    bench: Benchmark | None = None  # None if nobody has measured the device
 
     @model_serializer(mode="wrap")
     def _without_unused_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave `model` out if it is not used: the status is then the same as before the field existed."""
+        """Leave out what is not used: the status is then the same as before these fields existed."""
         fields: dict[str, Any] = dump(self)
-        if self.model is None:
-            del fields["model"]
+        for name in ("model", "bench"):
+            if getattr(self, name) is None:
+                del fields[name]
         return fields
 
 

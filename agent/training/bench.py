@@ -1,0 +1,108 @@
+"""How long the work of a round takes on this device: measured on its own data, with the one training loop there is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from covey.agent.data.check import load_local
+from covey.agent.data.proposal_data import describe
+from covey.agent.policy import DEFAULT_RULES
+from covey.agent.training.learner import TorchLocal
+from covey.agent.training.models import initial
+from covey.shared.numerics.vectors import Vector
+from covey.shared.proposal.proposal import checked, propose
+from covey.shared.scenario.load import load_without_files
+from covey.shared.scenario.task import Model, Task
+from covey.shared.strategies.base import Training
+
+WARM_UP_STEPS = 2  # the first steps allocate memory and choose kernels
+MIN_STEPS = 3
+MAX_STEPS = 500
+TRAINING_S = 5.0  # training is measured for about this long
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was measured on the data of this device."""
+
+    model: str
+    values: int  # parameters and buffers of the model
+    samples: int  # of the training part
+    test_samples: int
+    step_s: float  # one step of SGD, with the batch size of the measurement
+    evaluation_s: float  # the outputs for the whole test part
+
+
+def task_of(data: str, label: str | None, scenario: str | None, model: str | None) -> Task:
+    """The task to measure: that of a scenario, or the one that `agent check --propose` finds for the data.
+
+    Args:
+        data: as for `agent start`.
+        label: the column of a table to predict.
+        scenario: a scenario file; None: propose a task.
+        model: a built-in model that replaces the task's; None: the task's.
+
+    Raises:
+        UserError: the scenario or the data cannot be read, or the model cannot be built for the data.
+    """
+    if scenario is not None:
+        task = load_without_files(scenario).task
+    else:
+        task = checked(propose([describe(data)], target=label)).task
+    if model is not None:
+        task = task.model_copy(update={"model": Model(name=model)})
+    return task
+
+
+def measure(data: str, label: str | None, task: Task, training: Training) -> Figures:
+    """Train and evaluate on the data of this device, for a few seconds. Nothing is kept of the model.
+
+    Raises:
+        DataError: the data cannot be read, or does not fit the task.
+        UserError: the model cannot be built for the task.
+    """
+    samples = load_local(data, label, task)
+    start, layout = initial(task, 0)
+    generator = np.random.default_rng(0)
+    local = TorchLocal(samples, task, layout, training, generator, rules=DEFAULT_RULES)
+    step_s = _seconds_per_step(local, start)
+    local.predict(start, "test")  # the first pass allocates memory
+    began = time.perf_counter()
+    local.predict(start, "test")
+    evaluation_s = time.perf_counter() - began
+    return Figures(
+        task.model.name,
+        layout.size,
+        len(samples.targets),
+        len(samples.test_targets),
+        step_s,
+        evaluation_s,
+    )
+
+
+def _seconds_per_step(local: TorchLocal, start: Vector) -> float:
+    """Seconds of one step of SGD: the mean over some seconds of training."""
+    local.train(start, steps=WARM_UP_STEPS)
+    began = time.perf_counter()
+    local.train(start, steps=MIN_STEPS)
+    first_s = (time.perf_counter() - began) / MIN_STEPS
+    affordable = int(TRAINING_S / max(first_s, 1e-6))
+    steps = min(max(affordable, MIN_STEPS), MAX_STEPS)
+    began = time.perf_counter()
+    local.train(start, steps=steps)
+    return (time.perf_counter() - began) / steps
+
+
+def peak_memory_mb() -> int:
+    """The largest resident memory of this process so far, in MB; 0 if this system does not know."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    unit = 1 if sys.platform == "darwin" else 1 << 10  # bytes on macOS, KiB elsewhere
+    return peak * unit >> 20

@@ -1,0 +1,121 @@
+"""`agent bench`: what it measures, what it prints, and how the result travels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from typer.testing import CliRunner
+
+from covey.agent import cli
+from covey.agent.device import bench_file, bench_report
+from covey.agent.training.bench import measure, task_of
+from covey.agent.worker import worker
+from covey.coordinator.serve.roster import Roster
+from covey.shared.strategies.base import Training
+from covey.shared.wire.messages import AgentStatus, Benchmark
+from tests.agent.test_session import up
+
+RESULT = Benchmark(
+    model="lenet5",
+    values=44426,
+    samples=95,
+    test_samples=24,
+    batch=10,
+    threads=3,
+    import_s=2.5,
+    step_s=0.02,
+    evaluation_s=0.125,
+    memory_mb=310,
+)
+
+
+def images(folder: Path) -> Path:
+    file = folder / "images.npz"
+    rng = np.random.default_rng(0)
+    np.savez(
+        file,
+        x=rng.integers(0, 255, (60, 28, 28), dtype=np.uint8),
+        y=np.arange(60) % 10,
+    )
+    return file
+
+
+def test_a_measurement_trains_and_evaluates_the_named_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("covey.agent.training.bench.TRAINING_S", 0.05)
+    data = str(images(tmp_path))
+    task = task_of(data, None, None, "lenet5")
+    figures = measure(data, None, task, Training(batch=10))
+    assert (figures.model, figures.samples, figures.test_samples) == ("lenet5", 48, 12)
+    assert figures.values > 1000
+    assert figures.step_s > 0
+    assert figures.evaluation_s > 0
+
+
+def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process: the job of a worker is a function."""
+    monkeypatch.setattr("covey.agent.training.bench.TRAINING_S", 0.05)
+
+    async def here(job: dict[str, object], threads: int) -> dict[str, object]:
+        assert threads == 1
+        return worker.answer(job)
+
+    monkeypatch.setattr("covey.agent.cli._first_job", here)
+    data = str(images(tmp_path))
+    state = tmp_path / "state"
+    line = ["bench", "--data", data, "--model", "linear", "--state", str(state), "--epochs", "2"]
+    done = CliRunner().invoke(cli.app, [*line, "--json"], catch_exceptions=False)
+    printed = json.loads(done.stdout)
+    kept = bench_file.read(state)
+    assert kept is not None
+    assert kept.model == printed["model"] == "linear"
+    assert printed["round_s"] == pytest.approx(2 * 5 * kept.step_s, abs=1e-3)
+    wrong = CliRunner().invoke(cli.app, [*line[:3], "--model", "lenet6"])
+    assert wrong.exit_code == 2
+    assert "lenet6" in wrong.stderr
+
+
+def test_the_text_names_every_figure_with_its_unit() -> None:
+    text = bench_report.as_text(RESULT, epochs=5)
+    for part in ("20.00 ms", "2.000 s", "2.50 s", "0.125 s", "310 MB", "1.0 s"):
+        assert part in text
+
+
+def test_the_result_travels_in_the_status_and_reaches_the_roster(tmp_path: Path) -> None:
+    bench_file.write(tmp_path, RESULT)
+    session = up(bench=bench_file.read(tmp_path))
+    received = AgentStatus.from_bytes(session.status.to_bytes())
+    assert received.bench == RESULT
+    roster = Roster(task_digest="")
+    roster.seen(received, retained=False, epoch=received.epoch, now=1.0)
+    rows = roster.rows({})
+    assert rows["pi"]["bench"]["step_s"] == 0.02
+    assert b"bench" not in up().status.to_bytes()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"x" * 10_000, b'{"model": "m"}'])
+def test_a_damaged_result_is_as_good_as_none(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / bench_file.NAME).write_bytes(content)
+    assert bench_file.read(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"step_s": -1},
+        {"step_s": float("nan")},
+        {"step_s": 1e9},
+        {"model": "m" * 65},
+        {"threads": 0},
+    ],
+)
+def test_figures_out_of_bounds_are_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Benchmark.model_validate({**RESULT.model_dump(), **changes})
