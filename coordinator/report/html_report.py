@@ -1,5 +1,7 @@
 """`coordinator report`: finished runs as one page, complete in itself, with pictures as SVG."""
 
+# density: tables: a name and a value for each fact and figure
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,12 +34,15 @@ def page(runs: Sequence[Curves], folders: Sequence[Path]) -> str:
         [run] = runs
         [own] = facts
         return html(_page_of_one(run, own))
-    table = results(found, [run.label for run in runs])
+    labels = [run.label for run in runs]
+    table = results(found, labels)
     sections = []
     for run, own in zip(runs, facts, strict=True):
-        sections.append(_section(run.label, run, own))
+        section = _section(run.label, run, own)
+        sections.append(section)
+    name = _common_name(found)
     shown = Page(
-        title=f"{_common_name(found)}: {len(runs)} runs",
+        title=f"{name}: {len(runs)} runs",
         subtitle=table.title,
         kind="run",
         tiles=(),
@@ -78,8 +83,11 @@ def write_pictures(runs: Sequence[Curves], wanted: Iterable[str]) -> None:
 
 def _page_of_one(run: Curves, facts: RunFacts) -> Page:
     result = run.result
-    words = [result["method"], f"{result['agents']} agents", f"seed {result['seed']}"]
-    words.append(moment(facts.ended))
+    method = result["method"]
+    agents = result["agents"]
+    seed = result["seed"]
+    ended = moment(facts.ended)
+    words = [method, f"{agents} agents", f"seed {seed}", ended]
     remarks = [_stop(result), newcomers(result)]
     for sentences in (participation(result), unevaluated(result)):
         remarks.extend(sentences.splitlines())
@@ -101,20 +109,28 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
     """The figures that matter most: macro averages by mode, clusters, rounds, traffic, time."""
     tiles = []
     for mode, title in MODE_TITLES.items():
-        figure = result["accuracy"].get(mode, {}).get(measure.name, {}).get("macro")
+        figures = result["accuracy"].get(mode, {})
+        averages = figures.get(measure.name, {})
+        figure = averages.get("macro")
         if figure is not None:
-            tiles.append(Tile(measure.text(figure), f"{title}, {measure.title}, mean over agents"))
-    if result["clusters"]:
+            label = f"{title}, {measure.title}, mean over agents"
+            tile = Tile(measure.text(figure), label)
+            tiles.append(tile)
+    clusters = result["clusters"]
+    if clusters:
         label = "clusters"
-        if result["ari"] is not None:
-            label = f"clusters; ARI {result['ari']:.2f} with the planted groups"
-        tiles.append(Tile(str(result["clusters"]), label))
-    tiles.append(Tile(str(result["rounds"]), "rounds"))
+        ari = result["ari"]
+        if ari is not None:
+            label = f"clusters; ARI {ari:.2f} with the planted groups"
+        tiles.append(Tile(str(clusters), label))
+    rounds = result["rounds"]
+    tiles.append(Tile(str(rounds), "rounds"))
     sent = result["bytes"]
     if sent["wire_up"]:
         total = (sent["wire_up"] + sent["wire_down"]) / 1e6
         tiles.append(Tile(f"{total:.2f}", "MB on the wire"))
-    tiles.append(Tile(f"{result['seconds']:.1f}", "seconds"))
+    seconds = result["seconds"]
+    tiles.append(Tile(f"{seconds:.1f}", "seconds"))
     spent = epsilons(result.get("privacy"))
     if spent:
         tiles.append(Tile("ε", spent))
@@ -124,7 +140,10 @@ def _tiles(result: Result, measure: Measure) -> list[Tile]:
 def _stop(result: Result) -> str:
     """Why the run ended before its last round; empty if it did not."""
     reason = result.get("stopped")
-    return f"The run stopped after round {result['rounds']}: {reason}." if reason else ""
+    if not reason:
+        return ""
+    rounds = result["rounds"]
+    return f"The run stopped after round {rounds}: {reason}."
 
 
 def _section(title: str, run: Curves, facts: RunFacts) -> Section:
