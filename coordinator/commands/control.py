@@ -34,15 +34,15 @@ async def send(url: BrokerUrl, federation: str, control: Control) -> bool:
     client_id = f"covey-control-{uuid.uuid4().hex[:8]}"
     try:
         async with MqttLink(url, client_id=client_id) as link:
-            return await carry_out(link, Topics(federation), control)
+            return await carry_out(link, Topics(federation), control, str(url))
     except DecodeError as error:
         raise UserError(f"{url}: its retained messages are not Covey's ({error})") from None
-    except UserError as error:
-        raise UserError(f"{url}: {error}") from None
 
 
-async def carry_out(link: Link, topics: Topics, control: Control) -> bool:
-    """Send a command over an open link and wait for its effect; see `send`."""
+async def carry_out(
+    link: Link, topics: Topics, control: Control, broker: str = "the broker"
+) -> bool:
+    """Send a command over an open link and wait for its effect; see `send`. `broker` names it in messages."""
     about_agent = control.agent is not None
     watched = topics.roster if about_agent else topics.coordinator_status
     asked = False
@@ -53,7 +53,9 @@ async def carry_out(link: Link, topics: Topics, control: Control) -> bool:
                     case Up():
                         await link.subscribe([watched])
                     case Down(why):
-                        raise UserError(f"{why}; check the address with `broker doctor`")
+                        raise UserError(
+                            f"{broker}: {why}; check the address with `broker doctor {broker}`"
+                        )
                     case Message(topic, payload) if topic == watched and payload:
                         if _has_effect(control, payload, asked=asked):
                             return asked
@@ -65,11 +67,11 @@ async def carry_out(link: Link, topics: Topics, control: Control) -> bool:
         pass
     if asked:
         raise UserError(
-            f"no coordinator carried out `{control.command}` within {EFFECT_S:g} s; check that one is running, "
-            "and that you connect with the coordinator's credentials"
+            f"{broker}: no coordinator carried out `{control.command}` within {EFFECT_S:g} s; "
+            "check that one is running, and that you connect with the coordinator's credentials"
         )
     raise UserError(
-        f"no run of federation {topics.federation!r} answered within {WITHIN_S:g} s; check --federation"
+        f"{broker}: no run of federation {topics.federation!r} answered within {WITHIN_S:g} s; check --federation"
     )
 
 

@@ -32,7 +32,7 @@ class RunPlan:
     rounds: int = 0
     agents: int = 0  # that the run waits for at its start; 0: unknown
     evaluates_every: int | None = None  # rounds; 0: only at the end; None: unknown
-    over_select: float = 1.0  # a round invites so many times more agents than it needs
+    over_select: float = 1.0  # invited agents per report that a round needs
 
 
 @dataclass(frozen=True)
