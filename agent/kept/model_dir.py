@@ -48,7 +48,8 @@ class Index:
     serial: int = 0  # of the newest publication that was settled; 0 for none
     # an operator chose the model in use: models of orders do not replace it
     pinned: bool = False
-    note: str = ""  # the newest decision, for people
+    note: str = ""  # the newest decision, for people; without figures, because others may read it
+    why: str = ""  # its reason, with figures on the device's test part
 
     def to_json(self) -> dict[str, Any]:
         in_use = self.in_use.to_json() if self.in_use is not None else None
@@ -63,6 +64,7 @@ class Index:
             "serial": self.serial,
             "pinned": self.pinned,
             "note": self.note,
+            "why": self.why,
         }
 
 
@@ -115,19 +117,18 @@ class ModelDir:
             earlier.append(before.in_use)
         earlier += before.previous
         others = [one for one in earlier if one.version.file != version.file]
-        note = f"in use: {version}: {why}"
-        self._write(
-            replace(before, in_use=kept, previous=tuple(others[: self.previous]), note=note)
-        )
+        note = f"in use: {version}"
+        previous = tuple(others[: self.previous])
+        self._write(replace(before, in_use=kept, previous=previous, note=note, why=why))
         self._sweep()
         return self.path(version)
 
     def reject(self, version: Version, why: str) -> None:
         """Note that the local check kept a model out."""
         before = self.index
-        note = f"rejected: {version}: {why}"
+        note = f"rejected: {version}"
         count = before.rejected + 1
-        self._write(replace(before, rejected=count, last_rejected=version, note=note))
+        self._write(replace(before, rejected=count, last_rejected=version, note=note, why=why))
         self._sweep()
 
     def settle(self, serial: int, *, pinned: bool) -> None:
@@ -140,7 +141,8 @@ class ModelDir:
 
     def _write(self, index: Index) -> None:
         text = json_text.dumps(index.to_json(), indent=1)
-        write_atomically(self.folder / INDEX, text.encode(), durable=self.durable)
+        content = f"{text}\n".encode()
+        write_atomically(self.folder / INDEX, content, durable=self.durable)
         self.index = index
 
     def _sweep(self) -> None:
@@ -189,6 +191,7 @@ def _index_of(data: Any) -> Index:
         serial=int(data["serial"]),
         pinned=bool(data["pinned"]),
         note=str(data["note"]),
+        why=str(data["why"]),
     )
 
 

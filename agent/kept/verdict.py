@@ -46,7 +46,7 @@ def judge(new: Figures, old: Figures | None, margin: float) -> Verdict:
         before = old.get(metric)
         if after is not None and before is not None:
             seen = f"{metric} {after:.4g} on {samples} test samples"
-            why = f"{seen}, the model in use has {before:.4g}"
+            why = f"{seen}, {before:.4g} with the model so far"
             worst = _worst(before, sign, margin, samples)
             accepted = after * sign >= worst * sign
             return Verdict(accepted, why)

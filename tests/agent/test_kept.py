@@ -59,7 +59,7 @@ def test_a_model_that_is_worse_by_more_than_the_margin_is_rejected(
     verdict = judge(new, old, 0.05)
     assert verdict.accepted == accepted
     if old is not None and not accepted and "diverged" not in new:
-        assert "the model in use has" in verdict.why
+        assert "with the model so far" in verdict.why
 
 
 def put(models: ModelDir, version: Version, vector: Vector = GOOD) -> Path:
@@ -215,6 +215,7 @@ async def test_an_agent_shows_which_model_is_in_use_and_which_was_rejected(tmp_p
         assert second is not None
         assert (second.round, second.rejected) == (first.round, 1)
         assert second.note.startswith("rejected: run run-1")
+        assert "as it is" not in second.note, "figures stay on the device"
     events = [notice["event"] for notice in world.notices]
     assert events.count("model") == 1
     assert events.count("model rejected") == 1
