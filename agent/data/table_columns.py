@@ -15,6 +15,7 @@ MAX_FLOAT32 = float(np.finfo(np.float32).max)
 MISSING = frozenset({"", "nan", "na", "n/a", "null"})  # a missing cell, in lower case
 MISSING_LABELS = frozenset({"", "nan", "na", "null"})
 
+NUMERIC_TYPES = {str, int, float, bool}  # of cells that may hold a number
 CORRECT = "correct numbers that are not finite"
 FILL = "fill empty cells in, or name the features in task.columns and set task.impute"
 NO_WORDS = "correct words among numbers, leave the column out, or list a column of words in task.categories"
@@ -82,11 +83,11 @@ def numbers(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) 
 
 def _all_numbers(cells: Cells) -> Float32 | None:
     """The cells as float32, if all of them are finite numbers: the usual case, and the fast one."""
-    try:
-        values = np.array([float(cell) for cell in cells], np.float64)
-    except (TypeError, ValueError):
+    if not set(map(type, cells)) <= NUMERIC_TYPES:
         return None
-    if any(not isinstance(cell, str | int | float) for cell in cells):
+    try:
+        values = np.fromiter(map(float, cells), np.float64, len(cells))
+    except (ValueError, OverflowError):
         return None
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)

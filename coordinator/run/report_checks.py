@@ -14,11 +14,12 @@ import numpy as np
 
 from covey.coordinator.run.modes import REPORTED_MODES
 from covey.coordinator.run.number_checks import LARGEST_VALUE, Numbers, is_number, wrong_number
-from covey.coordinator.run.statistics_checks import STATISTICS, wrong_statistics
+from covey.coordinator.run.statistics_checks import wrong_statistics
 from covey.shared.errors import DecodeError
 from covey.shared.numerics.measures import derived
 from covey.shared.numerics.vectors import Vector, blocks
 from covey.shared.privacy.settings import LOCAL
+from covey.shared.scenario.fleet_statistics import asked_statistics
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.scenario.task import Task
 from covey.shared.strategies import phase_names
@@ -84,7 +85,7 @@ def checked_numbers(phase: Phase, report: ReportContent, scenario: Scenario) -> 
     numbers = report.numbers
     match phase.name:
         case phase_names.MOMENTS:
-            kept = _those_of(numbers, STATISTICS)
+            kept = _those_of(numbers, asked_statistics(scenario.task))
         case phase_names.EVALUATE:
             kept = _kept_evaluation(numbers, scenario)
         case _:

@@ -12,12 +12,6 @@ from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import LARGEST, Expected
 
 MOMENT_NAMES = ("count", "sum", "square")
-STATISTICS = (
-    *MOMENT_NAMES,
-    "quantiles",
-    "words",
-    "target",
-)  # numbers of the phase `moments` that a run uses
 
 
 def wrong_statistics(numbers: Numbers, task: Task) -> str:

@@ -26,6 +26,21 @@ QUANTILE_LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 FEW_VALUES = 20
 
 
+def asked_statistics(task: Task) -> tuple[str, ...]:
+    """Names of the numbers in the phase `moments` that a task asks for: a run keeps these and no others."""
+    asked = task.asks_fleet_for
+    names: list[str] = []
+    if not asked or "standardise" in asked or task.impute == "mean":
+        names += ("count", "sum", "square")
+    if task.impute == "median":
+        names += ["count", "quantiles"]
+    if "categories" in asked:
+        names.append("words")
+    if "target_scale" in asked:
+        names.append("target")
+    return tuple(names)
+
+
 def asks_for_more_than_moments(task: Task) -> bool:
     """Whether agents send other statistics than sums per channel of their features."""
     asked = set(task.asks_fleet_for) - {"standardise"}

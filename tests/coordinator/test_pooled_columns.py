@@ -11,7 +11,7 @@ import pytest
 from covey.coordinator.run.pooled_columns import pooled_statistics
 from covey.coordinator.run.statistics_checks import wrong_statistics
 from covey.shared.scenario.aggregation import Aggregation
-from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, resolved
+from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS, asked_statistics, resolved
 from covey.shared.scenario.task import Task
 
 MEAN = Aggregation()
@@ -103,6 +103,18 @@ def test_a_task_without_columns_pools_as_before_and_its_target() -> None:
     found = pooled_statistics([{**moments([1, 3], [5, 7]), "target": ONE["target"]}], plain, MEAN)
     assert found["mean"] == [2.0, 6.0]
     assert found["target"] == {"mean": 20.0, "std": 10.0}
+
+
+def test_only_numbers_that_the_task_asks_for_are_kept() -> None:
+    assert asked_statistics(task()) == ("count", "sum", "square", "words", "target")
+    assert asked_statistics(
+        task(impute="median", standardise="none", categories={"colour": ("a", "b")})
+    ) == (
+        "count",
+        "quantiles",
+        "target",
+    )
+    assert asked_statistics(Task(features=(3,), classes=2)) == ("count", "sum", "square")
 
 
 @pytest.mark.parametrize("honest", [ONE, TWO, THREE])
