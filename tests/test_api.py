@@ -189,3 +189,12 @@ def test_the_example_for_notebooks_runs_as_it_is_printed() -> None:
     lines = done.stdout.splitlines()
     assert lines[0].startswith("<Result fedclust: 2 clusters, E-server ")
     assert [line.split()[0] for line in lines[-3:]] == ["fedavg", "ifca", "fedclust"]
+
+
+def test_a_result_of_a_regression_has_errors_and_no_accuracy() -> None:
+    rmse = {"agents": 6, "rmse": {"micro": 2.5, "macro": 2.25}}
+    summary = {"method": "fedavg", "clusters": 1, "accuracy": {"server": rmse}}
+    result = covey.Result(Path("runs/x"), summary)
+    assert (result.accuracy(), result.figure(), result.figure("tuned")) == (None, 2.25, None)
+    assert result.figure("server", "rmse", "micro") == 2.5
+    assert "E-server RMSE 2.25" in repr(result)

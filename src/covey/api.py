@@ -25,6 +25,7 @@ from covey.coordinator.run.milestones import Evaluated, RoundEnded, milestones
 from covey.coordinator.run.notices import Notice, Observer, ignore
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
+from covey.shared.numerics.measures import MeasureName
 from covey.shared.scenario.load import from_mapping
 from covey.shared.scenario.load import load as read_scenario
 from covey.shared.scenario.scenario import Scenario
@@ -68,7 +69,12 @@ class Result:
 
     def __repr__(self) -> str:
         accuracy = self.accuracy()
-        shown = "no accuracy" if accuracy is None else f"E-server {100 * accuracy:.2f} %"
+        error = self.figure("server", "rmse")
+        shown = "no figures"
+        if accuracy is not None:
+            shown = f"E-server {100 * accuracy:.2f} %"
+        elif error is not None:
+            shown = f"E-server RMSE {error:.4g}"
         return f"<Result {self.method}: {self.clusters} clusters, {shown}, in {self.folder}>"
 
     @property
@@ -108,8 +114,29 @@ class Result:
             >>> 0 < result.accuracy("tuned", "micro") <= 1
             True
         """
+        return self.figure(mode, "accuracy", average)
+
+    def figure(
+        self, mode: Mode = "server", measure: MeasureName = "rmse", average: Average = "macro"
+    ) -> float | None:
+        """An average of the agents' test figures, such as the error of a regression.
+
+        Args:
+            mode: As for `accuracy`.
+            measure: "accuracy", "f1" (shares) and "loss" of a classification; "rmse", "mae" (in the units of the target),
+                "r2", "mse" and "loss" of a regression.
+            average: "macro" is the mean of the agents' own figures, "micro" the figure of all test samples together.
+
+        Returns:
+            The figure, or None if the run has none in this mode and measure.
+
+        Example:
+            >>> result = covey.Result.read("runs/smoke")
+            >>> result.figure("server", "f1") <= 1
+            True
+        """
         figures = self.summary["accuracy"].get(mode) or {}
-        averages = figures.get("accuracy") or {}
+        averages = figures.get(measure) or {}
         found = averages.get(average)
         return None if found is None else float(found)
 
