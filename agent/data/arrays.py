@@ -22,12 +22,16 @@ ALIASES = {
     "y_test": ("y_test", "test_targets"),
     "groups": ("groups", "group", "subject", "writer_train"),
     "test_groups": ("test_groups", "writer_test"),
+    "populations": ("populations", "population"),
     "names": ("label_names", "class_names"),
 }
 
 
 def load_npz(path: Path) -> Dataset:
-    """`x`, `y` and, if present, `x_test`, `y_test`, `groups`, `label_names`. Raises DataError; pickled arrays are refused."""
+    """`x`, `y` and, if present, `x_test`, `y_test`, `groups`, `test_groups`, `populations`, `label_names`.
+
+    Raises DataError; pickled arrays are refused.
+    """
     arrays = read_npz(path)
     return from_arrays(arrays, str(path))
 
@@ -87,6 +91,7 @@ def from_arrays(arrays: Mapping[str, Any], source: str) -> Dataset:
         ordered=ordered,
         groups=found["groups"],
         test_groups=found["test_groups"],
+        populations=found["populations"],
     )
 
 
@@ -95,7 +100,8 @@ def load_function(spec: str, allowed: AllowedCode) -> Dataset:
 
     Args:
         spec: `module:function` or `module:function:PATH`. The function is called with a Path (without PATH, the working
-            directory) and returns (x, y), or a dict with x, y and optionally x_test, y_test, groups, label_names.
+            directory) and returns (x, y), or a dict with x, y and optionally x_test, y_test, groups, test_groups,
+            populations, label_names.
         allowed: the function is imported only if this names it.
 
     Raises:

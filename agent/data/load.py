@@ -132,6 +132,17 @@ def tables_at(place: Path) -> tuple[Path, ...]:
     return ()
 
 
+def is_loadable(place: Path) -> bool:
+    """Whether `load` recognises the data at a path as that of one device. Nothing is read."""
+    if place.is_file():
+        return place.suffix in (*TABLES, ".npz")
+    if not place.is_dir():
+        return False
+    if tables_at(place) or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
+        return True
+    return len(_tables_and_arrays(place)) == 1 or is_image_folder(place)
+
+
 def _train_and_test(folder: Path) -> tuple[Path, ...]:
     """The tables called train and test; empty unless a folder has both."""
     by_stem = {path.stem: path for path in _tables_and_arrays(folder)}

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from covey.agent.data.arrays import read_npz
+from covey.agent.data.arrays import from_arrays, read_npz
 from covey.agent.data.cifar import load_cifar
 from covey.agent.data.dataset import Array, Dataset, Indices, dataset
+from covey.agent.data.device_folder import device_entries, load_devices
 from covey.agent.data.idx import load_idx
 from covey.agent.data.load import load
 from covey.shared import plugins
@@ -55,7 +56,7 @@ def load_named(
     """The data set that a scenario names.
 
     Args:
-        name: `digits`, a name in FILES, a path below the data root, or the user's own code: `module:function[:PATH]`
+        name: `digits`, a name in FILES, a path below the data root or the working directory, or the user's own code: `module:function[:PATH]`
             or a data source that an installed package adds. A path takes precedence over code of the same name.
         root: the data root; None: as `find_root` finds it.
         task: if it names the columns of a table, these are read.
@@ -83,14 +84,28 @@ def load_named(
         case "mnist-writer":
             return _mnist_writer(place)
         case _:
-            return load(place, task=task)
+            return _own(place, task)
+
+
+def _own(place: Path, task: Task | None) -> Dataset:
+    """Data of the user's own: of one source, or of one device per entry of a folder."""
+    entries = device_entries(place) if place.is_dir() else ()
+    if not entries:
+        return load(place, task=task)
+    if task is None:
+        fault = "the data of several devices; expected a task that they have in common"
+        raise DataError(f"{place}: {fault}", public=fault)
+    return load_devices(entries, task, str(place))
 
 
 def _place(name: str, root: Path | None) -> Path:
-    """The path of a data set below the root. DataError if it does not exist."""
+    """The path of a data set below the root, or a path of the user's own. DataError if it does not exist."""
     place = (root or Path()) / FILES.get(name, name)
     if place.exists():
         return place
+    here = Path(name)
+    if name not in FILES and here.exists():
+        return here
     seen = f"{place} does not exist"
     if not root:
         seen = f"no data root is set and {seen}"
@@ -124,18 +139,12 @@ def _har(path: Path) -> Dataset:
     The groups are the 30 people. Within each recording the windows are in time order.
     """
     arrays = read_npz(path)
-    windows = arrays["x"]
-    order = in_time_order(windows)
-    x = windows[order].transpose(0, 2, 1)
-    labels = tuple(map(str, arrays["label_names"]))
-    return dataset(
-        x,
-        arrays["y"][order],
-        source=str(path),
-        labels=labels,
-        ordered=True,
-        groups=arrays["subject"][order],
-    )
+    order = in_time_order(arrays["x"])
+    in_order: dict[str, Array] = dict(arrays)
+    for name in ("x", "y", "subject"):
+        in_order[name] = arrays[name][order]
+    in_order["x"] = in_order["x"].transpose(0, 2, 1)  # channels first
+    return from_arrays(in_order, str(path))
 
 
 def in_time_order(windows: Array) -> Indices:
@@ -173,16 +182,9 @@ def in_time_order(windows: Array) -> Indices:
 def _mnist_writer(path: Path) -> Dataset:
     """MNIST (1, 28, 28) with its writers as groups. The populations are hsf0 (census staff) and hsf4 (students)."""
     arrays = read_npz(path)
-    images = arrays["x_train"][:, None]  # one channel
-    test_images = arrays["x_test"][:, None]
+    images = dict(arrays)
+    for name in ("x_train", "x_test"):
+        images[name] = arrays[name][:, None]  # one channel
     population_names = np.array([f"hsf{hsf}" for hsf in range(10)])
-    populations = population_names[arrays["hsf_train"]]
-    return dataset(
-        images,
-        arrays["y_train"],
-        (test_images, arrays["y_test"]),
-        source=str(path),
-        groups=arrays["writer_train"],
-        test_groups=arrays["writer_test"],
-        populations=populations,
-    )
+    images["populations"] = population_names[arrays["hsf_train"]]
+    return from_arrays(images, str(path))

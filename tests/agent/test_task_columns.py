@@ -24,7 +24,7 @@ def task(**keys: Any) -> Task:
 
 def written(folder: Path, header: str, *rows: str, name: str = "data.csv") -> Path:
     """A CSV table, or the same as Parquet where the name ends in .parquet."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text("\n".join([header, *rows]) + "\n")
     if path.suffix == ".parquet":
