@@ -18,6 +18,7 @@ XML = Markup('<?xml version="1.0" encoding="utf-8"?>\n')
 NAMESPACE = "http://www.w3.org/2000/svg"
 WIDTH = 400.0  # of a panel, in its own units; about pixels on a phone
 GAP = 24.0  # between the panels of a document
+IN_A_ROW = 3  # panels of a document
 TITLE_HEIGHT = 22.0
 LEGEND_LINE = 18.0
 SWATCH = 22.0  # width of a legend's mark
@@ -34,7 +35,6 @@ class Panel:
     height: float
     body: Markup
     description: str  # for readers who do not see it
-    width: float = WIDTH
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def panel(one: Panel) -> Markup:
     return element(
         "svg",
         one.body,
-        viewBox=f"0 0 {number(one.width)} {number(one.height)}",
+        viewBox=f"0 0 {number(WIDTH)} {number(one.height)}",
         role="img",
         aria_label=one.description,
     )
@@ -142,35 +142,47 @@ def swatch(entry: Entry) -> Markup:
 
 
 def document(drawing: Drawing) -> str:
-    """A picture as a file of its own: its panels from left to right, the legend below, a background of its own."""
-    height = max(one.height for one in drawing.panels) + TITLE_HEIGHT
+    """A picture as a file of its own: its panels in rows, the legend below, a background of its own."""
     parts = []
-    x = 0.0
-    for one in drawing.panels:
-        title = words(0, TITLE_HEIGHT - 8, one.title, "title")
-        body = element("g", one.body, transform=f"translate(0 {number(TITLE_HEIGHT)})")
-        parts.append(element("g", title, body, transform=f"translate({number(x)} 0)"))
-        x += one.width + GAP
-    width = max(x - GAP, WIDTH)
-    rows = _legend_rows(drawing.legend, width)
-    for row in rows:
-        parts.append(element("g", row, transform=f"translate(0 {number(height)})"))
+    height = 0.0
+    for start in range(0, len(drawing.panels), IN_A_ROW):
+        row = drawing.panels[start : start + IN_A_ROW]
+        for place, one in enumerate(row):
+            x = place * (WIDTH + GAP)
+            parts.append(_titled(one, x, height))
+        height += TITLE_HEIGHT + max(one.height for one in row)
+    columns = min(len(drawing.panels), IN_A_ROW)
+    width = columns * (WIDTH + GAP) - GAP
+    for entries in _legend_rows(drawing.legend, width):
+        parts.append(_moved(0, height, entries))
         height += LEGEND_LINE
     style = element("style", Markup(_style()))  # noqa: S704 - our own file
-    background = rectangle(0, 0, width + 2 * GAP, height + 2 * GAP, "paper")
-    inner = element("g", *parts, transform=f"translate({number(GAP)} {number(GAP)})")
+    full_width = width + 2 * GAP
+    full_height = height + 2 * GAP
+    background = rectangle(0, 0, full_width, full_height, "paper")
     whole = element(
         "svg",
         style,
         background,
-        inner,
+        _moved(GAP, GAP, *parts),
         xmlns=NAMESPACE,
-        viewBox=f"0 0 {number(width + 2 * GAP)} {number(height + 2 * GAP)}",
-        width=width + 2 * GAP,
-        height=height + 2 * GAP,
+        viewBox=f"0 0 {number(full_width)} {number(full_height)}",
+        width=full_width,
+        height=full_height,
         font_family="system-ui, sans-serif",
     )
     return f"{XML}{whole}\n"
+
+
+def _titled(one: Panel, x: float, y: float) -> Markup:
+    """A panel at a place, below its title."""
+    title = words(0, TITLE_HEIGHT - 8, one.title, "title")
+    body = _moved(0, TITLE_HEIGHT, one.body)
+    return _moved(x, y, title, body)
+
+
+def _moved(x: float, y: float, *parts: str) -> Markup:
+    return element("g", *parts, transform=f"translate({number(x)} {number(y)})")
 
 
 def _legend_rows(legend: Sequence[Entry], width: float) -> list[Markup]:
@@ -183,7 +195,7 @@ def _legend_rows(legend: Sequence[Entry], width: float) -> list[Markup]:
             rows.append([])
             x = 0.0
         text = words(SWATCH + 6, 13, entry.label)
-        shown = element("g", entry.mark, text, transform=f"translate({number(x)} 0)")
+        shown = _moved(x, 0, entry.mark, text)
         rows[-1].append(shown)
         x += needed
     return [joined(row) for row in rows if row]
