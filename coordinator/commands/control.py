@@ -52,6 +52,10 @@ async def carry_out(
                 match incoming:
                     case Up():
                         await link.subscribe([watched])
+                    case Down(why) if asked:  # so some brokers treat users without the right
+                        raise UserError(
+                            f"{broker}: {why}; only the coordinator's credentials may send commands"
+                        )
                     case Down(why):
                         raise UserError(
                             f"{broker}: {why}; check the address with `broker doctor {broker}`"

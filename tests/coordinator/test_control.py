@@ -15,6 +15,7 @@ from covey.coordinator.engine.events import Paused
 from covey.coordinator.run.run import Run
 from covey.shared.errors import UserError
 from covey.shared.json_text import loads
+from covey.shared.mqtt.link import Message, Up
 from covey.shared.wire.messages import Control, CoordinatorStatus
 from covey.shared.wire.topics import Topics
 from tests import clock
@@ -153,6 +154,33 @@ def test_a_command_that_nobody_can_carry_out_reports_what_is_missing(
 
     with pytest.raises(UserError, match=message):
         clock.run(program())
+
+
+def test_a_broker_that_ends_the_connection_of_an_agent_explains_who_may_command() -> None:
+    """Mosquitto does so where the access rules forbid to publish."""
+    broker = MemoryBroker()
+    running = CoordinatorStatus(online=True, state="open")
+
+    async def cut_off() -> None:
+        async with broker.link("rules") as link:
+            async for incoming in link.incoming():
+                match incoming:
+                    case Up():
+                        await link.subscribe([TOPICS.control])
+                        topic = TOPICS.coordinator_status
+                        await link.publish(topic, running.to_bytes(), retain=True)
+                    case Message():
+                        broker.disconnect("operator")
+                        return
+
+    async def program() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(cut_off())
+            await asyncio.sleep(1.0)
+            with pytest.raises(UserError, match="only the coordinator's credentials may"):
+                await operator(broker, "pause")
+
+    clock.run(program())
 
 
 def test_a_busy_run_still_names_each_command_in_the_audit_log(tmp_path: Path) -> None:
