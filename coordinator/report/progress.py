@@ -107,7 +107,8 @@ class ProgressBar:
             case AgentExcluded(agent=agent, why=why):
                 self._once(f"{agent} is excluded: {why}")
             case WorkFailed(agent=agent, why=why):
-                self._warn(f"{agent} could not do its work: {why}")
+                reason = why.removeprefix(f"{agent}: ")
+                self._warn(f"{agent} could not do its work: {reason}")
             case ReportRefused(agent=agent, why=why):
                 self._warn(f"a report of {agent} was refused: {why}")
             case ReportSetAside(agent=agent, why=why):

@@ -300,7 +300,7 @@ def unevaluated(result: Result) -> str:
         if count == 1:
             times = "once"
         last = failure["round"]
-        why = failure["why"]
+        why = failure["why"].removeprefix(f"{agent}: ")
         sentences.append(f"{agent} could not do its work {times}, last in round {last}: {why}")
     return "\n".join(sentences)
 

@@ -64,7 +64,8 @@ class Rounds(Section):
     void_limit: int = Field(
         20,
         ge=1,
-        description="Stop the run after this many void attempts in a row. A stopped run can be resumed.",
+        description="Stop the run after this many void attempts in a row, or after three in which all agents failed for the same "
+        "reason. A stopped run can be resumed.",
     )
     start_agents: int | None = Field(
         None,
