@@ -11,6 +11,7 @@ from covey.shared.scenario.fleet_statistics import QUANTILE_LEVELS
 from covey.shared.scenario.task import Task
 from covey.shared.strategies.base import LARGEST, Expected
 
+QUANTILES = len(QUANTILE_LEVELS)
 MOMENT_NAMES = ("count", "sum", "square")
 
 
@@ -47,28 +48,31 @@ def _wrong_columns(numbers: Numbers, task: Task) -> str:
 
 
 def _wrong_quantiles(numbers: Numbers, columns: int) -> str:
-    count = Expected(columns, 0.0, LARGEST)
-    wrong = wrong_number("count", numbers, count, LARGEST) if columns else ""
-    if wrong:
-        return wrong
+    if columns:
+        count = Expected(columns, 0.0, LARGEST)
+        wrong = wrong_number("count", numbers, count, LARGEST)
+        if wrong:
+            return wrong
     quantiles = numbers.get("quantiles")
     if not isinstance(quantiles, list) or len(quantiles) != columns:
         return f"quantiles is {quantiles!r:.60}; expected a list for each of {columns} columns"
     for found in quantiles:
-        right = _are_quantiles(found)
-        if not right:
-            return f"quantiles has {found!r:.60}; expected {len(QUANTILE_LEVELS)} rising numbers, one, or none"
+        if not _are_quantiles(found):
+            expected = f"{QUANTILES} rising numbers, one, or none"
+            return f"quantiles has {found!r:.60}; expected {expected}"
     return ""
 
 
 def _are_quantiles(found: Any) -> bool:
     if found == []:
         return True
-    if not is_list(found, -len(QUANTILE_LEVELS), -LARGEST_VALUE, LARGEST_VALUE, whole=False):
+    if not is_list(found, -QUANTILES, -LARGEST_VALUE, LARGEST_VALUE, whole=False):
         return False
-    if len(found) not in (1, len(QUANTILE_LEVELS)):
+    count = len(found)
+    if count not in (1, QUANTILES):
         return False
-    return bool(found == sorted(found))
+    rising = sorted(found)
+    return bool(found == rising)
 
 
 def _wrong_words(words: Any, task: Task) -> str:
