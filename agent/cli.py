@@ -110,6 +110,17 @@ OnlyWhen = Annotated[
     typer.Option(
         help="begin work only when this holds: charging, idle, or hours such as 22:00-06:00 (local time); repeatable, "
         "and then all must hold",
+        envvar="COVEY_ONLY_WHEN",
+        show_default=False,
+    ),
+]
+LearnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--learner",
+        help="what trains: torch; numpy, which needs no torch and knows the models linear and mlp; or the name that an "
+        "installed package adds  [default: torch if it is installed, else numpy]",
+        envvar="COVEY_LEARNER",
         show_default=False,
     ),
 ]
@@ -192,6 +203,7 @@ def start(
     threads: Threads = None,
     memory_limit: MemoryLimit = None,
     only_when: OnlyWhen = None,
+    learner: LearnerOption = None,
     model_dir: ModelDirOption = None,
     accept_margin: AcceptMargin = None,
     keep_models: KeepModels = None,
@@ -206,6 +218,7 @@ def start(
     from covey.agent.device.display import DeviceDisplay, print_json
     from covey.agent.device.identity import Identity
     from covey.agent.device.notices import Started
+    from covey.agent.learner_choice import learner_name
     from covey.agent.policy import Rules
     from covey.shared.consent import AllowedCode
 
@@ -220,7 +233,7 @@ def start(
     if device is not None:
         limits.append(f"device={device}")
     effective = _policy(policy, limits, memory_limit, only_when)
-    rules = Rules(effective, AllowedCode.parse(allow))
+    rules = Rules(effective, AllowedCode.parse(allow), learner_name(learner))
     keep = _keep_options(model_dir, accept_margin, keep_models, on_model, on_model_seconds)
     _quiet_links()
     observer = print_json if as_json else DeviceDisplay()
@@ -544,6 +557,7 @@ def predict(
         Path | None, typer.Option(help="the file to write  [default: print]", show_default=False)
     ] = None,
     device: Device = None,
+    learner: LearnerOption = None,
     allow: Allow = None,
     as_json: Json = False,
 ) -> None:
@@ -551,6 +565,7 @@ def predict(
 
     Prints a table with the columns row, prediction and, for classes, probability.
     """
+    from covey.agent.learner_choice import learner_name
     from covey.agent.policy import DEFAULT, Rules
     from covey.agent.training.predict import as_csv, as_json_lines, model_in_use
     from covey.agent.training.predict import predict as predicted
@@ -566,7 +581,8 @@ def predict(
         file = model_in_use(model_dir)
     assert file is not None  # noqa: S101 - one of the two was given
     policy = DEFAULT if device is None else DEFAULT.with_limits([f"device={device}"])
-    predictions = predicted(file, data, label, Rules(policy, AllowedCode.parse(allow)))
+    rules = Rules(policy, AllowedCode.parse(allow), learner_name(learner))
+    predictions = predicted(file, data, label, rules)
     text = as_json_lines(predictions) if as_json else as_csv(predictions)
     if out is None:
         print(text, end="")

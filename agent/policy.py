@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from covey.agent.conditions import validated
+from covey.agent.learner_choice import TORCH, cannot_train
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import PublicError, UserError
 from covey.shared.wire.deployments import Deployment
@@ -87,7 +88,7 @@ class Policy(BaseModel):
     )
     max_memory_mb: Limit | None = Field(
         None,
-        description="memory of the training process, in MB in addition to torch itself (Linux)",
+        description="memory of the training process, in MB in addition to its libraries, such as torch (Linux)",
     )
     memory_limit_mb: Limit | None = Field(
         None,
@@ -178,10 +179,11 @@ UNLIMITED = Policy(max_epochs=None, max_steps=None, max_models=None, max_model_v
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules that every order has to obey: the policy of a device, and the code that its owner allowed."""
+    """The owner's decisions that every order has to obey: the policy, the code that may run, and the learner."""
 
     policy: Policy = DEFAULT
     allowed: AllowedCode = NO_CODE
+    learner: str = TORCH  # trains here: a name of `covey.agent.learner_choice`
 
     def refuses_task(self, task: Mapping[str, Any]) -> str | None:
         """Why an agent cannot take part in a run with this task; None if it can."""
@@ -219,6 +221,9 @@ class Rules:
         if not isinstance(model, Mapping):
             raise PolicyError("task.model: expected a mapping; the order is refused")
         self.allowed.check_model(str(model.get("name", "mlp")))
+        why_not = cannot_train(self.learner, task)
+        if why_not is not None:
+            raise PolicyError(why_not)
         if task.get("init") is not None:
             raise PolicyError(
                 "task.init names a file on this device; a task over the wire must not name files"
@@ -310,13 +315,18 @@ class Rules:
 
     def to_wire(self) -> dict[str, Any]:
         """The rules as part of a job for a worker process."""
-        return {"policy": self.policy.model_dump(mode="json"), "allow": sorted(self.allowed.names)}
+        return {
+            "policy": self.policy.model_dump(mode="json"),
+            "allow": sorted(self.allowed.names),
+            "learner": self.learner,
+        }
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Self:
         """The inverse of `to_wire`. A job without rules allows no code, and has no other limits."""
         policy = Policy.model_validate(wire["policy"]) if "policy" in wire else UNLIMITED
-        return cls(policy, AllowedCode(frozenset(wire.get("allow", ()))))
+        allowed = AllowedCode(frozenset(wire.get("allow", ())))
+        return cls(policy, allowed, wire.get("learner", TORCH))
 
 
 DEFAULT_RULES = Rules()

@@ -1,4 +1,4 @@
-"""What other installed packages add to Covey by entry points: methods, models and sources of data.
+"""What other installed packages add to Covey by entry points: methods, models, sources of data and learners.
 
 A package adds a method by three lines of its pyproject.toml:
 
@@ -17,11 +17,12 @@ from typing import Any, Literal
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import UserError
 
-Group = Literal["covey.strategies", "covey.models", "covey.data"]
+Group = Literal["covey.strategies", "covey.models", "covey.data", "covey.learners"]
 DataCode = Literal["function", "package"]
 STRATEGIES: Group = "covey.strategies"
 MODELS: Group = "covey.models"
 DATA: Group = "covey.data"
+LEARNERS: Group = "covey.learners"
 
 
 def installed(group: Group) -> list[str]:

@@ -10,7 +10,9 @@ from typing import Any
 
 from covey.agent.device.identity import Identity
 from covey.agent.device.service import Agent
+from covey.agent.policy import DEFAULT_RULES
 from covey.agent.worker import frames
+from covey.agent.worker.pool import PoolLike
 from covey.agent.worker.worker import load_memory, save_memory
 from covey.broker.testing.memory_broker import MemoryBroker
 from covey.coordinator.engine.rules import Rules
@@ -83,6 +85,9 @@ class Fleet:
     ) -> None:
         self.folder, self.scene, self.rules, self.broker = folder, scene, rules, broker
         self.jobs = Numpy(people)
+        self.pool: PoolLike = self.jobs  # does the agents' jobs
+        self.sources: dict[ClientId, dict[str, Any]] = {one: {"client": one} for one in people}
+        self.device_rules = DEFAULT_RULES
         self.late: set[ClientId] = set()  # who does not join at the start
         self.agents: dict[ClientId, Agent] = {}
         self.rows: list[Mapping[str, Any]] = []
@@ -105,10 +110,11 @@ class Fleet:
         """Start an agent, for the first time or again with its state on disk."""
         state = self.folder / "agents" / client
         state.mkdir(parents=True, exist_ok=True)
-        identity = Identity(client, self.scene.federation, {"client": client}, state, durable=False)
-        agent = self.agents[client] = Agent(
-            identity, self.jobs, session=f"{client}-{len(self._lives)}"
-        )
+        source = self.sources[client]
+        identity = Identity(client, self.scene.federation, source, state, durable=False)
+        session = f"{client}-{len(self._lives)}"
+        agent = Agent(identity, self.pool, session=session, rules=self.device_rules)
+        self.agents[client] = agent
         self._lives[client] = asyncio.create_task(self._live(client, agent))
 
     async def _live(self, client: ClientId, agent: Agent) -> None:

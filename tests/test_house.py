@@ -52,10 +52,11 @@ STAIRS = {
         "cli",
     ],
     "agent": [
-        "conditions",
+        "conditions learner_choice",
         "own_code policy kept data_watch",
         "data",
-        "training",
+        "learning",
+        "training light",
         "worker",
         "device",
         "fleet",
@@ -65,7 +66,7 @@ STAIRS = {
 
 # what is imported -> the only files that may
 ONLY = {
-    "torch": ["agent/training/*.py", "agent/data/*.py", "agent/worker/worker.py"],
+    "torch": ["agent/training/*.py"],
     "aiomqtt": ["shared/mqtt/mqtt_link.py"],
     "amqtt": ["broker/embedded/*.py", "broker/programs/embedded.py"],
     "distributed": [

@@ -1,22 +1,15 @@
-"""Scaling and standardisation of features.
-
-The files' values are multiplied by `task.scale` and then standardised per channel (the first axis of the features).
-"""
+"""Scaling and standardisation of features on the device that computes (`covey.agent.data.scaling`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from covey.shared.errors import PublicError
-from covey.shared.scenario.task import Standardise, Task
-
-Float64 = npt.NDArray[np.float64]
+from covey.agent.data.scaling import Float32, Scaling
+from covey.shared.scenario.task import Task
 
 
 @dataclass(frozen=True)
@@ -31,39 +24,13 @@ class InputScaling:
 
     @classmethod
     def of(cls, task: Task, scaling: Mapping[str, Sequence[float]] | None = None) -> InputScaling:
-        """The scaling of a task.
-
-        Args:
-            task: `scale` and `standardise` count.
-            scaling: `mean` and `std` per channel, after `task.scale`; None: the task's fixed values, if it has any.
+        """The scaling of a task, as `Scaling.of` makes it.
 
         Raises:
             PublicError: `mean` or `std` has another number of values than the features have channels.
         """
-        if scaling is not None:
-            return cls._standardising(task, scaling["mean"], scaling["std"])
-        fixed = task.standardise
-        if isinstance(fixed, Standardise):
-            return cls._standardising(task, fixed.mean, fixed.std)
-        if task.scale == 1:
-            return cls(None, None)
-        factor = torch.tensor(task.scale, dtype=torch.float32)
-        return cls(None, factor)
-
-    @classmethod
-    def _standardising(
-        cls,
-        task: Task,
-        means: Sequence[float],
-        stds: Sequence[float],
-    ) -> InputScaling:
-        """(x * scale - mean) / std per channel, as one factor and one shift."""
-        mean = _per_channel(task, "mean", means)
-        std = _per_channel(task, "std", stds)
-        spread = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
-        shift = -mean / spread
-        factor = task.scale / spread
-        return cls(_broadcast(task, shift), _broadcast(task, factor))
+        arrays = Scaling.of(task, scaling)
+        return cls(_tensor(arrays.shift), _tensor(arrays.factor))
 
     def to(self, device: torch.device) -> InputScaling:
         """The same scaling on a device."""
@@ -93,22 +60,8 @@ class InputScaling:
         return raw
 
 
-def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:
-    """One number per channel. Raises PublicError for another count."""
-    values = np.asarray(numbers, np.float64)
-    channels = task.features[0]
-    if values.shape != (channels,):
-        raise PublicError(
-            f"task.standardise.{name} has {values.size} values, the features have {channels} "
-            "channels; give one value per channel"
-        )
-    return values
-
-
-def _broadcast(task: Task, values: Float64) -> Tensor:
-    """Values per channel as float32 (channels, 1, ...), to be combined with a batch of features."""
-    other_axes = len(task.features) - 1
-    shape = (len(values), *[1] * other_axes)
-    single = values.astype(np.float32)
-    broadcast = single.reshape(shape)
-    return torch.from_numpy(broadcast)
+def _tensor(values: Float32 | None) -> Tensor | None:
+    """The array as a tensor that shares its memory."""
+    if values is None:
+        return None
+    return torch.from_numpy(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from covey.agent.data import Dataset
+from covey.agent.data.batching import Batching
 from covey.agent.data.inputs import prepared
 from covey.agent.data.survey import Moments, moments_of
 from covey.agent.data.target_scale import in_units_of_the_data, standardised_targets
@@ -102,7 +102,7 @@ class TorchLocal:
     _samples: Mapping[DataSplit, _Samples]
     _scaling: InputScaling  # on the device
     _net: FlatModule  # the task's model; each call loads the vector that it needs
-    _steps: int  # of SGD, in all trainings of this order; the owner's rules bound it
+    _batching: Batching  # draws the mini-batches and counts the steps of this order
     _private: PrivateSgd | None  # set while training is DP-SGD
     _private_net: FlatModule  # exists with `_private`: Opacus has hooks in it, all else uses `_net`
 
@@ -125,7 +125,6 @@ class TorchLocal:
         self._rng = rng
         self._layout = layout
         self._rules = rules
-        self._steps = 0
         self._samples = {
             "train": _Samples.of(dataset.features, dataset.targets, task),
             "test": _Samples.of(dataset.test_features, dataset.test_targets, task),
@@ -136,6 +135,9 @@ class TorchLocal:
         scaling_on_cpu = InputScaling.of(task, scaling)
         self._scaling = scaling_on_cpu.to(self._device)
         self._net = FlatModule(self._built(), layout, self._device)
+        self._batching = Batching(
+            self.examples, training, rng, rules, skips_single=self._net.has_batch_norm
+        )
         self._private = None
 
     def __repr__(self) -> str:
@@ -264,7 +266,7 @@ class TorchLocal:
         net.module.eval()
         net.gradient.zero_()
         if rows is None:
-            rows = self._drawn_rows(batch)
+            rows = self._batching.drawn(batch)
         for chunk in _chunks(torch.from_numpy(rows), CHUNK):
             inputs, targets = self._gathered(chunk)
             losses = self._loss.per_sample(net.module(inputs), targets)
@@ -274,11 +276,6 @@ class TorchLocal:
         gradient = net.gradient.cpu().numpy()
         result[: self._layout.parameters] = gradient
         return result
-
-    def _drawn_rows(self, batch: int | None) -> SampleIndices:
-        if batch is None or batch >= self.examples:
-            return np.arange(self.examples)
-        return self._rng.permutation(self.examples)[:batch]
 
     def _outputs(self, model: Vector, split: DataSplit) -> Iterator[Tensor]:
         """The model's outputs for each chunk of a part; nothing for an empty part."""
@@ -298,13 +295,7 @@ class TorchLocal:
 
     def batches(self, epochs: int | None = None) -> Iterator[list[SampleIndices]]:
         """For each epoch the rows of its mini-batches, in a fresh order; the short last batch is kept."""
-        size = self._training.batch
-        if epochs is None:
-            epochs = self._training.epochs
-        for _ in range(epochs):
-            order = self._rng.permutation(self.examples)
-            starts = range(0, self.examples, size)
-            yield [order[start : start + size] for start in starts]
+        return self._batching.batches(epochs)
 
     def train(
         self,
@@ -326,12 +317,7 @@ class TorchLocal:
             PolicyError: the owner of this device allows fewer epochs or steps.
             PublicError: the model has no suitable head, or DP-SGD cannot train this way.
         """
-        if epochs is None:
-            epochs = self._training.epochs
-        if steps is not None:
-            steps = max(steps, 0)
-            epochs = math.ceil(steps / self._batches_per_epoch)
-        self._count_steps(epochs, steps)
+        epochs, steps = self._batching.begin(epochs, steps)
         if self._private is not None:
             if weights is not None or contrast is not None:
                 raise PublicError(
@@ -389,25 +375,6 @@ class TorchLocal:
                 sgd.step()
         return TrainingResult(net.vector(), steps, 0.0, sgd.velocity)
 
-    @property
-    def _batches_per_epoch(self) -> int:
-        """Batches that are trained on; at least 1, so that any number of steps takes finitely many epochs."""
-        size = self._training.batch
-        batches = math.ceil(self.examples / size)
-        last_has_one_sample = self.examples % size == 1
-        if self._net.has_batch_norm and last_has_one_sample:
-            batches -= 1
-        return max(batches, 1)
-
-    def _count_steps(self, epochs: int, steps: int | None) -> None:
-        """Count a training that is about to begin. Raises PolicyError if this device allows fewer steps."""
-        self._rules.check_epochs(epochs)
-        if steps is None:
-            batches = math.ceil(self.examples / self._training.batch)
-            steps = epochs * batches
-        self._steps += steps
-        self._rules.check_steps(self._steps)
-
     def _epoch(self, weights: Float32 | None) -> Iterator[Batch]:
         """The batches of one epoch in a fresh order; a short last batch is kept, unless batch norm cannot take it."""
         size = self._training.batch
@@ -415,8 +382,7 @@ class TorchLocal:
         if weights is not None:
             single = np.ascontiguousarray(weights, np.float32)
             all_weights = torch.from_numpy(single)
-        permutation = self._rng.permutation(self.examples)
-        order = torch.from_numpy(permutation)
+        order = torch.from_numpy(self._batching.order())
         # gathering many batches at once costs less than gathering each
         for rows in _chunks(order, size * GATHERED_BATCHES):
             inputs, targets = self._gathered(rows)

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from covey.agent.kept.model_file import ModelFile
-from covey.agent.training.models import SAME_VERSION, build, layout_of, tensors_of
+from covey.agent.learning import SAME_VERSION
+from covey.agent.training.models import build, layout_of, tensors_of
 from covey.shared.consent import NO_CODE, AllowedCode
 from covey.shared.errors import UserError
 

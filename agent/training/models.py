@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from covey.agent.kept.model_file import read_model
+from covey.agent.learning import SAME_VERSION
 from covey.agent.own_code import resolve
 from covey.agent.training.architectures import BUILT_IN, Headed
 from covey.shared.consent import NO_CODE, AllowedCode
@@ -26,7 +27,6 @@ from covey.shared.seeds import entropy
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 MAX_SEED = 2**63 - 1  # of torch's generator
 EXPECTED_INIT = "expected an .npz file with the float32 array theta0, one that `agent model` wrote, or a trained model of a run"
-SAME_VERSION = "install the same version on both machines"
 
 Builder = Callable[..., Any]  # (features, outputs, **options) -> nn.Module
 

@@ -15,9 +15,8 @@ import numpy.typing as npt
 from covey.agent.data.unlabelled import load_unlabelled
 from covey.agent.kept.model_dir import INDEX, read_index
 from covey.agent.kept.model_file import ModelFile, read_model
+from covey.agent.learning import SAME_VERSION, load_learner
 from covey.agent.policy import NO_CODE_RULES, Rules
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import SAME_VERSION, build, layout_of
 from covey.shared import json_text
 from covey.shared.errors import UserError
 from covey.shared.numerics.figures import softmax, weighted_mean
@@ -77,9 +76,10 @@ def predict(
     """
     file = read_model(model)
     samples = load_unlabelled(data, file.task, label)
-    layout = layout_of(build(file.task, 0, rules.allowed))
+    learner = load_learner(rules.learner, rules.allowed)
+    layout = learner.layout(file.task, rules.allowed)
     generator = np.random.default_rng(0)
-    local = TorchLocal(samples.data, file.task, layout, Training(), generator, rules=rules)
+    local = learner.local(samples.data, file.task, layout, Training(), generator, rules)
     outputs: list[Outputs] = []
     for named in file.models:
         if not layout.fits(named):

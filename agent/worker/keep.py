@@ -17,9 +17,8 @@ from covey.agent.data import Dataset
 from covey.agent.kept.model_file import ModelFile, read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figures, Verdict, judge
 from covey.agent.kept.versions import Version
+from covey.agent.learning import load_learner
 from covey.agent.policy import PolicyError, Rules
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import build, layout_of
 from covey.agent.worker.sources import Source
 from covey.shared.client import decode_model, measure, model_for_use
 from covey.shared.errors import CoveyError
@@ -153,7 +152,9 @@ def adopt(
     task = deployment.task
     checked = Task.model_validate(task)
     dataset = source.dataset(checked)
-    local = TorchLocal(dataset, checked, layout, Training(), np.random.default_rng(0), rules=rules)
+    learner = load_learner(rules.learner, rules.allowed)
+    generator = np.random.default_rng(0)
+    local = learner.local(dataset, checked, layout, Training(), generator, rules)
     number = 0
     if len(models) > 1:
         number = lowest_loss(models, local)
@@ -197,11 +198,11 @@ def _figures(current: ModelFile, task: Task, dataset: Dataset, rules: Rules) -> 
     if _question(current.task) != _question(task):
         return None
     try:
-        layout = layout_of(build(current.task, 0, rules.allowed))
+        learner = load_learner(rules.learner, rules.allowed)
+        layout = learner.layout(current.task, rules.allowed)
         models = [layout.vector(named) for named in current.models]
-        local = TorchLocal(
-            dataset, current.task, layout, Training(), np.random.default_rng(0), rules=rules
-        )
+        generator = np.random.default_rng(0)
+        local = learner.local(dataset, current.task, layout, Training(), generator, rules)
     except (CoveyError, ValueError):
         return None
     mixture = tuple(zip(current.weights, models, strict=True))

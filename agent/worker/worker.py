@@ -1,9 +1,9 @@
-"""The worker process: the only part of a running agent that imports numpy and torch.
+"""The worker process: the only part of a running agent that imports numpy, and torch if the device trains with it.
 
 `python -m covey.agent.worker.worker` reads jobs from stdin and answers on stdout (`covey.agent.worker.frames`). An error
 in a job becomes an answer and never ends the worker. The worker ends when its stdin closes or its parent ends.
 
-Every job has `source` (where the data comes from) and `policy` and `allow` (the rules of this device). The jobs:
+Every job has `source` (where the data comes from) and `policy`, `allow` and `learner` (the rules of this device). The jobs:
 
 - `inspect` (task): compare the data with a task. The answer describes the data. If the data does not fit, `problem`
   gives the reason without private values, and `detail` gives it in full for the device's own terminal
@@ -21,7 +21,6 @@ Every job has `source` (where the data comes from) and `policy` and `allow` (the
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import sys
 import time
@@ -33,9 +32,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from covey.agent.learner_choice import TORCH
+from covey.agent.learning import Learner, load_learner
 from covey.agent.policy import Policy, PolicyError, Rules, values_of
 from covey.agent.worker import frames
-from covey.shared.consent import AllowedCode, consented
+from covey.shared.consent import NO_CODE, AllowedCode, consented
 from covey.shared.errors import CoveyError, public_text
 from covey.shared.files import is_full, write_atomically
 from covey.shared.strategies.phase_names import EVALUATE, MOMENTS
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from covey.shared.wire.messages import OrderMessage, ReportContent, Work
 
 MAX_LINE = 1000  # characters of an error in an answer or a report
-COMPILER_FLAG = "TORCHINDUCTOR_DETERMINISTIC"
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
     verbose = "--verbose" in sys.argv
     if "--warm" in sys.argv:
         # a simulated fleet is certain to train: import torch now, so that no round waits for it
-        _configure_torch()
+        load_learner(TORCH, NO_CODE).prepare(_threads())
     allowed = AllowedCode.parse(words_after("--allow", sys.argv))
     with consented(allowed):
         while (job := frames.read(sys.stdin.buffer)) is not None:
@@ -127,7 +127,7 @@ def _inspect(job: frames.Job) -> frames.Job:
 
     task = Task.model_validate(job["task"])
     try:
-        with _memory_limited(Rules.from_wire(job).policy, torch_first=False):
+        with _memory_limited(Rules.from_wire(job), learner_first=False):
             data = source_of(job["source"]).dataset(task)
             return describe(data, task)
     except DataError as error:
@@ -168,11 +168,11 @@ def _adopt(job: frames.Job) -> frames.Job:
     from covey.shared.wire.deployments import Deployment
 
     rules = Rules.from_wire(job)
-    _configure_torch()
+    _prepared(rules)
     deployment = Deployment.from_bytes(job["deployment"])
     try:
         contents = [_model_content(Path(path)) for path in job["models"]]
-        with _memory_limited(rules.policy, torch_first=True):
+        with _memory_limited(rules, learner_first=True):
             kept = adopt(
                 deployment,
                 job["clusters"],
@@ -188,9 +188,9 @@ def _adopt(job: frames.Job) -> frames.Job:
 
 def _device(job: frames.Job) -> frames.Job:
     """The kind of device that the work would be done on; an error if it does not exist here."""
-    from covey.agent.training.compute_device import choose_device
-
-    return {"device": Rules.from_wire(job).device(job["wanted"], choose_device)}
+    rules = Rules.from_wire(job)
+    learner = load_learner(rules.learner, rules.allowed)
+    return {"device": rules.device(job["wanted"], learner.device)}
 
 
 def _bench(job: frames.Job) -> frames.Job:
@@ -227,7 +227,7 @@ def _perform(job: frames.Job, *, verbose: bool) -> frames.Job:
     memory_digest = b""
     kept: frames.Job | None = None
     try:
-        with _memory_limited(Rules.from_wire(job).policy, torch_first=True):
+        with _memory_limited(Rules.from_wire(job), learner_first=True):
             content, memory_digest, kept = _work(job, order, memory_out)
     except MemoryDamaged:
         return {"memory_damaged": True}
@@ -369,28 +369,33 @@ def _model_content(path: Path) -> bytes:
 
 
 @contextlib.contextmanager
-def _memory_limited(policy: Policy, *, torch_first: bool) -> Iterator[None]:
+def _memory_limited(rules: Rules, *, learner_first: bool) -> Iterator[None]:
     """Limit the data memory of this process while it works. Linux only.
 
     RLIMIT_DATA counts what a process writes to. RLIMIT_AS would count the address space, too, of which torch reserves
     many times what it uses.
 
     Args:
-        policy: `max_memory_mb` comes on top of torch and our own code, `memory_limit_mb` includes them.
-        torch_first: import torch before the limit applies, so that a lack of memory has a name and not a traceback
-            from inside torch.
+        rules: `max_memory_mb` comes on top of the learner's libraries and our own code, `memory_limit_mb` includes them.
+        learner_first: load the learner before the limit applies, so that a lack of memory has a name and not a
+            traceback from inside torch.
 
     Raises:
-        PolicyError: the work ran out of memory, or torch alone takes more than the limit.
+        PolicyError: the work ran out of memory, or the learner alone takes more than the limit.
     """
-    has_limit = policy.memory_limit_mb is not None or (torch_first and policy.max_memory_mb)
+    policy = rules.policy
+    has_limit = policy.memory_limit_mb is not None or (learner_first and policy.max_memory_mb)
     if not has_limit or sys.platform != "linux":
         yield
         return
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit_bytes, rule = _strictest_limit(policy, _own_data_bytes() if torch_first else 0)
+    own_bytes = 0
+    if learner_first:
+        _prepared(rules)
+        own_bytes = _own_data_bytes()
+    limit_bytes, rule = _strictest_limit(policy, own_bytes, rules.learner)
     resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
     try:
         yield
@@ -404,15 +409,16 @@ def _memory_limited(policy: Policy, *, torch_first: bool) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def _strictest_limit(policy: Policy, own_bytes: int) -> tuple[int, str]:
+def _strictest_limit(policy: Policy, own_bytes: int, learner: str = TORCH) -> tuple[int, str]:
     """The lower one of the limits in bytes, and its key in the policy.
 
     Args:
         policy: has at least one of the two limits.
-        own_bytes: data memory of torch and our code; 0 if they are not imported yet, and then not limited.
+        own_bytes: data memory of the learner and our code; 0 if they are not imported yet, and then not limited.
+        learner: its name, for the message.
 
     Raises:
-        PolicyError: torch and our code leave nothing of the limit.
+        PolicyError: the learner and our code leave nothing of the limit.
     """
     limits: list[tuple[int, str]] = []
     if policy.max_memory_mb is not None and own_bytes:
@@ -420,7 +426,7 @@ def _strictest_limit(policy: Policy, own_bytes: int) -> tuple[int, str]:
     if policy.memory_limit_mb is not None:
         if own_bytes >= policy.memory_limit_mb << 20:
             raise PolicyError(
-                f"policy of this device: memory_limit_mb: torch alone takes {own_bytes >> 20} MB of the allowed "
+                f"policy of this device: memory_limit_mb: {learner} alone takes {own_bytes >> 20} MB of the allowed "
                 f"{policy.memory_limit_mb} MB"
             )
         limits.append((policy.memory_limit_mb << 20, "memory_limit_mb"))
@@ -443,7 +449,6 @@ def _own_data_bytes() -> int:
     """The data memory of this process in bytes, before its first work and with all imports done. 0 if unknown."""
     import covey.shared.client  # noqa: F401
 
-    _configure_torch()
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             return int(line.split()[1]) << 10
@@ -452,10 +457,9 @@ def _own_data_bytes() -> int:
 
 def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, rules: Rules) -> Any:
     """The learner on this device's data; in the phase that only describes it, the description of its columns."""
-    _configure_torch()  # before any other module imports torch
+    learner = _prepared(rules)  # before any other module imports torch
 
     from covey.agent.data.survey import DataSurvey
-    from covey.agent.training.learner import TorchLocal
     from covey.shared.scenario.fleet_statistics import asks_for_more_than_moments, resolved
     from covey.shared.scenario.task import Task
     from covey.shared.strategies.base import Training
@@ -466,36 +470,20 @@ def _local(source: Source, work: Work, layout: Any, rng: np.random.Generator, ru
         return DataSurvey(data, task)
     task = resolved(task, work.scaling)
     training = Training.model_validate(work.training)
-    return TorchLocal(data, task, layout, training, rng, rules=rules)
+    return learner.local(data, task, layout, training, rng, rules)
 
 
-def _configure_torch() -> None:
-    """Set the number of threads, one by default, and algorithms that give the same result each time.
+def _prepared(rules: Rules) -> Learner:
+    """The learner of this device, with its libraries loaded."""
+    learner = load_learner(rules.learner, rules.allowed)
+    learner.prepare(_threads())
+    return learner
 
-    `torch.use_deterministic_algorithms` sets the same flags, but imports torch's compiler to do so: that doubles the
-    time that a worker takes to start, and adds 70 MB. Only a user's own model that compiles itself needs the compiler,
-    which then reads its flag from the environment.
-    """
-    os.environ[COMPILER_FLAG] = "1"
-    _import_torch()
-    import torch
 
+def _threads() -> int:
+    """The number of threads that the command line chose; 1 without a choice."""
     chosen = words_after("--threads", sys.argv)
-    threads = int(chosen[-1]) if chosen else 1
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-    torch.set_deterministic_debug_mode("warn")
-
-
-def _import_torch() -> None:
-    """Import torch without the search for garbage, which would take a tenth of the time: what an import creates, stays."""
-    if "torch" in sys.modules:
-        return
-    gc.disable()
-    import torch  # noqa: F401
-
-    gc.freeze()
-    gc.enable()
+    return int(chosen[-1]) if chosen else 1
 
 
 def save_memory(path: Path, memory: ClientState, *, durable: bool = True) -> bytes:

@@ -159,10 +159,10 @@ def test_the_lower_limit_counts_and_one_below_torch_itself_is_named() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_DATA covers mappings on Linux")
 def test_data_that_does_not_fit_into_memory_is_a_refusal_with_a_name() -> None:
     code = (
-        "from covey.agent.policy import Policy, PolicyError\n"
+        "from covey.agent.policy import Policy, PolicyError, Rules\n"
         "from covey.agent.worker.worker import _memory_limited\n"
         "try:\n"
-        "    with _memory_limited(Policy(memory_limit_mb=200), torch_first=False):\n"
+        "    with _memory_limited(Rules(Policy(memory_limit_mb=200)), learner_first=False):\n"
         "        bytearray(1 << 30)\n"
         "except PolicyError as error:\n"
         "    print(error, len(bytearray(1 << 28)))\n"
@@ -188,7 +188,7 @@ def test_threads_are_the_cores_but_one_and_one_without_an_option(
     try:
         for words, threads in ((["--threads", "2"], 2), ([], 1)):
             monkeypatch.setattr("sys.argv", ["worker", *words])
-            worker._configure_torch()
+            worker._prepared(Rules())
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

@@ -17,11 +17,10 @@ import pytest
 import torch
 
 from covey.agent.training.models import initial
+from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import frames
 from covey.agent.worker.pool import Pool, WorkerLost
 from covey.agent.worker.worker import (
-    COMPILER_FLAG,
-    _configure_torch,
     answer,
     load_memory,
     save_memory,
@@ -196,7 +195,7 @@ async def test_a_worker_inspects_and_works_over_its_pipes(tmp_path: Path) -> Non
 def test_torch_is_set_to_results_that_repeat(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_deterministic_debug_mode("default")
     monkeypatch.delenv(COMPILER_FLAG, raising=False)
-    _configure_torch()
+    configure_torch()
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.is_deterministic_algorithms_warn_only_enabled()
     assert torch.get_num_threads() == 1

@@ -1,0 +1,94 @@
+"""Scaling and standardisation of features, as one factor and one shift. Pure, without torch.
+
+The files' values are multiplied by `task.scale` and then standardised per channel (the first axis of the features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from covey.shared.errors import PublicError
+from covey.shared.scenario.task import Standardise, Task
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """x * factor + shift turns features of a file into a model's inputs. None leaves a term out.
+
+    Both arrays are float32 of shape (channels, 1, ...), or () for a factor that all channels share.
+    """
+
+    shift: Float32 | None
+    factor: Float32 | None
+
+    @classmethod
+    def of(cls, task: Task, scaling: Mapping[str, Sequence[float]] | None = None) -> Scaling:
+        """The scaling of a task.
+
+        Args:
+            task: `scale` and `standardise` count.
+            scaling: `mean` and `std` per channel, after `task.scale`; None: the task's fixed values, if it has any.
+
+        Raises:
+            PublicError: `mean` or `std` has another number of values than the features have channels.
+        """
+        if scaling is not None:
+            return cls._standardising(task, scaling["mean"], scaling["std"])
+        fixed = task.standardise
+        if isinstance(fixed, Standardise):
+            return cls._standardising(task, fixed.mean, fixed.std)
+        if task.scale == 1:
+            return cls(None, None)
+        factor = np.array(task.scale, np.float32)
+        return cls(None, factor)
+
+    @classmethod
+    def _standardising(
+        cls,
+        task: Task,
+        means: Sequence[float],
+        stds: Sequence[float],
+    ) -> Scaling:
+        """(x * scale - mean) / std per channel, as one factor and one shift."""
+        mean = _per_channel(task, "mean", means)
+        std = _per_channel(task, "std", stds)
+        spread = np.where(std > 0, std, 1.0)  # a channel that never changes is only shifted
+        shift = -mean / spread
+        factor = task.scale / spread
+        return cls(_broadcast(task, shift), _broadcast(task, factor))
+
+    def apply(self, raw: Float32) -> Float32:
+        """Inputs (n, *features) from float32 features (n, *features)."""
+        inputs = raw
+        if self.factor is not None:
+            inputs = inputs * self.factor
+        if self.shift is not None:
+            inputs = inputs + self.shift
+        return inputs
+
+
+def _per_channel(task: Task, name: str, numbers: Sequence[float]) -> Float64:
+    """One number per channel. Raises PublicError for another count."""
+    values = np.asarray(numbers, np.float64)
+    channels = task.features[0]
+    if values.shape != (channels,):
+        raise PublicError(
+            f"task.standardise.{name} has {values.size} values, the features have {channels} "
+            "channels; give one value per channel"
+        )
+    return values
+
+
+def _broadcast(task: Task, values: Float64) -> Float32:
+    """Values per channel as float32 (channels, 1, ...), to be combined with a batch of features."""
+    other_axes = len(task.features) - 1
+    shape = (len(values), *[1] * other_axes)
+    single = values.astype(np.float32)
+    return single.reshape(shape)

@@ -1,0 +1,119 @@
+"""What a worker needs of a learner, and how it finds the one that its device chose.
+
+This module imports no numpy and no torch: a learner loads its own libraries.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from covey.agent.learner_choice import BUILT_IN
+from covey.shared import plugins
+from covey.shared.consent import AllowedCode
+from covey.shared.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from covey.agent.data.dataset import Dataset
+    from covey.agent.policy import Rules
+    from covey.shared.numerics.vectors import Layout
+    from covey.shared.privacy.noise import Noise
+    from covey.shared.privacy.settings import LocalPrivacy
+    from covey.shared.scenario.task import Task
+    from covey.shared.strategies.base import Local, Training
+    from covey.shared.wire.messages import DeviceKind
+
+    class LocalTraining(Local, Protocol):
+        """A `Local` as a worker uses it."""
+
+        @property
+        def device(self) -> str:
+            """The kind of device that computes; the report repeats it."""
+
+        def enable_privacy(
+            self,
+            privacy: LocalPrivacy,
+            rounds: int,
+            noise: Noise,
+            ledger: npt.NDArray[np.float64] | None,
+        ) -> None:
+            """Make `train` DP-SGD from now on. Raises PublicError if this learner cannot do that."""
+
+
+SAME_VERSION = "install the same version on both machines"
+
+
+class Learner(Protocol):
+    """Trains a task's models on a device's data."""
+
+    def prepare(self, threads: int = 1) -> None:
+        """Load the libraries and set them up for a worker process, with this number of threads."""
+
+    def device(self, wish: str, setting: str) -> DeviceKind:
+        """The kind of device to compute on.
+
+        Args:
+            wish: a kind of device, or "auto".
+            setting: the name of the setting that holds the wish, for the message.
+
+        Raises:
+            PublicError: the learner cannot compute on this kind of device here.
+        """
+
+    def layout(self, task: Task, allowed: AllowedCode) -> Layout:
+        """The layout of the task's model.
+
+        Raises:
+            PublicError: the learner does not train this model.
+            ConsentError: the model is not built in, and `allowed` does not name it.
+        """
+
+    def local(
+        self,
+        dataset: Dataset,
+        task: Task,
+        layout: Layout,
+        training: Training,
+        rng: np.random.Generator,
+        rules: Rules,
+    ) -> LocalTraining:
+        """A device's data with the means to train on it.
+
+        Args:
+            dataset: fits the task.
+            task: resolved: it has the fleet's statistics.
+            layout: of the coordinator's model.
+            training: settings of local SGD.
+            rng: draws the order of samples.
+            rules: of this device.
+
+        Raises:
+            PublicError: the learner does not train this model, or its layout is another one.
+            DataError: there are no training samples.
+        """
+
+
+def load_learner(name: str, allowed: AllowedCode) -> Learner:
+    """The learner of this name.
+
+    Raises:
+        UserError: nothing of this name is installed.
+        ConsentError: it is not built in, and the owner of this machine has not allowed its name.
+    """
+    built_in = BUILT_IN.get(name)
+    if built_in is None:
+        return _installed(name, allowed)
+    module_name, _, attribute = built_in.reference.partition(":")
+    module: Any = importlib.import_module(module_name)
+    return cast(Learner, getattr(module, attribute))
+
+
+def _installed(name: str, allowed: AllowedCode) -> Learner:
+    try:
+        found = plugins.load(plugins.LEARNERS, name, allowed)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"--learner {name}: {error}; install its package on this device") from error
+    return cast(Learner, found)

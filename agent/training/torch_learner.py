@@ -1,0 +1,91 @@
+"""The learner `torch`: trains every model, on the processor or a GPU.
+
+Importing this module does not import torch. `prepare` does, once the environment is set.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from covey.agent.policy import Rules
+from covey.shared.consent import AllowedCode
+from covey.shared.scenario.task import Task
+from covey.shared.wire.messages import DeviceKind
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from covey.agent.data.dataset import Dataset
+    from covey.agent.training.learner import TorchLocal
+    from covey.shared.numerics.vectors import Layout
+    from covey.shared.strategies.base import Training
+
+COMPILER_FLAG = "TORCHINDUCTOR_DETERMINISTIC"
+
+
+class TorchLearner:
+    """A `covey.agent.learning.Learner`."""
+
+    def prepare(self, threads: int = 1) -> None:
+        """Import torch, with this number of threads and algorithms that give the same result each time."""
+        configure_torch(threads)
+
+    def device(self, wish: str, setting: str) -> DeviceKind:
+        """See `choose_device`."""
+        from covey.agent.training.compute_device import choose_device
+
+        return choose_device(wish, setting)
+
+    def layout(self, task: Task, allowed: AllowedCode) -> Layout:
+        """See `Learner.layout`."""
+        from covey.agent.training.models import build, layout_of
+
+        module = build(task, 0, allowed)
+        return layout_of(module)
+
+    def local(
+        self,
+        dataset: Dataset,
+        task: Task,
+        layout: Layout,
+        training: Training,
+        rng: np.random.Generator,
+        rules: Rules,
+    ) -> TorchLocal:
+        """See `Learner.local`."""
+        from covey.agent.training.learner import TorchLocal
+
+        return TorchLocal(dataset, task, layout, training, rng, rules=rules)
+
+
+def configure_torch(threads: int = 1) -> None:
+    """Set the number of threads, one by default, and algorithms that give the same result each time.
+
+    `torch.use_deterministic_algorithms` sets the same flags, but imports torch's compiler to do so: that doubles the
+    time that a worker takes to start, and adds 70 MB. Only a user's own model that compiles itself needs the compiler,
+    which then reads its flag from the environment.
+    """
+    os.environ[COMPILER_FLAG] = "1"
+    _import_torch()
+    import torch
+
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode("warn")
+
+
+def _import_torch() -> None:
+    """Import torch without the search for garbage, which would take a tenth of the time: what an import creates, stays."""
+    if "torch" in sys.modules:
+        return
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    gc.enable()
+
+
+LEARNER = TorchLearner()
