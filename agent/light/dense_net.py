@@ -37,8 +37,9 @@ def layout_of_task(task: Task) -> Layout:
     widths = [inputs, *hidden, task.outputs]
     tensors: list[Tensor] = []
     for name, (before, after) in zip(names, pairwise(widths), strict=True):
-        tensors.append(Tensor(f"{name}.weight", (after, before)))
-        tensors.append(Tensor(f"{name}.bias", (after,)))
+        weight = Tensor(f"{name}.weight", (after, before))
+        bias = Tensor(f"{name}.bias", (after,))
+        tensors += [weight, bias]
     return Layout(tuple(tensors), len(tensors))
 
 
@@ -51,28 +52,36 @@ def _layer_names(model: str, layers: int) -> list[str]:
 def _hidden_widths(task: Task) -> Sequence[int]:
     """The widths of the hidden layers. Raises PublicError for another model and for wrong options."""
     name = task.model.name
-    options = {key: value for key, value in task.model.options.items() if value is not None}
+    options = task.model.options
     match name:
         case "linear":
-            known: tuple[str, ...] = ()
-            hidden: Any = []
+            _check_options(task, [])
+            return []
         case "mlp":
-            known = ("hidden",)
-            hidden = options.get("hidden", DEFAULT_HIDDEN)
-        case _:
+            _check_options(task, ["hidden"])
+            return _checked_widths(options.get("hidden", DEFAULT_HIDDEN))
+    raise PublicError(
+        f"task.model {name!r}: the learner numpy trains linear and mlp only; choose one of these, or start "
+        "the agent with --learner torch"
+    )
+
+
+def _check_options(task: Task, known: Sequence[str]) -> None:
+    """Raises PublicError for an option that is set and not known."""
+    takes = ", ".join(known) or "no options"
+    for option, value in task.model.options.items():
+        if value is not None and option not in known:
             raise PublicError(
-                f"task.model {name!r}: the learner numpy trains linear and mlp only; choose one of these, or start "
-                "the agent with --learner torch"
+                f"task.model {task.model.name!r}: the learner numpy does not know the option {option}; it takes "
+                f"{takes}"
             )
-    unknown = sorted(options.keys() - set(known))
-    if unknown:
-        takes = ", ".join(known) or "no options"
-        raise PublicError(
-            f"task.model {name!r}: the learner numpy does not know the option {unknown[0]}; it takes {takes}"
-        )
-    widths = [hidden] if isinstance(hidden, int) else hidden
-    is_list = isinstance(widths, list) and all(type(width) is int for width in widths)
-    if not is_list or len(widths) >= MAX_LAYERS or min(widths, default=1) < 1:
+
+
+def _checked_widths(hidden: Any) -> Sequence[int]:
+    """The option `hidden` as a list. Raises PublicError if it is no width, and no list of widths."""
+    widths = hidden if isinstance(hidden, list) else [hidden]
+    wrong = [width for width in widths if type(width) is not int or width < 1]
+    if wrong or len(widths) >= MAX_LAYERS:
         raise PublicError(
             f"task.model.options.hidden: expected a width of 1 or more, or a list of fewer than {MAX_LAYERS}"
         )
@@ -111,7 +120,12 @@ class DenseNet:
         for name in layout.modules:
             weight = f"{name}.weight"
             bias = f"{name}.bias"
-            layer = _Layer(values[weight], values[bias], gradients[weight], gradients[bias])
+            layer = _Layer(
+                weight=values[weight],
+                bias=values[bias],
+                weight_gradient=gradients[weight],
+                bias_gradient=gradients[bias],
+            )
             self._layers.append(layer)
 
     def __repr__(self) -> str:
@@ -146,8 +160,11 @@ class DenseNet:
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
             inputs = self._inputs[number]
-            np.add(layer.weight_gradient, slopes.T @ inputs, out=layer.weight_gradient)
-            np.add(layer.bias_gradient, slopes.sum(axis=0), out=layer.bias_gradient)
+            by_weight = layer.weight_gradient
+            by_weight += slopes.T @ inputs
+            by_bias = layer.bias_gradient
+            by_bias += slopes.sum(axis=0)
             if number > 0:
+                was_active = inputs > 0  # the derivative of ReLU; at 0 it is 0, as in torch
                 slopes = slopes @ layer.weight
-                slopes *= inputs > 0  # the derivative of ReLU; at 0 it is 0, as in torch
+                slopes *= was_active

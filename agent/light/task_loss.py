@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
 Targets = npt.NDArray[Any]
+LossesAndSlopes = tuple[Float32, Float32]
 
 
-def cross_entropy(outputs: Float32, targets: Targets) -> tuple[Float32, Float32]:
+def cross_entropy(outputs: Float32, targets: Targets) -> LossesAndSlopes:
     """Softmax cross-entropy.
 
     Args:
@@ -21,19 +22,30 @@ def cross_entropy(outputs: Float32, targets: Targets) -> tuple[Float32, Float32]
     Returns:
         The loss of each sample (n,), and its derivative by the outputs (n, classes).
     """
-    largest = outputs.max(axis=1, keepdims=True)
-    shifted = outputs - largest  # so that no exponential overflows
+    largest = outputs.max(1)
+    shifted = outputs - _column(largest)  # so that no exponential overflows
     powers = np.exp(shifted)
-    sums = powers.sum(axis=1, keepdims=True)
+    sums = powers.sum(1)
     rows = np.arange(len(targets))
-    losses = np.log(sums[:, 0]) - shifted[rows, targets]
-    slopes = powers / sums
-    slopes[rows, targets] -= 1
+    own_class = (rows, targets)
+    losses = np.log(sums)
+    losses -= shifted[own_class]
+    slopes = powers
+    slopes /= _column(sums)
+    slopes[own_class] -= 1
     return losses, slopes
 
 
-def squared_error(outputs: Float32, targets: Targets) -> tuple[Float32, Float32]:
+def squared_error(outputs: Float32, targets: Targets) -> LossesAndSlopes:
     """The squared error of outputs (n, 1) against values (n,) float32; returns what `cross_entropy` does."""
-    errors = outputs[:, 0] - targets
-    slopes = 2 * errors[:, None]
-    return errors**2, slopes
+    values = outputs.ravel()
+    errors = values - targets
+    losses = errors**2
+    doubled = 2 * errors
+    slopes = _column(doubled)
+    return losses, slopes
+
+
+def _column(values: Float32) -> Float32:
+    """(n,) as (n, 1)."""
+    return values.reshape(-1, 1)

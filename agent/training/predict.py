@@ -79,7 +79,8 @@ def predict(
     learner = load_learner(rules.learner, rules.allowed)
     layout = learner.layout(file.task, rules.allowed)
     generator = np.random.default_rng(0)
-    local = learner.local(samples.data, file.task, layout, Training(), generator, rules)
+    training = Training()
+    local = learner.local(samples.data, file.task, layout, training, generator, rules)
     outputs: list[Outputs] = []
     for named in file.models:
         if not layout.fits(named):
@@ -110,8 +111,9 @@ def _values(values: Outputs, rows: Sequence[int]) -> list[Prediction]:
     found: list[Prediction] = []
     for row, value in zip(rows, values.tolist(), strict=True):
         short = f"{value:.{DIGITS}g}"
-        prediction = float(short)
-        found.append(Prediction(row, prediction))
+        rounded = float(short)
+        prediction = Prediction(row, rounded)
+        found.append(prediction)
     return found
 
 
@@ -122,7 +124,8 @@ def _classes(probabilities: Outputs, rows: Sequence[int], task: Task) -> list[Pr
         index = own.index(probability)
         rounded = round(probability, DIGITS)
         name = _class_name(task, index)
-        found.append(Prediction(row, name, rounded))
+        prediction = Prediction(row, name, rounded)
+        found.append(prediction)
     return found
 
 

@@ -15,7 +15,7 @@ from covey.agent.conditions import Readings, is_charging, unmet, validated
 from covey.agent.device import events as e
 from covey.agent.device.readings import read
 from covey.agent.device.session import Session
-from covey.agent.policy import Policy, PolicyError, memory_mb
+from covey.agent.policy import Policy, PolicyError, Rules, memory_mb
 from covey.agent.worker import worker
 from covey.shared.errors import UserError
 from covey.shared.python_process import environment

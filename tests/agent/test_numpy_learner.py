@@ -153,8 +153,8 @@ def test_losses_gradients_and_predictions_agree_with_torch(task: Task) -> None:
     assert_close(numpy_local.losses(start), torch_local.losses(start))
     assert numpy_local.loss(start) == pytest.approx(torch_local.loss(start), rel=1e-6)
     for options in ({}, {"batch": 9}, {"rows": np.array([4, 1, 1])}):
-        expected = torch_local.gradient(start, **options)  # type: ignore[arg-type]
-        assert_close(numpy_local.gradient(start, **options), expected)  # type: ignore[arg-type]
+        expected = torch_local.gradient(start, **options)
+        assert_close(numpy_local.gradient(start, **options), expected)
     assert_close(numpy_local.predict(start, "test"), torch_local.predict(start, "test"))
     assert_close(numpy_local.predict(start, "train"), torch_local.predict(start, "train"))
 
@@ -198,7 +198,7 @@ def test_a_model_that_it_does_not_train_is_refused_before_any_work() -> None:
     assert Rules(UNLIMITED).refuses_task({"model": {"name": "lenet5"}}) is None
 
 
-def test_what_it_cannot_do_is_refused_with_the_reason() -> None:
+def test_other_abilities_of_torch_are_refused_with_the_reason() -> None:
     _, local, start = both(LINEAR)
     contrast = Contrast(clusters=2)
     with pytest.raises(PublicError, match=r"contrastive loss .* --learner torch"):
