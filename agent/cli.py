@@ -420,6 +420,7 @@ def bench(
     epochs: Annotated[int, typer.Option(min=1, help="epochs of a round to expect")] = 1,
     batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="samples of a mini-batch")] = 10,
     threads: Threads = None,
+    learner: LearnerOption = None,
     name: AgentId = None,
     state: StateFolder = None,
     as_json: Json = False,
@@ -430,6 +431,7 @@ def bench(
     status --json` shows it.
     """
     from covey.agent.device import bench_file, bench_report
+    from covey.agent.learner_choice import learner_name
     from covey.shared.wire.messages import Benchmark
 
     agent = name or default_name()
@@ -440,6 +442,7 @@ def bench(
         "scenario": None if scenario is None else str(scenario),
         "model": model,
         "batch": batch,
+        "learner": learner_name(learner),
     }
     answer = asyncio.run(_first_job(job, threads or default_threads()))
     if "failure" in answer:

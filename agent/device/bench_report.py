@@ -32,8 +32,8 @@ def as_text(result: Benchmark, epochs: int) -> str:
     expected_s = round_s(result, epochs)
     lines = [
         _line("model", f"{result.model}, {result.values} values"),
-        _line("threads of torch", str(result.threads)),
-        _line("import of torch", f"{result.import_s:.2f} s"),
+        _line("threads", str(result.threads)),
+        _line("import of the learner", f"{result.import_s:.2f} s"),
         _line(f"one step, batch of {result.batch}", f"{step_ms:.2f} ms"),
         _line("training, 1000 samples", f"{per_1000_s:.3f} s"),
         _line(

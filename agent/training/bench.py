@@ -1,4 +1,4 @@
-"""How long the work of a round takes on this device: measured on its own data, with the one training loop there is."""
+"""How long the work of a round takes on this device: measured on its own data, with the training loop of its learner."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from covey.agent.data.check import load_local
 from covey.agent.data.proposal_data import describe
-from covey.agent.policy import DEFAULT_RULES
-from covey.agent.training.learner import TorchLocal
-from covey.agent.training.models import initial
+from covey.agent.learning import load_learner
+from covey.agent.policy import DEFAULT_RULES, Rules
 from covey.shared.numerics.vectors import Vector
 from covey.shared.proposal.proposal import checked, propose
 from covey.shared.scenario.load import load_without_files
 from covey.shared.scenario.task import Model, Task
-from covey.shared.strategies.base import Training
+from covey.shared.strategies.base import Local, Training
 
 WARM_UP_STEPS = 2  # the first steps allocate memory and choose kernels
 MIN_STEPS = 3
 MAX_STEPS = 500
+LARGEST_START = 0.01  # of a weight: its value does not matter for the time that a step takes
 TRAINING_S = 5.0  # training is measured for about this long
 
 
@@ -58,17 +58,29 @@ def task_of(data: str, label: str | None, scenario: str | None, model: str | Non
     return task
 
 
-def measure(data: str, label: str | None, task: Task, training: Training) -> Figures:
+def measure(
+    data: str, label: str | None, task: Task, training: Training, rules: Rules = DEFAULT_RULES
+) -> Figures:
     """Train and evaluate on the data of this device, for a few seconds. Nothing is kept of the model.
+
+    Args:
+        data: as for `agent start`.
+        label: the column of a table to predict.
+        task: what to train.
+        training: settings of local SGD.
+        rules: of this device; they name the learner.
 
     Raises:
         DataError: the data cannot be read, or does not fit the task.
         UserError: the model cannot be built for the task.
     """
     samples = load_local(data, label, task)
-    start, layout = initial(task, 0)
+    learner = load_learner(rules.learner, rules.allowed)
+    layout = learner.layout(task, rules.allowed)
     generator = np.random.default_rng(0)
-    local = TorchLocal(samples, task, layout, training, generator, rules=DEFAULT_RULES)
+    drawn = generator.uniform(0, LARGEST_START, layout.size)
+    start = drawn.astype(np.float32)
+    local = learner.local(samples, task, layout, training, generator, rules)
     step_s = _seconds_per_step(local, start)
     local.predict(start, "test")  # the first pass allocates memory
     began = time.perf_counter()
@@ -84,7 +96,7 @@ def measure(data: str, label: str | None, task: Task, training: Training) -> Fig
     )
 
 
-def _seconds_per_step(local: TorchLocal, start: Vector) -> float:
+def _seconds_per_step(local: Local, start: Vector) -> float:
     """Seconds of one step of SGD: the mean over some seconds of training."""
     local.train(start, steps=WARM_UP_STEPS)
     began = time.perf_counter()

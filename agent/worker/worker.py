@@ -194,12 +194,11 @@ def _device(job: frames.Job) -> frames.Job:
 
 
 def _bench(job: frames.Job) -> frames.Job:
-    """The fields of a `Benchmark`. The import of torch is measured, too, so this is the process's first job."""
+    """The fields of a `Benchmark`. The import of the learner is measured, too, so this is the process's first job."""
+    rules = Rules.from_wire(job)
     began = time.perf_counter()
-    _configure_torch()
+    _prepared(rules)
     import_s = time.perf_counter() - began
-
-    import torch
 
     from covey.agent.training.bench import measure, peak_memory_mb, task_of
     from covey.shared.strategies.base import Training
@@ -207,11 +206,11 @@ def _bench(job: frames.Job) -> frames.Job:
     data = job["source"]["data"]
     label = job["source"]["label"]
     task = task_of(data, label, job["scenario"], job["model"])
-    figures = measure(data, label, task, Training(batch=job["batch"]))
+    figures = measure(data, label, task, Training(batch=job["batch"]), rules)
     return {
         **asdict(figures),
         "batch": job["batch"],
-        "threads": torch.get_num_threads(),
+        "threads": _threads(),
         "import_s": import_s,
         "memory_mb": peak_memory_mb(),
     }
