@@ -1,0 +1,135 @@
+"""Models for use over a broker in memory: what is retained, in which order, and what is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from covey.broker.testing.memory_broker import MemoryBroker
+from covey.coordinator.deploy.finished import publish_finished
+from covey.coordinator.deploy.log import publications
+from covey.coordinator.deploy.publish import publish
+from covey.coordinator.run.notices import ModelsNotPublished, ModelsPublished, Notice
+from covey.coordinator.run.versions import BEST, ModelVersion, save_version
+from covey.shared.client import decode_model
+from covey.shared.errors import UserError
+from covey.shared.mqtt.link import Message, Up
+from covey.shared.numerics.vectors import Layout, Tensor
+from covey.shared.wire.deployments import Deployment, DeploymentShare
+from covey.shared.wire.messages import Part
+from covey.shared.wire.topics import Topics, deployed_key
+from tests import clock, small_run
+
+TOPICS = Topics("default")
+LAYOUT = Layout((Tensor("w", (600,)),), 1)
+PART_BYTES = 1024  # so that a model has three parts
+
+
+def version(clusters: int, number: int = 3) -> ModelVersion:
+    models = tuple(np.full(600, k + number, np.float32) for k in range(clusters))
+    assignment = {f"pi-{k}": k for k in range(clusters)} if clusters > 1 else {}
+    return ModelVersion("run-1", number, {"features": [1]}, LAYOUT, models, assignment, {})
+
+
+async def retained(broker: MemoryBroker) -> Mapping[str, bytes]:
+    """Everything that the broker retains for this federation."""
+    found: dict[str, bytes] = {}
+    async with broker.link("reader") as link:
+        async with asyncio.timeout(5):
+            async for incoming in link.incoming():
+                if isinstance(incoming, Up):
+                    await link.subscribe(["covey/#", "end"])
+                    await link.publish("end", b"x")
+                elif isinstance(incoming, Message) and incoming.topic == "end":
+                    break
+                elif isinstance(incoming, Message):
+                    found[incoming.topic] = incoming.payload
+    return found
+
+
+@clock.virtual(within_s=3600)
+async def test_a_deployment_is_whole_and_leftovers_of_the_one_before_are_taken_back() -> None:
+    broker = MemoryBroker()
+    async with broker.link("operator") as link:
+        first = await publish(link, TOPICS, version(2), origin="run", part_bytes=PART_BYTES)
+        shown = await retained(broker)
+        deployment = Deployment.from_bytes(shown[TOPICS.deployment])
+        assert (deployment.serial, deployment.round, len(deployment.models)) == (first, 3, 2)
+        share = DeploymentShare.from_bytes(shown[TOPICS.deployment_share("pi-1")])
+        assert (share.serial, share.cluster) == (first, 1)
+        parts = [
+            Part.from_bytes(shown[f"{TOPICS.model(deployed_key(1))}/{index}"])
+            for index in range(deployment.models[1].parts)
+        ]
+        content = b"".join(part.data for part in parts)
+        assert np.array_equal(decode_model(content, LAYOUT), version(2).models[1])
+
+        second = await publish(link, TOPICS, version(1, 4), origin="operator", part_bytes=1 << 16)
+        assert second > first
+        shown = await retained(broker)
+        models = [topic for topic in shown if "/model/" in topic]
+        assert models == [f"{TOPICS.model(deployed_key(0))}/0"]
+
+
+@clock.virtual(within_s=3600)
+async def test_a_serial_grows_even_if_another_clock_was_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = MemoryBroker()
+    async with broker.link("operator") as link:
+        first = await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
+        monkeypatch.setattr("covey.coordinator.deploy.publish.time.time", lambda: 1.0)
+        again = await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
+    assert again == first + 1
+
+
+@clock.virtual(within_s=3600)
+async def test_a_broker_that_does_not_answer_is_an_error() -> None:
+    broker = MemoryBroker()
+    async with broker.link("operator") as link:
+        broker.restart(away_s=1000)
+        with pytest.raises(UserError, match="cannot be reached"):
+            await publish(link, TOPICS, version(1), origin="run", part_bytes=PART_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("wish", "published"), [("last", 2), ("best", 1), ("none", None), ("away", None)]
+)
+def test_a_finished_run_publishes_the_version_that_the_scenario_names(
+    tmp_path: Path, wish: str, published: int | None
+) -> None:
+    wished = "last" if wish == "away" else wish
+    scene = small_run.scenario("fedavg", rounds={"count": 2, "publish": wished})
+    (tmp_path / "start.npz").touch()
+    run = small_run.in_process(tmp_path, scene)
+    np.savez(
+        tmp_path / "start.npz",
+        starts=np.stack(run.setup.starts),
+        layout=np.array(small_run.layout_text(scene)),
+    )
+    save_version(tmp_path, BEST, replace(run.version({}), round=1))
+    seen: list[Notice] = []
+
+    async def whole() -> None:
+        broker = MemoryBroker()
+        async with broker.link("coordinator") as link:
+            if wish == "away":
+                broker.restart(away_s=1000)
+            await publish_finished(run, link, seen.append)
+
+    clock.run(whole())
+    rounds = [one.round for one in publications(tmp_path)]
+    assert rounds == ([] if published is None else [published])
+    match seen:
+        case [ModelsPublished(round=number, models=1)]:
+            assert number == published
+        case [ModelsNotPublished(why)]:
+            assert wish == "away"
+            assert "cannot be reached" in why
+        case _:
+            assert wish == "none"
