@@ -117,13 +117,16 @@ class Deployments:
             return []
         return self._fetch(self._newest, now)
 
-    def settled(self, serial: int) -> None:
-        """The model of this deployment was taken over, or kept out."""
+    def settled(self, serial: int) -> Actions:
+        """The model of this deployment was taken over, or kept out: what was fetched for it may leave the disk."""
         self._settled = max(self._settled, serial)
-        if self._newest is not None and self._newest.serial <= serial:
-            self._newest = None
-            self._clusters = ()
-            self._is_adopting = False
+        if self._newest is None or self._newest.serial > serial:
+            return []
+        self._newest = None
+        self._clusters = ()
+        self._is_adopting = False
+        self._on_disk.clear()
+        return [KeepDeployed(frozenset())]
 
     def link_up(self, now: float) -> None:
         self.part_arrived(now)

@@ -21,6 +21,7 @@ from covey.agent.device.notices import (
 from covey.agent.kept.model_dir import DEFAULT_PREVIOUS, ModelDir
 from covey.agent.kept.verdict import DEFAULT_MARGIN
 from covey.agent.kept.versions import Version
+from covey.shared.files import folder_lock
 from covey.shared.wire.deployments import Deployment
 from covey.shared.wire.messages import MAX_TEXT, ModelInUse, OrderMessage
 
@@ -48,6 +49,9 @@ class Keeper:
         observer: receives notices.
         settled: called after each decision.
         durable: whether models survive a power cut.
+
+    Raises:
+        UserError: another agent uses the folder.
     """
 
     def __init__(
@@ -62,6 +66,13 @@ class Keeper:
         self._observer = observer
         self._settled = settled
         self.models = ModelDir(options.folder, options.previous, durable)
+        self._lock = contextlib.ExitStack()
+        self._lock.enter_context(
+            folder_lock(
+                options.folder,
+                f"--model-dir {options.folder}: another agent keeps its models here; give each agent a folder of its own",
+            )
+        )
         self._hook: ModelHook | None = None
         if options.hook:
             self._hook = ModelHook(options.hook, options.hook_limit_s, self._hook_failed)
@@ -175,5 +186,7 @@ class Keeper:
         self._announce()
 
     async def close(self) -> None:
+        """End the command if it runs, and give the folder free."""
         if self._hook is not None:
             await self._hook.close()
+        self._lock.close()

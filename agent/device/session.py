@@ -270,7 +270,7 @@ class Session:
             case DeployedModelDamaged(digest):
                 return deployments.model_damaged(digest, now)
             case DeploymentSettled(serial):
-                deployments.settled(serial)
+                return deployments.settled(serial)
         return []
 
     def _tick(self, now: float) -> Actions:

@@ -68,7 +68,7 @@ def test_a_device_fetches_the_model_of_its_cluster_and_no_other() -> None:
         Adopt(deployment(), (1,)),
     ]
     assert it.wake_at is None
-    it.settled(5)
+    assert it.settled(5) == [KeepDeployed(frozenset())], "the model file has what is needed"
     assert it.seen(deployment(), 9.0) == [], "a settled one is never fetched again"
     assert machine(settled=5).seen(deployment(), 0.0) == [], "also not after a restart"
 

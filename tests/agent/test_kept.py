@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from covey.agent.device.hook import ModelHook, parse_hook
-from covey.agent.device.keeper import KeepOptions
+from covey.agent.device.keeper import Keeper, KeepOptions
 from covey.agent.kept.model_dir import INDEX, ModelDir, read_index
 from covey.agent.kept.model_file import read_model, save_model, task_with_scaling
 from covey.agent.kept.verdict import Figures, judge
@@ -222,6 +222,14 @@ async def test_an_agent_shows_which_model_is_in_use_and_which_was_rejected(tmp_p
     kept = read_index(tmp_path / "models").in_use
     assert kept is not None
     assert kept.version.round == first.round
+
+
+async def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
+    first = Keeper(KeepOptions(tmp_path), print, print)
+    with pytest.raises(UserError, match="another agent keeps its models here"):
+        Keeper(KeepOptions(tmp_path), print, print)
+    await first.close()
+    await Keeper(KeepOptions(tmp_path), print, print).close()
 
 
 async def test_the_command_gets_the_path_and_its_failures_are_counted(
