@@ -38,6 +38,8 @@ NAVIGATION = {
     "How to": [
         "your-data",
         "operations",
+        "deployment",
+        "boards",
         "dashboard",
         "reports",
         "model-in-use",

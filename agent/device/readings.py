@@ -1,7 +1,8 @@
-"""What the conditions of a device's owner are compared with: power, load and time of this machine."""
+"""The readings of this machine that the conditions of its owner are compared with: power, load and time."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from contextlib import suppress
@@ -17,9 +18,17 @@ def read(power: Path = POWER) -> Readings:
     """The readings now. A machine without power supplies in `power` counts as one on external power."""
     local = time.localtime()
     cores = os.cpu_count() or 1
-    load, _, _ = os.getloadavg()
     minute = 60 * local.tm_hour + local.tm_min
-    return Readings(is_charging(_supplies(power)), load / cores, minute)
+    return Readings(is_charging(_supplies(power)), _load() / cores, minute)
+
+
+def _load() -> float:
+    """The load average of one minute; infinite if the system hides it, because nobody can call the device idle then."""
+    try:
+        load, _, _ = os.getloadavg()
+    except OSError:
+        return math.inf
+    return load
 
 
 def _supplies(power: Path) -> list[Supply]:

@@ -13,7 +13,7 @@ composes three machines: `Presence` (the agent's status), `Fetching` (the models
 - Another run has a report and a memory of its own. It begins when a running coordinator names it, not with an order
   alone: a broker that was restored from a backup holds orders of runs that ended long ago.
 - A task or an order that breaks the rules of this device is refused before anything of it is fetched or built.
-- No work begins while a condition of the owner does not hold. What has begun is finished and reported: only then
+- No work begins while a condition of the owner does not hold. Work that has begun is finished and reported: only then
   do others read that the agent stays out. When all conditions hold again, an order that is still open is taken up.
 """
 

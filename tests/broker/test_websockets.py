@@ -76,7 +76,7 @@ async def test_with_tls_the_login_of_an_enrolled_agent_is_checked(tmp_path: Path
             assert isinstance(first, Down) != is_right
 
 
-async def test_what_is_no_mqtt_over_websockets_is_refused() -> None:
+async def test_a_connection_without_mqtt_over_websockets_is_refused() -> None:
     options = Options()
     async with (
         asyncio.timeout(60),

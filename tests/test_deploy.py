@@ -1,0 +1,183 @@
+"""The files of `deploy`: every command, option, path and metric in them exists, and the units are hardened."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from covey.shared.scenario.load import load
+from tests import clock
+from tests.coordinator.test_scrape import watched
+from tests.test_docs import mistake
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+DASHBOARD = DEPLOY / "grafana" / "dashboards" / "covey.json"
+EXAMPLES = "/opt/covey/examples/"
+HIGHEST_EXPOSURE = 3.0  # of `systemd-analyze security`; 10 is a unit without any protection
+PROGRAMS = {"agent", "broker", "coordinator"}
+
+
+class Unit(configparser.RawConfigParser):
+    """A unit file; a key that occurs twice keeps its last value."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(strict=False, interpolation=None)
+        self.read(file)
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    return content
+
+
+def shell_line(words: list[str]) -> str:
+    """The command that a list of words runs: itself, or the script of `sh -c`."""
+    if Path(words[0]).name == "sh":
+        words = words[2:]
+    line = " ".join(words).replace("$$", "$")
+    return line.removeprefix("exec ")
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Every command of ours, with the file that has it."""
+    for name, service in compose()["services"].items():
+        command = service.get("command")
+        if command is not None:
+            words = shlex.split(command) if isinstance(command, str) else command
+            yield f"compose: {name}", shell_line(words)
+    for file in UNITS:
+        words = shlex.split(Unit(file)["Service"]["ExecStart"])
+        yield file.name, shell_line(words)
+        for line in file.read_text().splitlines():
+            if line.startswith("#     ") and "/opt/covey/bin/" in line:
+                yield file.name, line.removeprefix("#     sudo -u covey-broker ")
+    for match in re.finditer(r"^(?:RUN|CMD) (.+)$", (DEPLOY / "Dockerfile").read_text(), re.M):
+        text = match[1]
+        words = json.loads(text) if text.startswith("[") else text.split()
+        if words[0] in PROGRAMS:
+            yield "Dockerfile", " ".join(words)
+
+
+COMMANDS = list(commands())
+
+
+@pytest.mark.parametrize(("where", "line"), COMMANDS, ids=[where for where, _ in COMMANDS])
+def test_every_command_of_ours_exists_with_its_options(where: str, line: str) -> None:
+    assert mistake(line) == ""
+    wrong = line.replace(" --", " --no-such-", 1)
+    assert "no option" in mistake(wrong)
+
+
+def test_all_three_programs_are_started_by_units_and_by_compose() -> None:
+    assert len(UNITS) == 3
+    programs = {Path(line.split()[0]).name for _, line in COMMANDS}
+    assert programs == PROGRAMS
+    assert [where for where, _ in COMMANDS].count("Dockerfile") == 2
+
+
+def test_compose_mounts_and_names_files_that_exist() -> None:
+    services = compose()["services"]
+    volumes = set(compose()["volumes"])
+    for service in services.values():
+        for mount in service["volumes"]:
+            source, *_ = mount.split(":")
+            known = source in volumes or (DEPLOY / source).exists()
+            assert known, mount
+        waits_for = service.get("depends_on", {})
+        assert set(waits_for) <= set(services)
+    for _, line in COMMANDS:
+        for word in line.split():
+            if word.startswith(EXAMPLES):
+                assert (ROOT / "examples" / word.removeprefix(EXAMPLES)).exists(), word
+
+
+def test_the_scenario_of_compose_is_valid_and_waits_for_its_agents() -> None:
+    scenario = load(DEPLOY / "scenario.yaml")
+    agents = [name for name in compose()["services"] if name.startswith("agent-")]
+    assert scenario.rounds.start_agents == len(agents) == 2
+
+
+def test_containers_of_ours_have_no_rights() -> None:
+    services = compose()["services"]
+    for name in ("coordinator", "agent-1", "agent-2"):
+        service = services[name]
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert re.search(r"^USER covey$", image, re.M)
+    (pinned,) = re.findall(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    assert f"TORCH_VERSION={pinned}\n" in image
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", image, re.M)
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists(), name
+        assert f"!{name}\n" in (DEPLOY / "Dockerfile.dockerignore").read_text()
+
+
+def test_every_metric_of_the_dashboard_is_exported(tmp_path: Path) -> None:
+    _, found = clock.run(watched(tmp_path))
+    exported = {name for _, samples in found for name, _ in samples}
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]]
+    shown = set(re.findall(r"\bcovey_\w+", " ".join(expressions)))
+    assert shown <= exported
+    assert len(shown) >= 9
+    labels = {label for _, samples in found for _, pairs in samples for label, _ in pairs}
+    legends = " ".join(target["legendFormat"] for panel in panels for target in panel["targets"])
+    assert set(re.findall(r"{{(\w+)}}", legends)) <= labels
+    (source,) = yaml.safe_load(
+        (DEPLOY / "grafana/provisioning/datasources/prometheus.yml").read_text()
+    )["datasources"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
+
+
+def test_prometheus_scrapes_the_port_that_the_coordinator_serves() -> None:
+    (job,) = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())["scrape_configs"]
+    ((target,),) = [one["targets"] for one in job["static_configs"]]
+    host, port = target.split(":")
+    assert host in compose()["services"]
+    (line,) = [line for where, line in COMMANDS if where == "compose: coordinator"]
+    assert f"--metrics 0.0.0.0:{port}" in line
+
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="no systemd-analyze is installed"
+)
+
+
+@needs_systemd
+@pytest.mark.parametrize("file", UNITS, ids=lambda file: file.name)
+def test_a_unit_is_hardened_and_understood(file: Path) -> None:
+    analyze = ["systemd-analyze", "--no-pager"]
+    done = subprocess.run(
+        [*analyze, "security", "--offline=true", str(file)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze reads no unit files")
+    (exposure,) = re.findall(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    assert float(exposure) <= HIGHEST_EXPOSURE
+    verified = subprocess.run(
+        [*analyze, "verify", str(file)], capture_output=True, text=True, timeout=60
+    )
+    faults = [line for line in verified.stderr.splitlines() if "covey" in line]
+    not_installed = (
+        "is not executable: No such file or directory"  # nothing lies in /opt/covey here
+    )
+    assert [line for line in faults if not_installed not in line] == []
