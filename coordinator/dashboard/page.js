@@ -130,9 +130,13 @@ function showTiles() {
   put("figure", figure(state.newest_figure));
   const last = figures.length ? figures[0].points[figures[0].points.length - 1][0] : null;
   put("figure-note", last === null ? "no evaluation yet" : `after round ${last}`);
-  put("here", `${fleet.here} of ${Math.max(fleet.known, fleet.expected)}`);
+  const known = Math.max(fleet.known, fleet.expected);
+  const isLarge = known >= 10000; // too long for one line of a tile
+  put("here", isLarge ? String(fleet.here) : `${fleet.here} of ${known}`);
   const away = [[fleet.offline, "offline"], [fleet.excluded, "excluded"], [fleet.quarantined, "in quarantine"]].filter(([count]) => count);
-  put("here-note", away.map(([count, word]) => `${count} ${word}`).join(", ") || `${fleet.busy} busy`);
+  const others = away.map(([count, word]) => `${count} ${word}`).join(", ") || `${fleet.busy} busy`;
+  put("here-note", isLarge ? `of ${known}; ${others}` : others);
+  $("here-note").title = $("here-note").textContent;
   const clusters = Object.keys(sizes).length;
   put("clusters", clusters ? String(clusters) : NONE);
   put("clusters-note", clusters ? `${plural(state.moved, "agent")} moved` : "none formed");
