@@ -14,6 +14,7 @@ from covey.coordinator.compare.summaries import no_better, summaries
 from covey.coordinator.compare.tables import tables
 from covey.coordinator.report.curves import Curves, curves
 from covey.coordinator.report.explanations import terms
+from covey.coordinator.report.figure_pictures import Group, Picture
 from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
 from covey.coordinator.report.html_tables import (
     NONE,
@@ -22,7 +23,7 @@ from covey.coordinator.report.html_tables import (
     from_text,
     without_empty_columns,
 )
-from covey.coordinator.report.pictures import Group, Picture, pictures
+from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.run_facts import (
     data_remarks,
     moment,

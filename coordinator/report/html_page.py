@@ -15,8 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from covey.coordinator.report.explanations import Term
+from covey.coordinator.report.figure_pictures import Picture
 from covey.coordinator.report.html_tables import HtmlTable
-from covey.coordinator.report.pictures import Picture
 from covey.coordinator.report.svg import panel, swatch
 from covey.coordinator.theme import theme
 

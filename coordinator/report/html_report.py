@@ -11,8 +11,9 @@ from typing import Any
 from covey.coordinator.report import html_tables
 from covey.coordinator.report.curves import Curves
 from covey.coordinator.report.explanations import terms
+from covey.coordinator.report.figure_pictures import Group, Picture
 from covey.coordinator.report.html_page import Fact, Page, Section, Tile, html
-from covey.coordinator.report.pictures import Group, Picture, pictures
+from covey.coordinator.report.pictures import pictures
 from covey.coordinator.report.privacy import epsilons
 from covey.coordinator.report.run_facts import RunFacts, facts_of, moment
 from covey.coordinator.report.run_words import device_words, version_words

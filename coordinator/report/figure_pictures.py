@@ -1,0 +1,312 @@
+"""Pictures of figures: by mode of evaluation over rounds and over traffic, at the end, and over the cut of a tree."""
+
+# density: builds charts out of records, a value for each mark
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, pstdev
+
+from covey.coordinator.report.axes import Axis, around, from_zero, rounds_axis
+from covey.coordinator.report.curves import Curves, Cut, Points
+from covey.coordinator.report.plots import Bar, Series, Strip, bars, legend_of, lines, strips
+from covey.coordinator.report.svg import Drawing, Panel
+from covey.coordinator.run.modes import MODE_TITLES
+from covey.shared.numerics.measures import PERCENT, Measure
+
+MIN_CUTS = 3  # runs at different cuts that make a curve
+MIN_POINTS = 2  # evaluations that make a line
+LEAST_PERCENT = 10.0  # the smallest span of an axis of percentages
+CLUSTERS = 7  # the colour of their number
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that are drawn as one: the seeds of a method, or a single run."""
+
+    label: str
+    runs: Sequence[Curves]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of a page."""
+
+    name: str  # the command line asks for it by this name
+    title: str
+    drawing: Drawing
+    caption: str = ""
+
+
+def of_figures(groups: Sequence[Group]) -> Iterator[Picture]:
+    first = groups[0].runs[0]
+    measure = first.measure
+    name = capitalised(measure.label)
+    evaluations = _distinct(groups, Curves.over_rounds)
+    if len(evaluations) >= MIN_POINTS:
+        title = f"{name} over rounds, mean over agents"
+        rounds_of_all = rounds_axis(evaluations)
+        drawing = _line_panels(groups, measure, Curves.over_rounds, rounds_of_all)
+        remark = band_remark(groups)
+        yield Picture(measure.name, title, drawing, remark)
+        if any(len(group.runs) > 1 for group in groups):
+            title = f"{name} at the end, seed by seed"
+            remark = "Each dot is a seed, the line their mean."
+            drawing = _final_panels(groups, measure)
+            yield Picture("seeds", title, drawing, remark)
+    elif evaluations:
+        [rounds] = evaluations
+        title = f"{name} after round {rounds:g}, mean over agents"
+        remark = "All agents were evaluated once; evaluation.every asks for more evaluations."
+        drawing = _final_panels(groups, measure)
+        yield Picture(measure.name, title, drawing, remark)
+    traffic = _distinct(groups, Curves.over_traffic)
+    if (
+        len(evaluations) >= MIN_POINTS and max(traffic) > 0
+    ):  # else single dots, which a table shows better
+        title = f"{name} for traffic"
+        axis = from_zero(traffic, "Mbit per agent, both ways")
+        drawing = _line_panels(groups, measure, Curves.over_traffic, axis)
+        yield Picture("traffic", title, drawing)
+    yield from _of_cuts(groups, measure)
+
+
+def capitalised(label: str) -> str:
+    """The label with a capital first letter; RMSE stays as it is."""
+    first = label[:1].upper()
+    rest = label[1:]
+    return f"{first}{rest}"
+
+
+def _distinct(groups: Sequence[Group], points: Callable[[Curves, str], Points]) -> list[float]:
+    """The places of all points on the horizontal axis."""
+    places: set[float] = set()
+    for group in groups:
+        for run in group.runs:
+            for mode in MODE_TITLES:
+                of_mode = points(run, mode)
+                places.update(x for x, _ in of_mode)
+    return sorted(places)
+
+
+def band_remark(groups: Sequence[Group]) -> str:
+    if all(len(group.runs) == 1 for group in groups):
+        return ""
+    return "Lines are means over seeds, bands one population deviation to either side."
+
+
+def _line_panels(
+    groups: Sequence[Group], measure: Measure, points: Callable[[Curves, str], Points], x: Axis
+) -> Drawing:
+    """A panel for each mode that any run has points in, all with one vertical axis.
+
+    A run alone has one panel, with a line for each mode.
+    """
+    by_mode: dict[str, list[Series]] = {}
+    for mode, title in MODE_TITLES.items():
+        series = []
+        for number, group in enumerate(groups):
+            found = [points(run, mode) for run in group.runs]
+            one = series_of(number, group.label, found, measure)
+            series.append(one)
+        if any(one.points for one in series):
+            by_mode[title] = series
+    values: list[float] = []
+    for series in by_mode.values():
+        values.extend(extent(series))
+    y = figure_axis(measure, values)
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        modes = []
+        for number, (title, [alone]) in enumerate(by_mode.items()):
+            of_mode = replace(alone, label=title, number=number)
+            modes.append(of_mode)
+        panel = lines("", modes, x, y)
+        return Drawing([panel], legend_of(modes))
+    panels = []
+    for title, series in by_mode.items():
+        panel = lines(title, series, x, y)
+        panels.append(panel)
+    return Drawing(panels, legend_of(series))
+
+
+def series_of(number: int, label: str, runs: Sequence[Points], measure: Measure) -> Series:
+    """The line of a group: its only run's points, or means and a band where every run has a point.
+
+    Over traffic, the seeds of a method have different places: the mean of these is taken as well.
+    """
+    if len(runs) == 1:
+        points = [(x, shown(measure, y)) for x, y in runs[0]]
+        return Series(label, number, points)
+    points = []
+    band = []
+    for at_once in zip(*runs, strict=False):
+        x = fmean(place for place, _ in at_once)
+        values = [shown(measure, value) for _, value in at_once]
+        mean = fmean(values)
+        deviation = pstdev(values)
+        points.append((x, mean))
+        band.append((x, mean - deviation, mean + deviation))
+    return Series(label, number, points, band)
+
+
+def extent(series: Sequence[Series]) -> list[float]:
+    """All values that the lines and bands reach."""
+    values: list[float] = []
+    for one in series:
+        values.extend(y for _, y in one.points)
+        for _, low, high in one.band:
+            values.extend((low, high))
+    return values
+
+
+def _final_panels(groups: Sequence[Group], measure: Measure) -> Drawing:
+    """The figures of the only evaluation: bars of single runs, dots of seeds with their mean."""
+    found: dict[str, list[tuple[int, Group, list[float]]]] = {}  # by mode: number, group, values
+    for mode, title in MODE_TITLES.items():
+        of_mode = []
+        for number, group in enumerate(groups):
+            values = []
+            for run in group.runs:
+                points = run.over_rounds(mode)
+                if points:
+                    _, newest = points[-1]
+                    values.append(shown(measure, newest))
+            if values:
+                of_mode.append((number, group, values))
+        if of_mode:
+            found[title] = of_mode
+    if all(len(group.runs) == 1 for group in groups):
+        return _final_bars(found, measure, alone=len(groups) == 1)
+    panels = []
+    for title, of_mode in found.items():
+        panels.append(_final_dots(title, of_mode, measure))
+    return Drawing(panels)
+
+
+def _final_bars(
+    found: Mapping[str, Sequence[tuple[int, Group, list[float]]]], measure: Measure, *, alone: bool
+) -> Drawing:
+    """A panel of bars for each mode; of a run alone one panel, with a bar for each mode."""
+    rows: dict[str, list[Bar]] = {}
+    for title, of_mode in found.items():
+        for number, group, (value,) in of_mode:
+            text = f"{value:.2f}" if measure.scale == PERCENT else f"{value:.4g}"
+            label = title if alone else group.label
+            bar = Bar(label, value, text, number)
+            rows.setdefault("" if alone else title, []).append(bar)
+    values: list[float] = []
+    for of_panel in rows.values():
+        values.extend(bar.value for bar in of_panel)
+    axis = figure_axis(measure, values, zero=True)
+    panels = []
+    for title, of_panel in rows.items():
+        panel = bars(title, of_panel, axis)
+        panels.append(panel)
+    return Drawing(panels)
+
+
+def _final_dots(
+    title: str, of_mode: Sequence[tuple[int, Group, list[float]]], measure: Measure
+) -> Panel:
+    """A row of dots for each group: its seeds, and their mean."""
+    rows = []
+    for number, group, values in of_mode:
+        dots = []
+        for run, value in zip(group.runs, values, strict=False):
+            dots.append((value, f"seed {run.seed}"))
+        mean = fmean(values)
+        row = Strip(group.label, dots, number, mean)
+        rows.append(row)
+    everything: list[float] = []
+    for _, _, values in of_mode:
+        everything.extend(values)
+    axis = figure_axis(measure, everything)
+    return strips(title, rows, axis)
+
+
+def _of_cuts(groups: Sequence[Group], measure: Measure) -> Iterator[Picture]:
+    """Figures by mode and the number of clusters over the quantile at which FedClust's tree was cut."""
+    runs = [run for group in groups for run in group.runs]
+    cuts: dict[float, list[Cut]] = {}  # by quantile
+    for run in runs:
+        if run.cut is not None:
+            cuts.setdefault(run.cut.quantile, []).append(run.cut)
+    if len(cuts) < MIN_CUTS:
+        return
+    quantiles = sorted(cuts)
+    series = []
+    for number, (mode, title) in enumerate(MODE_TITLES.items()):
+        points = []
+        for quantile in quantiles:
+            mean = _mean_of(cuts[quantile], mode)
+            if mean is not None:
+                points.append((quantile, shown(measure, mean)))
+        if points:
+            series.append(Series(title, number, points))
+    series.extend(_runs_without_cut(runs, quantiles, measure, len(MODE_TITLES)))
+    x = around(quantiles, "cut, as a quantile of all distances", floor=0.0, ceiling=1.0)
+    y = figure_axis(measure, extent(series))
+    clusters = []
+    for quantile in quantiles:
+        counts = [cut.clusters for cut in cuts[quantile]]
+        clusters.append((quantile, fmean(counts)))
+    counted = Series("clusters", CLUSTERS, clusters)
+    counts_of_all = [count for _, count in clusters]
+    of_clusters = from_zero(counts_of_all, "clusters", whole=True)
+    upper = lines(f"{measure.label}, mean over agents", series, x, y)
+    lower = lines("clusters found", [counted], x, of_clusters)
+    name = capitalised(measure.label)
+    drawing = Drawing([upper, lower], legend_of(series))
+    yield Picture("cut", f"{name} and clusters over the cut", drawing)
+
+
+def _runs_without_cut(
+    runs: Sequence[Curves], quantiles: Sequence[float], measure: Measure, number: int
+) -> Iterator[Series]:
+    """A horizontal line for the newest E-server of each run that was not cut."""
+    for run in runs:
+        served = run.over_rounds("server")
+        if run.cut is None and served:
+            _, newest = served[-1]
+            height = shown(measure, newest)
+            points = [(quantiles[0], height), (quantiles[-1], height)]
+            yield Series(f"{run.label}, E-server", number, points)
+            number += 1
+
+
+def _mean_of(cuts: Sequence[Cut], mode: str) -> float | None:
+    """The mean over runs that were cut at the same quantile; None if one of them lacks the mode."""
+    figures = [cut.figures[mode] for cut in cuts if mode in cut.figures]
+    if len(figures) < len(cuts):
+        return None
+    return fmean(figures)
+
+
+# -- parts of pictures ------------------------------------------------------------------------------
+
+
+def shown(measure: Measure, figure: float) -> float:
+    """A figure as charts show it: shares in percent."""
+    return measure.scale * figure
+
+
+def axis_label(measure: Measure) -> str:
+    """The measure with its unit; its direction where that is not obvious."""
+    if measure.lower_is_better:
+        return f"{measure.title}; lower is better"
+    return measure.title
+
+
+def figure_axis(measure: Measure, figures: Iterable[float], *, zero: bool = False) -> Axis:
+    """An axis for these figures, which are scaled already. Percentages stay between 0 and 100."""
+    label = axis_label(measure)
+    values = list(figures)
+    if measure.scale != PERCENT:
+        is_positive = min(values, default=0.0) >= 0
+        if zero and is_positive:
+            return from_zero(values, label)
+        return around(values, label)
+    if zero:
+        return Axis(label, 0.0, PERCENT, (0.0, 20.0, 40.0, 60.0, 80.0, 100.0))
+    return around(values, label, least=LEAST_PERCENT, floor=0.0, ceiling=PERCENT)
