@@ -56,6 +56,7 @@ NAVIGATION = {
         "reference/python",
         "protocol",
         "reference/messages",
+        "mistakes",
     ],
     "Evidence": ["results", "chaos", "fuzzing"],
     "Project": ["architecture", "contributing", "style", "changelog", "security-policy"],

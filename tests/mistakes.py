@@ -1,0 +1,438 @@
+"""Mistakes that users make, and the message that each must get: what happened, what was expected, what to do.
+
+    python -m tests.mistakes            # print docs/mistakes.md
+    python -m tests.mistakes --write    # write it
+
+`tests/test_mistakes.py` makes every one of them and compares the messages with the page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from covey.agent.cli import app as agent
+from covey.broker.cli import app as broker
+from covey.coordinator.cli import app as coordinator
+
+PAGE = Path(__file__).parents[1] / "docs" / "mistakes.md"
+PROGRAMS: dict[str, typer.Typer] = {"agent": agent, "broker": broker, "coordinator": coordinator}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One mistake. The three parts of its message are words that the message must hold."""
+
+    what: str  # the mistake, in a few words
+    command: str  # as typed, in the folder that `workplace` makes; {port} is a port where nobody speaks MQTT
+    happened: str
+    expected: str
+    next_step: str
+    exit_code: int = 2
+
+
+GOOD = """\
+name: try
+task: {features: [1, 8, 8], classes: 10, scale: 0.0625, model: mlp}
+strategy: fedavg
+rounds: {count: 2}
+fleet: {agents: 4, data: digits, partition: iid}
+"""
+DEVICES = """\
+name: try
+task: {features: [3], classes: 2, columns: [a, b, c], model: linear}
+strategy: fedavg
+rounds: {count: 2, start_agents: 2}
+"""
+FILES = {
+    "scenario.yaml": GOOD,
+    "devices.yaml": DEVICES,
+    "compare.yaml": GOOD + "compare: {methods: [{name: fedavg}, {name: fedclust}], seeds: [1]}\n",
+    "cut.yaml": "name: [x\n",
+    "misspelt.yaml": GOOD.replace("strategy:", "straegy:"),
+    "word.yaml": GOOD.replace("count: 2", "count: ten"),
+    "method.yaml": GOOD.replace("fedavg", "fedavgg"),
+    "model.yaml": GOOD.replace("model: mlp", "model: resnet99"),
+    "range.yaml": GOOD.replace("count: 2", "count: 2, participation: 2"),
+    "no-task.yaml": "\n".join(line for line in GOOD.splitlines() if not line.startswith("task")),
+    "good.csv": "a,b,c,label\n1,2,3,0\n4,5,6,1\n",
+    "words.csv": "a,b,c,label\n1,two,3,0\n4,,6,1\n",
+    "foreign.csv": "a,b,d,label\n1,2,3,0\n4,5,6,1\n",
+    "empty.csv": "",
+    "header.csv": "a,b,c,label\n",
+    "cut.parquet": "nonsense",
+    "cut.npz": "nonsense",
+    "notes/notes.txt": "nonsense",
+}
+
+MISTAKES = (
+    # scenario files
+    Mistake(
+        "a scenario that is not there",
+        "coordinator validate nothing.yaml",
+        "'nothing.yaml' does not exist",
+        "{scenario}",
+        "coordinator validate -h",
+    ),
+    Mistake(
+        "a bracket that is never closed",
+        "coordinator validate cut.yaml",
+        "cut.yaml",
+        "expected ',' or ']'",
+        "line 2",
+    ),
+    Mistake(
+        "a misspelt key",
+        "coordinator validate misspelt.yaml",
+        "straegy: unknown key, line 3",
+        "strategy: missing; this key is required",
+        "did you mean strategy?",
+    ),
+    Mistake(
+        "a word for a number",
+        "coordinator validate word.yaml",
+        "rounds.count: 'ten', line 4",
+        "should be a valid integer",
+        "word.yaml",
+    ),
+    Mistake(
+        "a misspelt method",
+        "coordinator validate method.yaml",
+        "strategy.name: 'fedavgg', line 3",
+        "fedavg?",
+        "did you mean",
+    ),
+    Mistake(
+        "a model that does not exist",
+        "coordinator validate model.yaml",
+        "task.model 'resnet99' is unknown",
+        "expected lenet5, mlp, linear",
+        "did you mean resnet9?",
+    ),
+    Mistake(
+        "a share above one",
+        "coordinator validate range.yaml",
+        "rounds.participation: 2, line 4",
+        "should be less than or equal to 1",
+        "range.yaml",
+    ),
+    Mistake(
+        "a scenario without a task",
+        "coordinator validate no-task.yaml",
+        "task: missing",
+        "this key is required",
+        "The data, the classes and the model.",
+    ),
+    Mistake(
+        "an override of a key that does not exist",
+        "coordinator validate scenario.yaml --set strategy.nam=x",
+        "strategy.nam: unknown key",
+        "override strategy.nam=x",
+        "did you mean name?",
+    ),
+    Mistake(
+        "an override without a value",
+        "coordinator validate scenario.yaml --set rounds",
+        "override 'rounds'",
+        "expected key=value",
+        "such as rounds.count=5",
+    ),
+    # runs and comparisons
+    Mistake(
+        "two options that contradict each other",
+        "coordinator run scenario.yaml --in-process --broker mqtt://127.0.0.1:1",
+        "--in-process needs no broker",
+        "omit --broker",
+        "or omit --in-process",
+    ),
+    Mistake(
+        "a folder that holds other files",
+        "coordinator run scenario.yaml --in-process --out notes",
+        "there are files in it that are no run's",
+        "notes",
+        "choose another with --out",
+    ),
+    Mistake(
+        "nothing to resume",
+        "coordinator run scenario.yaml --in-process --resume --out none",
+        "no checkpoint is here",
+        "none/checkpoint",
+        "start the run without --resume",
+    ),
+    Mistake(
+        "a start from a run that is not finished",
+        "coordinator run scenario.yaml --in-process --from notes --out more",
+        "--from notes",
+        "expected the folder of a finished run",
+        "finish that run with --resume first",
+    ),
+    Mistake(
+        "a cell that does not exist",
+        "coordinator compare compare.yaml --in-process --cells fedavgg",
+        "--cells fedavgg: there is no such cell",
+        "expected some of",
+        "fedavg/1, fedclust/1",
+    ),
+    Mistake(
+        "a comparison without methods",
+        "coordinator compare scenario.yaml",
+        "has no section compare",
+        "add one",
+        "compare: {methods: [{name: fedavg}, {name: fedclust}], seeds: [1, 2, 3]}",
+    ),
+    Mistake(
+        "an executor that is no cluster",
+        "coordinator compare scenario.yaml --executor tcp://127.0.0.1:8786",
+        "--executor tcp://127.0.0.1:8786",
+        "expected dask://host:port",
+        "of a Dask scheduler",
+    ),
+    Mistake(
+        "a report of a folder without a run",
+        "coordinator report notes",
+        "notes: no result.json is here",
+        "has the run been finished?",
+        "result.json",
+    ),
+    Mistake(
+        "the status of a folder without a run",
+        "coordinator status none",
+        "none: it has no roster",
+        "is it a run's folder?",
+        "roster",
+    ),
+    Mistake(
+        "a model published from a folder without a run",
+        "coordinator promote notes",
+        "the run is not finished, or this is no run's folder",
+        "finish it with --resume",
+        "or choose --best",
+    ),
+    # brokers
+    Mistake(
+        "a web address for a broker",
+        "coordinator pause --broker http://127.0.0.1",
+        "begins with 'http'",
+        "expected mqtt[s]://[user:password@]host[:port]",
+        "for example mqtt://localhost:1883",
+    ),
+    Mistake(
+        "a port that does not exist",
+        "agent start --data good.csv --broker mqtt://127.0.0.1:99999",
+        "the port is not a number from 1 to 65535",
+        "expected mqtt[s]://[user:password@]host[:port]",
+        "for example mqtt://localhost:1883",
+    ),
+    Mistake(
+        "a broker that is not running",
+        "broker doctor mqtt://127.0.0.1:1",
+        "Errno 111",
+        "connection",
+        "check host, port, user,",
+        exit_code=1,
+    ),
+    Mistake(
+        "TLS to a port without TLS",
+        "broker doctor mqtts://127.0.0.1:{port}",
+        "TLS",
+        "connection",
+        "check host, port, user,",
+        exit_code=1,
+    ),
+    Mistake(
+        "a certificate authority that is not there",
+        "agent start --data good.csv --broker mqtts://127.0.0.1:1 --ca none.pem",
+        "--ca none.pem: No such file or directory",
+        "expected a PEM file that this user may read",
+        "`broker enroll` puts it into the credentials file",
+    ),
+    Mistake(
+        "credentials that are not there",
+        "agent start --data good.csv --credentials none.json",
+        "'none.json'",
+        "--credentials",
+        "agent start -h",
+    ),
+    Mistake(
+        "a broker's port out of range",
+        "broker up --port 80000",
+        "'--port'",
+        "should be less than or equal to 65535",
+        "broker up -h",
+    ),
+    Mistake(
+        "a device enrolled before the broker has a folder",
+        "broker enroll pi-1",
+        "broker-home: not a broker's folder",
+        "create one with",
+        "`broker init --home broker-home --host NAME`",
+    ),
+    # data on a device
+    Mistake(
+        "data that is not there",
+        "agent start --data missing.csv",
+        "--data missing.csv: no such file or folder",
+        "expected a table",
+        "module:function",
+    ),
+    Mistake(
+        "an option that does not exist",
+        "agent start --data good.csv --name pi-1",
+        "No such option: --name",
+        "Possible options",
+        "agent start -h",
+    ),
+    Mistake(
+        "words among numbers, and empty cells",
+        "agent check --scenario devices.yaml --data words.csv",
+        "row 1 (line 2), column 'b': 'two' is not a number",
+        "row 2 (line 3), column 'b': the cell is empty",
+        "list a column of words in task.categories",
+    ),
+    Mistake(
+        "a table without one of the task's columns",
+        "agent check --scenario devices.yaml --data foreign.csv",
+        "no column 'c', which the task names",
+        "the table has 'a', 'b', 'd', 'label'",
+        "rename or add columns",
+    ),
+    Mistake(
+        "an empty file",
+        "agent check --scenario devices.yaml --data empty.csv",
+        "empty.csv: empty",
+        "expected a first line with column names",
+        "one line per sample",
+    ),
+    Mistake(
+        "a table of a header alone",
+        "agent check --scenario devices.yaml --data header.csv",
+        "no samples below the header",
+        "one line per sample",
+        "add",
+    ),
+    Mistake(
+        "a Parquet file that was cut short",
+        "agent check --scenario devices.yaml --data cut.parquet",
+        "not a Parquet file, or cut short",
+        "Parquet magic bytes not found",
+        "copy it again",
+    ),
+    Mistake(
+        "an .npz file that was cut short",
+        "agent check --scenario devices.yaml --data cut.npz",
+        "not an npz file, or cut short",
+        "expected an npz file of plain arrays, with x and y",
+        "cut.npz",
+    ),
+    Mistake(
+        "a folder of other files",
+        "agent check --scenario devices.yaml --data notes",
+        "found notes.txt",
+        "expected a table (.csv, .tsv, .parquet)",
+        "a folder per class of images",
+    ),
+    Mistake(
+        "a data source that is not installed",
+        "agent check --scenario devices.yaml --data my_package:load",
+        "No module named 'my_package'",
+        "data source 'my_package:load'",
+        "install the module on this device",
+    ),
+    Mistake(
+        "predictions before there is a model",
+        "agent predict --data good.csv --model-dir none",
+        "no model is in use yet",
+        "start the agent with --model-dir none",
+        "wait for a model",
+    ),
+    Mistake(
+        "a scenario for data that is not there",
+        "coordinator init --from missing.csv",
+        "missing.csv: no such file or folder",
+        "expected a table (.csv, .tsv, .parquet)",
+        "a folder per class of images",
+    ),
+)
+
+
+@contextmanager
+def workplace() -> Iterator[int]:
+    """A folder with all files that the commands name, as the working folder; yields {port}."""
+    with tempfile.TemporaryDirectory() as folder, _deaf_port() as port, chdir(folder):
+        for name, content in FILES.items():
+            file = Path(name)
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(content)
+        yield port
+
+
+@contextmanager
+def _deaf_port() -> Iterator[int]:
+    """A port that takes connections and never answers, as one without TLS does to those that want it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield int(server.getsockname()[1])
+
+
+def message(mistake: Mistake, port: int) -> str:
+    """The output of the command, as its user reads it. Raises AssertionError for a traceback or another exit code."""
+    program, *arguments = shlex.split(mistake.command.replace("{port}", str(port)))
+    result = CliRunner().invoke(PROGRAMS[program], arguments, env={"COLUMNS": "80"})
+    unexpected = result.exception
+    if not isinstance(unexpected, SystemExit):
+        assert unexpected is None, f"{mistake.command}: {unexpected!r}"
+    assert result.exit_code == mistake.exit_code, (mistake.command, result.output)
+    assert "Traceback" not in result.output
+    return result.output
+
+
+def page() -> str:
+    """docs/mistakes.md: a table with the message of each mistake."""
+    lines = [
+        "# Mistakes and their messages",
+        "",
+        "A message states what happened, what was expected and what to do. The commands below were typed in a folder with the files that they",
+        "name; a test types each of them again and compares its message with the words in this table.",
+        "",
+        "| mistake | command | what happened | what was expected | what to do |",
+        "| :-- | :-- | :-- | :-- | :-- |",
+    ]
+    for one in MISTAKES:
+        command = one.command.replace("{port}", "PORT")
+        cells = [one.what, f"`{command}`", *map(_cell, (one.happened, one.expected, one.next_step))]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(words: str) -> str:
+    """Words of a message in a cell of a table."""
+    return re.sub(r"([|\[\]{}])", r"\\\1", words)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--write", action="store_true", help="write docs/mistakes.md")
+    parser.add_argument("--messages", action="store_true", help="print the messages themselves")
+    options = parser.parse_args()
+    if options.messages:
+        with workplace() as port:
+            for mistake in MISTAKES:
+                print(f"$ {mistake.command}{os.linesep}{message(mistake, port)}")
+    elif options.write:
+        PAGE.write_text(page())
+    else:
+        print(page(), end="")
+
+
+if __name__ == "__main__":
+    main()
