@@ -78,6 +78,10 @@ class Policy(BaseModel):
     labels: Literal["told", "hidden"] = Field(
         "told", description="whether the status names the classes of the data"
     )
+    words: Literal["told", "hidden"] = Field(
+        "told",
+        description="whether a task may ask for the words of a table's columns; hidden: only tasks that list their words",
+    )
     max_epochs: Limit | None = Field(10_000, description="epochs of one training")
     max_steps: Limit | None = Field(
         10_000_000, description="steps of SGD in one order, summed over its models"
@@ -228,11 +232,24 @@ class Rules:
             raise PolicyError(
                 "task.init names a file on this device; a task over the wire must not name files"
             )
+        self._check_words(task.get("categories"))
         numbers = list(_numbers(model.get("options", {})))
         is_too_large = any(abs(number) > MAX_OPTION_VALUE for number in numbers)
         if len(numbers) > MAX_MODEL_OPTIONS or is_too_large:
             raise PolicyError(
                 f"task.model.options: at most {MAX_MODEL_OPTIONS} numbers of at most {MAX_OPTION_VALUE} are accepted"
+            )
+
+    def _check_words(self, categories: Any) -> None:
+        """A number in place of a column's words asks every agent for its own."""
+        if self.policy.words == "told" or not isinstance(categories, Mapping):
+            return
+        # anything but a list of words, or a mapping that has one: "8" would be read as a number too
+        asked = [one for one in categories.values() if not isinstance(one, list | tuple | Mapping)]
+        if asked:
+            raise PolicyError(
+                f"policy of this device: words: the task asks for the words of {len(asked)} columns; list the words in "
+                "task.categories"
             )
 
     def _check_kind(self, work: Work) -> None:

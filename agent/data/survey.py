@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from covey.agent.data.dataset import Array, Dataset
 from covey.shared.scenario.columns import TableColumn, is_word
-from covey.shared.scenario.fleet_statistics import FEW_VALUES, QUANTILE_LEVELS
+from covey.shared.scenario.fleet_statistics import FEW_VALUES, FEWEST_ROWS, QUANTILE_LEVELS
 from covey.shared.scenario.task import Task
 
 Float64 = npt.NDArray[np.float64]
@@ -192,12 +192,12 @@ def _quantiles(values: Float64) -> list[float]:
 
 
 def _words(codes: Float64, known: tuple[str, ...], column: TableColumn) -> list[str]:
-    """The words of a column, sorted; the most frequent ones if there are more than the fleet has room for."""
+    """The words of a column that occur more than once, sorted; the most frequent ones if the fleet has no room for all."""
     counts = Counter(codes.astype(np.int64).tolist())
     frequent: list[tuple[int, str]] = []
     for code, count in counts.items():
         word = known[code]
-        if is_word(word):
+        if count >= FEWEST_ROWS and is_word(word):
             frequent.append((-count, word))
     frequent.sort()
     chosen = [word for _, word in frequent[: column.room]]

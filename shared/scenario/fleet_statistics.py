@@ -24,6 +24,8 @@ from covey.shared.scenario.task import Task
 QUANTILE_LEVELS = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)
 # An agent with fewer values than this sends its median in place of all quantiles: they would be its very values.
 FEW_VALUES = 20
+# A word that occurs in fewer cells of an agent than this is not sent: a column of names or numbers of people has only such.
+FEWEST_ROWS = 2
 
 
 def asked_statistics(task: Task) -> tuple[str, ...]:

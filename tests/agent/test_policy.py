@@ -34,6 +34,17 @@ def test_an_ordinary_order_is_not_refused() -> None:
     assert Rules().refuses_task(TASK.for_agents()) is None
 
 
+def test_a_device_that_hides_its_words_takes_part_in_tasks_that_list_them() -> None:
+    listed = {
+        **TASK.for_agents(),
+        "categories": {"town": ["Oslo"], "size": {"values": [], "room": 3}},
+    }
+    assert policy(words="hidden").refuses_task(listed) is None
+    asking = {**TASK.for_agents(), "categories": {"town": 8}}
+    assert Rules().refuses_task(asking) is None
+    assert "words" in (policy(words="hidden").refuses_task(asking) or "")
+
+
 def model(**options: Any) -> dict[str, Any]:
     return {**TASK.for_agents(), "model": {"name": "mlp", "options": options}}
 
@@ -49,6 +60,11 @@ REFUSED: list[tuple[Rules, dict[str, Any], str]] = [
         policy(max_epochs=3),
         {"training": {"epochs": 4}},
         "max_epochs: training.epochs is 4, at most 3 are allowed",
+    ),
+    (
+        policy(words="hidden"),
+        {"task": {**TASK.for_agents(), "categories": {"town": 8, "name": "9", "size": ["s", "m"]}}},
+        "words: the task asks for the words of 2 columns",
     ),
     (policy(max_epochs=3), {"numbers": {"epochs": 9}}, "max_epochs: numbers.epochs is 9"),
     (policy(max_steps=3), {"numbers": {"steps": 9}}, "max_steps: the order takes 9 steps or more"),

@@ -81,6 +81,7 @@ def test_a_check_shows_missing_cells_unknown_words_and_what_would_be_sent(tmp_pa
     )
     assert any("'colour' that the task does not know: 'blue' 1" in note for note in finding.notes)
     asks = asking(impute="median")
+    path = written(tmp_path, HEADER, *ROWS, *ROWS)
     sent = inspect(load(path, task=asks), asks).notes
     assert any(
         note.startswith("before round 0 this device sends: count per column of numbers")
@@ -130,14 +131,20 @@ def asking(**keys: Any) -> Task:
 
 
 def test_an_agent_reports_sums_over_the_cells_that_are_there(tmp_path: Path) -> None:
-    data = load(written(tmp_path, HEADER, *ROWS), task=asking())
+    data = load(written(tmp_path, HEADER, *ROWS, *ROWS, "1,lilac,1,0"), task=asking())
     numbers = DataSurvey(data, asking()).statistics()
     assert numbers == {
-        "count": [3, 3],
-        "sum": [140.0, 240.0],
-        "square": [30.0**2 + 50**2 + 60**2, 70.0**2 + 80**2 + 90**2],
+        "count": [7, 7],
+        "sum": [281.0, 481.0],
+        "square": [2 * (30.0**2 + 50**2 + 60**2) + 1, 2 * (70.0**2 + 80**2 + 90**2) + 1],
         "words": {"colour": ["blue", "green"]},  # as many as the fleet has room for
     }
+
+
+def test_a_word_that_occurs_once_is_not_sent(tmp_path: Path) -> None:
+    rows = [f"1,person {i},1,0" for i in range(20)]
+    data = load(written(tmp_path, HEADER, *rows, "1,red,1,0", "1,red,1,1"), task=asking())
+    assert DataSurvey(data, asking()).statistics()["words"] == {"colour": ["red"]}
 
 
 def test_quantiles_stand_for_tenths_and_few_values_for_their_median_alone(tmp_path: Path) -> None:
@@ -155,7 +162,7 @@ def test_quantiles_stand_for_tenths_and_few_values_for_their_median_alone(tmp_pa
 
 
 def test_words_that_are_too_long_or_unprintable_are_not_sent(tmp_path: Path) -> None:
-    rows = ["1,red,1,0", f"1,{'x' * 65},1,1", "1,a\x1b[1m,1,1"]
+    rows = ["1,red,1,0", f"1,{'x' * 65},1,1", "1,a\x1b[1m,1,1"] * 2
     data = load(written(tmp_path, HEADER, *rows), task=asking())
     assert DataSurvey(data, asking()).statistics()["words"] == {"colour": ["red"]}
 
