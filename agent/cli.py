@@ -376,6 +376,13 @@ def check(
             "--from` reads: counts, and the values that occur in columns with few of them",
         ),
     ] = False,
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="with --propose: data of another device of the same fleet; repeatable",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Inspect the data: print its contents, what the coordinator would receive, and errors (exit code 2)."""
@@ -384,8 +391,10 @@ def check(
 
         if scenario is not None:
             raise UserError("--propose makes a scenario: omit --scenario, or omit --propose")
-        show_proposal(data, label, as_json=as_json)
+        show_proposal([data, *(also or ())], label, as_json=as_json)
         return
+    if also:
+        raise UserError("--also needs --propose: check the data of each device by itself")
     from covey.agent.data.check_report import show
 
     ok = show(data, label, scenario, as_json=as_json)

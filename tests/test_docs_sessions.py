@@ -3,6 +3,7 @@
 All blocks of a page marked `console run` are run in order, in one folder that has the scenarios at first. Programs of a
 block marked `console run in the background` start together and live until the page ends: a reader has terminals for
 them. A block whose first line is a comment with a path (`# first.yaml`) is a file that the reader saves.
+A block marked `text printed` or `yaml printed` holds lines that the commands before it print.
 The broker's usual port becomes a free one, and the home folder a new one.
 """
 
@@ -33,7 +34,7 @@ OFFLINE_PIP = {
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
     "PIP_ROOT_USER_ACTION": "ignore",
 }
-LANGUAGES = r"console run in the background|console run|yaml|python|toml"
+LANGUAGES = r"text printed|yaml printed|console run in the background|console run|yaml|python|toml"
 FENCE = re.compile(rf"^```({LANGUAGES})[ ]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# ([\w/.-]+\.(?:yaml|py|toml))\n")
 
@@ -54,7 +55,14 @@ class Commands:
     in_background: bool
 
 
-Step = SavedFile | Commands
+@dataclass(frozen=True)
+class Printed:
+    """Lines that the commands of the block before must have printed, in this order."""
+
+    lines: tuple[str, ...]
+
+
+Step = SavedFile | Commands | Printed
 
 
 def steps(markdown: str) -> Iterator[Step]:
@@ -62,12 +70,19 @@ def steps(markdown: str) -> Iterator[Step]:
     for match in FENCE.finditer(markdown):
         language, body = match[1], match[2]
         name = FILE_NAME.match(body)
-        if language.startswith("console"):
+        if language.endswith("printed"):
+            yield Printed(stripped(body))
+        elif language.startswith("console"):
             lines = body.replace("\\\n", " ").splitlines()
             commands = tuple(line[2:] for line in lines if line.startswith("$ "))
             yield Commands(commands, in_background=language.endswith("background"))
         elif name is not None:
             yield SavedFile(name[1], body)
+
+
+def stripped(text: str) -> tuple[str, ...]:
+    """The lines of a text without spaces at their ends, and without empty lines."""
+    return tuple(line.rstrip() for line in text.splitlines() if line.strip())
 
 
 def is_session(page: Path) -> bool:
@@ -123,6 +138,7 @@ def test_the_sessions_of_a_page_run(page: Path, tmp_path: Path) -> None:
     text = page.read_text("utf-8").replace(USUAL_PORT, str(free_port()))
     log = tmp_path / "background.log"
     log.touch()
+    output: tuple[str, ...] = ()  # of the last commands
     with ExitStack() as stack:
         for step in steps(text):
             match step:
@@ -134,11 +150,13 @@ def test_the_sessions_of_a_page_run(page: Path, tmp_path: Path) -> None:
                     for line in lines:
                         stack.callback(ended, started(line, tmp_path, log))
                 case Commands(lines):
-                    run(lines, tmp_path, log)
+                    output = stripped(run(lines, tmp_path, log))
+                case Printed(lines):
+                    assert [line for line in output if line in lines] == list(lines)
 
 
-def run(lines: tuple[str, ...], folder: Path, log: Path) -> None:
-    """Run the commands of one block; the first one that fails fails the test."""
+def run(lines: tuple[str, ...], folder: Path, log: Path) -> str:
+    """Run the commands of one block; the first one that fails fails the test. Returns what they print."""
     script = "\n".join(["set -euo pipefail", *lines])
     done = subprocess.run(
         ["bash", "-c", script],
@@ -149,6 +167,7 @@ def run(lines: tuple[str, ...], folder: Path, log: Path) -> None:
         timeout=LIMIT_S,
     )
     assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{log.read_text('utf-8')[-3000:]}"
+    return done.stdout
 
 
 def test_the_steps_of_a_page_are_found_in_order() -> None:
@@ -158,9 +177,11 @@ def test_the_steps_of_a_page_are_found_in_order() -> None:
         "```console run in the background\n$ broker up\n```\n"
         "```console run\n$ one \\\n  two\noutput\n$ three\n```\n"
         "```sh\n$ shown only\n```\n"
+        "```yaml printed\na: 1\n\nb: 2 \n```\n"
     )
     assert list(steps(page)) == [
         SavedFile("a.yaml", "# a.yaml\nname: a\n"),
         Commands(("broker up",), in_background=True),
         Commands(("one    two", "three"), in_background=False),
+        Printed(("a: 1", "b: 2")),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.table import Table
@@ -43,17 +43,20 @@ def show(data: str, label: str | None, scenario: Path | None, *, as_json: bool) 
     return not finding.problems
 
 
-def show_proposal(data: str, target: str | None, *, as_json: bool) -> None:
-    """Print a scenario that fits the data, or as JSON the description that `coordinator init` combines with others.
+def show_proposal(sources: Sequence[str], target: str | None, *, as_json: bool) -> None:
+    """Print a scenario that fits the data of one or several devices.
+
+    As JSON, print a description of each, one a line, which `coordinator init` combines with others.
 
     Raises:
         UserError: the data cannot be read, or no column can be its target.
     """
-    description = describe(data)
+    descriptions = [describe(data) for data in sources]
     if as_json:
-        print(description.model_dump_json())
+        for description in descriptions:
+            print(description.model_dump_json())
         return
-    proposal = propose([description], target=target)
+    proposal = propose(descriptions, target=target)
     print(proposal.to_yaml(), end="")
     remarks = Terminal(stderr=True, soft_wrap=True)
     for remark in proposal.remarks():

@@ -1,19 +1,14 @@
 """`coordinator init`: a scenario for data of the user's own.
 
-The coordinator reads no data itself: for each source it starts `agent check --propose --json`, whose description it combines
-with the others. A source may also be such a description, which a device has written: then no row leaves the device.
+The coordinator reads no data itself: it starts `agent check --propose --json` and combines the descriptions that this prints. A source may also be such a description, which a device has written: then no row leaves the device.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from covey.shared.errors import UserError
 from covey.shared.proposal.choices import Proposal
@@ -52,17 +47,29 @@ def init(request: Request) -> Proposal:
 
 def described(sources: Sequence[str]) -> list[DataDescription]:
     """A description of each source, in their order."""
-    at_once = min(len(sources), os.cpu_count() or 1)
-    with ThreadPoolExecutor(at_once) as threads:
-        return list(threads.map(_described, sources))
+    files = [source for source in sources if _is_description(source)]
+    data = [source for source in sources if source not in files]
+    found: dict[str, DataDescription] = {}
+    for source in files:
+        found[source] = read_description(Path(source))
+    if data:
+        descriptions = _described_by_agent(data)
+        found |= zip(data, descriptions, strict=True)
+    return [found[source] for source in sources]
 
 
-def _described(source: str) -> DataDescription:
-    if source.endswith(DESCRIPTION_SUFFIX) and Path(source).is_file():
-        return read_description(Path(source))
-    command = python("covey.agent.cli", "check", "--propose", "--json", "--data", source)
+def _is_description(source: str) -> bool:
+    return source.endswith(DESCRIPTION_SUFFIX) and Path(source).is_file()
+
+
+def _described_by_agent(data: Sequence[str]) -> list[DataDescription]:
+    """One program describes them all. UserError with its message if it fails."""
+    first, *others = data
+    options = ["--propose", "--json", "--data", first]
+    for other in others:
+        options += ["--also", other]
     done = subprocess.run(
-        command,
+        python("covey.agent.cli", "check", *options),
         env=environment(),
         capture_output=True,
         text=True,
@@ -70,13 +77,9 @@ def _described(source: str) -> DataDescription:
         start_new_session=True,
     )
     if done.returncode != 0:
-        raise UserError(_failure(done.stderr) or f"{source}: it cannot be described")
-    try:
-        return DataDescription.model_validate_json(done.stdout)
-    except ValidationError:
-        raise UserError(
-            f"{source}: the installed agent prints no description; install the same version of Covey"
-        ) from None
+        raise UserError(_failure(done.stderr) or f"{first}: it cannot be described")
+    lines = done.stdout.splitlines()
+    return [DataDescription.model_validate_json(line) for line in lines]
 
 
 def _failure(printed: str) -> str:
