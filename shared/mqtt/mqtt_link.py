@@ -106,6 +106,7 @@ class MqttLink:
         self._backoff = backoff or Backoff()
         self._inbox = Inbox()
         self._down_reason = ""  # of the latest `Down`; "" since the latest `Up`
+        self._reported: set[BrokerUrl] = set()  # brokers with a `Down` since the latest `Up`
         self._client: aiomqtt.Client | None = None  # None while the link is down
         self._calls: set[asyncio.Task[Any]] = set()  # exchanges that wait for the broker
         self._stop = asyncio.Event()  # set once, when the link is closed
@@ -223,13 +224,14 @@ class MqttLink:
             self._inbox.close()
 
     def _report_down(self, end: _End) -> None:
-        """Report the first end since the latest `Up`, and a refusal with a new reason; never our own goodbye."""
-        is_first = not self._down_reason
+        """Report each broker's first end since the latest `Up`, and a refusal with a new reason; never our own goodbye."""
+        is_first = self.url not in self._reported
         is_new_refusal = end.refused and end.why != self._down_reason
         if self._stop.is_set() or not (is_first or is_new_refusal):
             return
         self._inbox.put(Down(end.why))
         self._down_reason = end.why
+        self._reported.add(self.url)
 
     async def _rest(self, delay_s: float) -> None:
         """Wait before the next attempt, and until half of a full inbox was read."""
@@ -284,6 +286,7 @@ class MqttLink:
         if self._client is not client:
             self._client = client
             self._down_reason = ""
+            self._reported.clear()
             self._inbox.put(Up(str(self.url)))
 
     async def _watch(self, client: aiomqtt.Client) -> str:

@@ -78,6 +78,21 @@ async def test_a_link_goes_to_the_second_broker_when_the_first_is_killed() -> No
             assert await link.publish("t", b"x")
 
 
+async def test_each_broker_that_is_out_of_reach_is_named_once() -> None:
+    ports = free_ports(2)
+    brokers = [BrokerUrl("127.0.0.1", port) for port in ports]
+    async with (
+        asyncio.timeout(30),
+        MqttLink(brokers, client_id="a", backoff=Backoff(first_s=0.01, max_s=0.05)) as link,
+    ):
+        for broker in brokers:
+            down = await anext(link.incoming())
+            assert isinstance(down, Down)
+            assert str(broker) in down.why
+        await asyncio.sleep(0.3)
+    assert [item async for item in link.incoming()] == []
+
+
 def test_commands_that_connect_to_one_broker_refuse_several(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
