@@ -200,5 +200,5 @@ def _slim(status: AgentStatus) -> AgentStatus:
     if model is not None:
         note = model.note[:MAX_PROBLEM_CHARS]
         model = model.model_copy(update={"note": note})
-    kept = {"labels": [], "dropped": {}, "problem": problem, "model": model}
+    kept: dict[str, Any] = {"labels": [], "dropped": {}, "problem": problem, "model": model}
     return status.model_copy(update=kept)
