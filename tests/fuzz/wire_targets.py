@@ -111,11 +111,14 @@ class MemorySink(Sink):
             raise AssertionError("a part lies outside of its content")
         self.hasher.append((offset, data))
 
-    def digest(self) -> bytes:
+    def content(self) -> bytes:
         content = bytearray(self.size)
         for offset, data in self.hasher:
             content[offset : offset + len(data)] = data
-        return blake2b(content, digest_size=16).digest()
+        return bytes(content)
+
+    def digest(self) -> bytes:
+        return blake2b(self.content(), digest_size=16).digest()
 
     def discard(self) -> None:
         self.hasher.clear()

@@ -31,7 +31,6 @@ class MemorySink:
     def __init__(self, size: int) -> None:
         self._buffer = bytearray(size)
 
-    @property
     def content(self) -> bytes:
         return bytes(self._buffer)
 
@@ -72,7 +71,7 @@ def assembler(
 def feed(to: Assembler, parts: list[Part], sender: str = "a", now: float = 0.0) -> list[bytes]:
     """The contents that became whole."""
     sinks = [to.feed(sender, part, now) for part in parts]
-    return [sink.content for sink in sinks if isinstance(sink, MemorySink)]
+    return [sink.content() for sink in sinks if isinstance(sink, MemorySink)]
 
 
 def refused(to: Assembler, part: Part, sender: str = "a") -> str:
@@ -365,7 +364,7 @@ class AnyFeeding(RuleBasedStateMachine):
             sink = self.together.feed(sender, part.model_copy(update=damage), self.now)
         except DecodeError:
             sink = None
-        assert sink is None or (isinstance(sink, MemorySink) and sink.content in self.contents)
+        assert sink is None or (isinstance(sink, MemorySink) and sink.content() in self.contents)
         assert before == {item for item in self.together.pending if item.sender != sender}
 
     @rule(seconds=st.floats(0, 4))
