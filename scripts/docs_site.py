@@ -40,6 +40,7 @@ NAVIGATION = {
         "operations",
         "deployment",
         "boards",
+        "devices-without-torch",
         "dashboard",
         "reports",
         "model-in-use",
