@@ -12,10 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from covey.shared.wire.messages import AgentStatus, Part, RosterMessage
+from tests.density import measure
 from tests.processes import (
     ROOT,
     Program,
@@ -29,6 +31,7 @@ from tests.processes import (
 )
 
 AGENT = ROOT / "docs/examples/minimal_agent.py"
+SHORT_AGENT = ROOT / "examples/agent_in_60_lines.py"
 PAGE = (ROOT / "docs/protocol.md").read_text("utf-8")
 PART_BYTES = 1024  # the smallest: with 600 values a model has three parts
 
@@ -90,6 +93,49 @@ def test_an_agent_written_after_the_page_takes_part_next_to_one_of_ours(tmp_path
     assert result(out)["accuracy"]["server"]["accuracy"]["micro"] > 0.95
     roster = RosterMessage.from_bytes((out / "roster.json").read_bytes())
     assert roster.refusals == {}
+
+
+@pytest.mark.processes
+@pytest.mark.broker
+@needs_mosquitto
+def test_the_agent_in_60_lines_takes_part_next_to_one_of_ours_without_torch(tmp_path: Path) -> None:
+    port = free_port()
+    features = 20
+    start = tmp_path / "start.npz"
+    np.savez(start, theta0=np.zeros(2 * features + 2, np.float32))
+    with ExitStack() as stack:
+        stack.enter_context(mosquitto(tmp_path, port))
+        page = scenario(tmp_path, features)
+        sections = yaml.safe_load(page.read_text())
+        sections["task"]["init"] = str(start)
+        sections["rounds"]["count"] = 2
+        page.write_text(yaml.safe_dump(sections))
+        for seed, name in enumerate(("short-1", "short-2")):
+            data = str(table(tmp_path / f"{name}.csv", seed, features))
+            command = [str(SHORT_AGENT), str(port), name, data]
+            started_script(stack, command, tmp_path / f"{name}.log")
+        out = tmp_path / "run"
+        url = f"mqtt://127.0.0.1:{port}"
+        data = str(table(tmp_path / "ours.csv", 7, features))
+        ours = ["covey.agent.cli", "start", "--data", data, "--id", "ours", "--broker", url]
+        options = ["--learner", "numpy", "--state", str(tmp_path / "state")]
+        stack.enter_context(program(*ours, *options, log=tmp_path / "ours.log"))
+        coordinator = ["covey.coordinator.cli", "run", str(page), "--out", str(out)]
+        log = tmp_path / "coordinator.log"
+        run = stack.enter_context(program(*coordinator, "--broker", url, log=log))
+        until(lambda: run.process.poll() is not None, 120, of=run)
+        assert run.process.returncode == 0, run.output[-3000:]
+    train = [row for row in rows(out) if row["phase"] == "train"]
+    assert [row["reported"] for row in train] == [["ours", "short-1", "short-2"]] * 2
+    assert result(out)["accuracy"]["server"]["accuracy"]["micro"] > 0.8
+    assert RosterMessage.from_bytes((out / "roster.json").read_bytes()).refusals == {}
+
+
+def test_the_agent_in_60_lines_has_as_many_after_its_imports() -> None:
+    source = SHORT_AGENT.read_text("utf-8")
+    imports = re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
+    assert set(imports) == {"hashlib", "json", "sys", "time", "msgpack", "numpy", "paho"}
+    assert measure(source).lines - len(imports) <= 60
 
 
 def started_script(stack: ExitStack, command: list[str], log: Path) -> None:

@@ -1,0 +1,98 @@
+"""An agent in 60 lines after its imports: an MQTT client, msgpack and NumPy, and nothing of Covey.
+
+    python agent_in_60_lines.py PORT AGENT_ID TABLE.csv
+
+It takes part in FedAvg runs of the model `linear`, next to Covey's own agents, and follows docs/protocol.md. The table has
+a header, numbers, and the class (0, 1, ...) in the last column. All rows are for training, so evaluations get no figures.
+Models and reports have one part, which is enough for 100 000 values. docs/examples/minimal_agent.py does without these
+limits, verifies checksums and digests, and sends again on a timer.
+"""
+
+import hashlib
+import json
+import sys
+import time
+
+import msgpack
+import numpy as np
+import paho.mqtt.client as mqtt
+
+port, name, table = sys.argv[1:]
+rows = np.loadtxt(table, delimiter=",", skiprows=1)
+# the column of ones belongs to the biases
+x, y = np.c_[rows[:, :-1], np.ones(len(rows))], rows[:, -1].astype(int)
+coordinator, me = "covey/default/coordinator/status", f"covey/default/agents/{name}"
+session = f"{time.time_ns() // 1_000_000:012x}00"  # sorts by time
+status = {"agent": name, "session": session, "serial": 0, "online": False, "epoch": ""}
+order = {}
+
+
+def digest(content, size):
+    return hashlib.blake2b(content, digest_size=size).digest()
+
+
+def pack(fields):  # a msgpack message: version, checksum, body
+    return b"\1" + digest(msgpack.packb(fields), 8) + msgpack.packb(fields)
+
+
+def document(fields):  # a JSON message: its last key is the checksum of the text without it
+    text = json.dumps(fields)
+    return f'{text[:-1]},"check":"{digest(text.encode(), 8).hex()}"}}'
+
+
+def say(**changes):
+    status.update(changes, serial=status["serial"] + 1)
+    client.publish(f"{me}/status", document(status), qos=1, retain=True)
+
+
+def on_connect(*_):
+    client.subscribe([(coordinator, 1), (f"{me}/order", 1)])
+    say(online=True, samples=len(y))
+
+
+def on_message(_client, _userdata, message):
+    if message.topic == coordinator:
+        seen = json.loads(message.payload)
+        if seen["online"] and seen["epoch"] != status["epoch"]:  # a roll call
+            say(epoch=seen["epoch"], task=seen["task_digest"])
+    elif message.topic == f"{me}/order":
+        order.update(msgpack.unpackb(message.payload[9:]))
+        client.subscribe("covey/default/clusters/0/model/0", qos=1)  # it is retained
+    elif order.get("work"):
+        part = msgpack.unpackb(message.payload[9:])
+        if part["digest"] == order["work"]["models"][0]["digest"]:
+            vector = msgpack.unpackb(part["data"][9:])["vector"]["data"]
+            report(order.pop("work"), np.frombuffer(vector, "<f4"))
+
+
+def report(work, vector):
+    fields = {"run": order["run"], "step": order["step"], "client": name, "examples": len(y)}
+    fields |= {"numbers": {"server": {"n": 0}}, "vectors": {}, "steps": 0, "loss": 0, "seconds": 0}
+    if work["phase"] == "train":
+        data, losses = train(vector, work["layout"]["tensors"][1][1][0], work["training"])
+        model = {"codec": "float32", "length": len(vector), "data": data, "base": b""}
+        fields["vectors"]["model"] = model | {"scale": b"", "index": b""}
+        fields |= {"numbers": {}, "steps": len(losses), "loss": float(np.mean(losses))}
+    data = pack(fields)
+    part = {"digest": digest(data, 16), "index": 0, "count": 1, "size": len(data), "data": data}
+    client.publish(f"{me}/report/0", pack(part | {"about": order["step"]}), qos=1)
+
+
+def train(vector, classes, settings):  # plain SGD on the softmax cross-entropy
+    model, losses = np.c_[vector[:-classes].reshape(classes, -1), vector[-classes:]], []
+    for _ in range(settings["epochs"] * -(-len(y) // settings["batch"])):
+        rng = np.random.default_rng([order["step"], len(losses)])  # work done twice is the same
+        batch = rng.permutation(len(y))[: settings["batch"]]
+        powers = np.exp(x[batch] @ model.T)
+        slopes = powers / powers.sum(axis=1, keepdims=True)
+        losses.append(-np.log(slopes[range(len(batch)), y[batch]]).mean())
+        slopes[range(len(batch)), y[batch]] -= 1
+        model -= settings["lr"] / len(batch) * slopes.T @ x[batch]
+    return np.r_[model[:, :-1].ravel(), model[:, -1]].astype("<f4").tobytes(), losses
+
+
+client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"covey-default-{name}-{session}")
+client.on_connect, client.on_message = on_connect, on_message
+client.will_set(f"{me}/status", document(status), qos=1, retain=True)
+client.connect("127.0.0.1", int(port))
+client.loop_forever()
