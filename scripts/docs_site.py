@@ -41,6 +41,7 @@ NAVIGATION = {
         "deployment",
         "boards",
         "devices-without-torch",
+        "devices-without-torch",
         "dashboard",
         "reports",
         "model-in-use",
