@@ -41,7 +41,6 @@ NAVIGATION = {
         "deployment",
         "boards",
         "devices-without-torch",
-        "devices-without-torch",
         "dashboard",
         "reports",
         "model-in-use",
