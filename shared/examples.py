@@ -24,5 +24,6 @@ def copy_examples(folder: Path) -> list[Path]:
         raise UserError(f"{EXAMPLES} does not exist: install Covey again")
     if folder.exists():
         raise UserError(f"{folder} exists already; choose another folder with --out")
-    shutil.copytree(EXAMPLES, folder)
+    compiled = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(EXAMPLES, folder, ignore=compiled)
     return sorted(folder.glob("*/device-*"))

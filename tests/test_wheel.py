@@ -98,11 +98,16 @@ def test_examples_travel_with_the_wheel(environment: Path, tmp_path: Path) -> No
     printed = run(environment, tmp_path, "agent", "examples", "--out", "mine")
     (package,) = environment.parent.glob("lib/python*/site-packages/covey")
     for folder in (package / "examples", tmp_path / "mine"):
-        found = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+        files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        found = {path.relative_to(folder) for path in files}
         assert found == {Path(name) for name in example_files()}
     assert "mine/wine/device-1.csv" in printed.splitlines()
 
 
 def example_files() -> list[str]:
     source = ROOT / "examples"
-    return [str(path.relative_to(source)) for path in source.rglob("*") if path.is_file()]
+    return [
+        str(path.relative_to(source))
+        for path in source.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    ]
