@@ -111,7 +111,8 @@ class Parrot:
                 weights, Codec(), base=None, base_digest=b"", error=None, rng=rng
             )
         if order.work.phase == "evaluate":
-            numbers["server"] = {"n": 0}
+            # somebody must be evaluated, or the run does not end well
+            numbers["server"] = {"n": 10, "correct": 1, "accuracy": 0.1, "f1": 0.1, "loss": 2.3}
         report = ReportContent(
             run=order.run,
             step=order.step,

@@ -114,6 +114,6 @@ def free_port(options: Options, option: str = "--port") -> int:
         except OSError as error:
             raise UserError(
                 f"port {options.port} on {options.host}: {error.strerror or error}; "
-                "stop the program that uses it, or choose another with {option} (0: any free one)"
+                f"stop the program that uses it, or choose another with {option} (0: any free one)"
             ) from None
         return int(probe.getsockname()[1])

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 from covey.coordinator.run.milestones import averages_by_mode, flat, milestones
 from covey.coordinator.run.notices import Notice, Observer
 from covey.shared.errors import UserError
+from covey.shared.extras import install
 from covey.shared.scenario.scenario import Scenario
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -135,8 +136,7 @@ def check_trackers(names: Sequence[str]) -> None:
         found = importlib.util.find_spec(library)
         if found is None:
             raise UserError(
-                f"--track {name}: the library {library} is not installed; install it with: "
-                f"pip install 'covey[{name}]'"
+                f"--track {name}: the library {library} is not installed; {install(name)}"
             )
 
 

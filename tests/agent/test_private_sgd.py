@@ -172,7 +172,7 @@ def test_a_layer_that_opacus_does_not_know_is_refused(monkeypatch: pytest.Monkey
 
 def test_without_opacus_the_user_is_given_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
-    with pytest.raises(PublicError, match=r"pip install 'covey\[privacy\]'"):
+    with pytest.raises(PublicError, match=r"pip install '\.\[privacy\]'"):
         local_of(LocalPrivacy(noise_multiplier=1.0))
 
 
