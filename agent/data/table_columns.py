@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,20 @@ class CellPlace:
             kind=kind,
             advice=advice,
         )
+
+    def cells(
+        self, block: Block, faults: BadCells, *, missing: bool
+    ) -> Iterator[tuple[int, object]]:
+        """The column's cells in a block, each with its index; None for a missing one, which is a fault unless `missing`."""
+        for index, cell in enumerate(block.cells[self.name]):
+            if not is_missing(cell):
+                yield index, cell
+                continue
+            if not missing:
+                advice = "fill it in, or set task.impute"
+                fault = self.bad_cell(block, index, "the cell is empty", "is empty", advice)
+                faults.add(fault)
+            yield index, None
 
 
 def is_missing(cell: object) -> bool:
@@ -137,13 +152,9 @@ class Words:
     def codes(self, place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
         """A block of the column, (n,): indices as float32, NaN for missing cells."""
         found: list[float] = []
-        for index, cell in enumerate(block.cells[place.name]):
-            if is_missing(cell):
+        for _, cell in place.cells(block, faults, missing=missing):
+            if cell is None:
                 found.append(math.nan)
-                if not missing:
-                    advice = "fill it in, or set task.impute"
-                    fault = place.bad_cell(block, index, "the cell is empty", "is empty", advice)
-                    faults.add(fault)
                 continue
             word = spelled(cell)
             code = self.words.setdefault(word, len(self.words))

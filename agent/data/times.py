@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from covey.agent.data.bad_cells import BadCells, quoted
-from covey.agent.data.table_columns import CellPlace, is_missing
+from covey.agent.data.table_columns import CellPlace
 from covey.agent.data.table_rows import Block
 
 Float32 = npt.NDArray[np.float32]
@@ -23,13 +23,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def seconds_of_week(place: CellPlace, block: Block, faults: BadCells, *, missing: bool) -> Float32:
     """A block of a column of times, (n,): seconds since Monday, 0:00. Exact to 1/16 s; NaN for missing cells."""
     found: list[float] = []
-    for index, cell in enumerate(block.cells[place.name]):
-        if is_missing(cell):
+    for index, cell in place.cells(block, faults, missing=missing):
+        if cell is None:
             found.append(math.nan)
-            if not missing:
-                advice = "fill it in, or set task.impute"
-                fault = place.bad_cell(block, index, "the cell is empty", "is empty", advice)
-                faults.add(fault)
             continue
         second = second_of_week(cell)
         if second is None:

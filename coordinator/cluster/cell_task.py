@@ -16,7 +16,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ import yaml
 from covey.coordinator.processes.workers import WorkerPool
 from covey.coordinator.run.notices import AgentExcluded, Notice, Observer
 from covey.coordinator.run.options import Options
+from covey.coordinator.run.packages import installed_versions
 from covey.coordinator.simulate.driver import simulate
 from covey.shared.consent import AllowedCode, consented
 from covey.shared.errors import UserError
@@ -55,7 +55,9 @@ class Place:
     host: str
     system: str
     cores: int
-    versions: dict[str, str]  # of the packages that decide the bytes of a model
+    versions: dict[
+        str, str
+    ]  # of the packages that decide the bytes of a model, as far as they are installed
 
 
 @dataclass(frozen=True)
@@ -87,22 +89,13 @@ class CellOutcome:
 
 def this_place(worker: str) -> Place:
     """A description of the machine that runs this."""
-    versions = {package: _version(package) for package in PACKAGES}
     return Place(
         worker=worker,
         host=platform.node(),
         system=f"{platform.system()} {platform.machine()}",
         cores=os.cpu_count() or 1,
-        versions=versions,
+        versions=installed_versions(PACKAGES),
     )
-
-
-def _version(package: str) -> str:
-    """The version of an installed package, or an empty text."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def run_cell(task: CellTask, worker: str) -> CellOutcome:

@@ -166,7 +166,7 @@ def _check_workers(client: Any, address: str) -> None:
         )
     own = this_place("").versions["covey"]
     for worker, place in places.items():
-        theirs = place.versions["covey"]
+        theirs = place.versions.get("covey")
         if theirs != own:
             found = theirs or "no Covey"
             raise UserError(

@@ -7,7 +7,7 @@ everybody present to answer; an agent that does not answer in time has left.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Set
 
 from covey.shared.strategies.base import ClientId
 
@@ -16,12 +16,15 @@ class Presence:
     """The known agents, and those of them who can be invited.
 
     Every change of one agent costs the same, however many agents there are: sets are kept up to date, not made again.
+
+    Args:
+        barred: the agents in quarantine, present or not, as they are at any time: a view of the caller's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, barred: Set[ClientId] = frozenset()) -> None:
+        self._barred = barred
         self.known: set[ClientId] = set()  # everybody ever seen and not forgotten
         self.present: set[ClientId] = set()  # some of the known
-        self.barred: set[ClientId] = set()  # in quarantine, whether they are present or not
         self.trusted: set[ClientId] = set()  # present and not barred: who can be invited
         self.leaving: dict[ClientId, float] = {}  # present; counts as gone at this time
         self._leave_next: list[
@@ -40,7 +43,7 @@ class Presence:
         arrival = self._arrival(client)
         self.known.add(client)
         self.present.add(client)
-        if client not in self.barred:
+        if client not in self._barred:
             self.trusted.add(client)
         self.unconfirmed.discard(client)
         self.leaving.pop(client, None)
@@ -86,27 +89,21 @@ class Presence:
         """The agent is gone, and not known any more."""
         self.leave(client)
         self.known.discard(client)
-        self.barred.discard(client)
 
     def bar(self, client: ClientId) -> None:
-        """The agent is not invited any more, whether it is present or not."""
-        self.barred.add(client)
+        """The agent has come among the barred: it is not invited any more, whether it is present or not."""
         self.trusted.discard(client)
 
     def unbar(self, client: ClientId) -> None:
-        """The agent can be invited again."""
-        self.barred.discard(client)
+        """The agent is among the barred no longer: it can be invited again."""
         if client in self.present:
             self.trusted.add(client)
 
-    def restore(
-        self, known: Iterable[ClientId], present: Iterable[ClientId], barred: Iterable[ClientId]
-    ) -> None:
+    def restore(self, known: Iterable[ClientId], present: Iterable[ClientId]) -> None:
         """Who was there before a restart."""
         self.known = set(known)
         self.present = set(present)
-        self.barred = set(barred)
-        self.trusted = self.present - self.barred
+        self.trusted = self.present - self._barred
 
     def call_roll(self, until: float) -> None:
         """Everybody present must join again until this time. A roll call that ends later stays open that long."""

@@ -100,10 +100,10 @@ class RoundEngine:
         self.number = 0  # of the newest step; never reused
         self.attempt = 0  # void attempts at the coming phase: each draws another cohort
         self.step: Step | None = None  # there is one while OPEN or FOLDING, and only then
-        self.presence = Presence()
         # steps with a refused report, and the last of these steps, by client
         self.refused: dict[ClientId, tuple[int, int]] = {}
         self.quarantined: dict[ClientId, str] = {}  # known; why each is not invited any more
+        self.presence = Presence(self.quarantined.keys())
         self.paused = False  # by the operator: no phase opens
         self.started = False  # a plan was asked for: `start_agents` does not matter any more
         self._story = Story()
@@ -645,8 +645,8 @@ class RoundEngine:
         engine.round = snapshot["round"]
         engine.number = snapshot["number"]
         engine.attempt = snapshot["attempt"]
-        engine.quarantined = dict(snapshot.get("quarantined", {}))
-        engine.presence.restore(snapshot["known"], snapshot["present"], engine.quarantined)
+        engine.quarantined.update(snapshot.get("quarantined", {}))
+        engine.presence.restore(snapshot["known"], snapshot["present"])
         refused = snapshot.get("refused", {})
         for client, (count, last) in refused.items():
             engine.refused[client] = (count, last)

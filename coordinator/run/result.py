@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from covey.coordinator.run.array_files import save_arrays
 from covey.coordinator.run.modes import KEPT_MODES
+from covey.coordinator.run.packages import versions
 from covey.coordinator.run.records import (
     NOTHING_MIXED,
     averages,
@@ -107,6 +106,14 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
     assignment = _assignment(run)
     agreement = _agreement(assignment, truth or {})
     federation_size = len(federated)
+    newcomers = None
+    if late:
+        newcomers = _newcomers(run)
+    spent = None
+    if run.privacy is not None:
+        spent = run.privacy.spent()
+    seconds = round(run.seconds, 3)
+    devices = facts.devices.values()
     return RunResult(
         name=scenario.name,
         method=strategy.name,
@@ -119,7 +126,7 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         assignment=assignment,
         accuracy=_accuracy(run),
         fine_tuning=scenario.fine_tuning,
-        newcomers=_newcomers(run) if late else None,
+        newcomers=newcomers,
         took_part=sorted(trained),
         never_trained=sorted(never_trained),
         ari=agreement.ari,
@@ -127,12 +134,12 @@ def result_of(run: Run, truth: Truth | None) -> RunResult:
         purity=agreement.purity,
         bytes=_bytes(run.traffic),
         mbit_per_agent=mbit_per_agent(run.traffic, federation_size),
-        seconds=round(run.seconds, 3),
-        device=one_device(facts.devices.values()),
+        seconds=seconds,
+        device=one_device(devices),
         devices=counted(facts.devices),
         versions=versions(),
         notes=dict(strategy.notes(run.state)),
-        privacy=run.privacy.spent() if run.privacy is not None else None,
+        privacy=spent,
         origin=run.facts.origin or None,
         unevaluated=_unevaluated(run, federated),
         stale=_stale(run, federated),
@@ -259,18 +266,6 @@ def _bytes(traffic: Mapping[str, int]) -> dict[str, int]:
         "wire_down": traffic["wire_down"] + traffic["down_models"],
         "wire_up": traffic["wire_up"],
     }
-
-
-def versions() -> dict[str, str]:
-    """What the figures were made with."""
-    wanted = ("covey", "numpy", "scipy", "scikit-learn", "torch", "aiomqtt", "msgpack")
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in wanted:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:  # a coordinator needs no torch
-            continue
-    return found
 
 
 def write_models(run: Run) -> None:

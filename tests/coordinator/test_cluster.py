@@ -114,7 +114,7 @@ def test_a_scheduler_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> N
 def test_a_worker_of_another_version_is_refused(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cell_task, "_version", lambda package: "9.9")
+    monkeypatch.setattr(cell_task, "installed_versions", lambda packages: {"covey": "9.9"})
     with pytest.raises(UserError, match="install the same version on both"):
         run_on_dask(cluster, grid(scenario()), tmp_path, None, NO_CODE, lambda *_: None)
 
