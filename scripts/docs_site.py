@@ -59,7 +59,7 @@ NAVIGATION = {
         "reference/messages",
         "mistakes",
     ],
-    "Evidence": ["results", "chaos", "fuzzing"],
+    "Evidence": ["results", "performance", "chaos", "fuzzing"],
     "Project": ["architecture", "contributing", "style", "changelog", "security-policy"],
 }
 
