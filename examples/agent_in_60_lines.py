@@ -1,11 +1,11 @@
-"""An agent in 60 lines after its imports: an MQTT client, msgpack and NumPy, and nothing of Covey.
+"""An agent in 60 lines with its imports: an MQTT client, msgpack and NumPy, and nothing of Covey.
 
     python agent_in_60_lines.py PORT AGENT_ID TABLE.csv
 
 It takes part in FedAvg runs of the model `linear`, next to Covey's own agents, and follows docs/protocol.md. The table has
 a header, numbers, and the class (0, 1, ...) in the last column. All rows are for training, so evaluations get no figures.
 Models and reports have one part, which is enough for 100 000 values. docs/examples/minimal_agent.py does without these
-limits, verifies checksums and digests, and sends again on a timer.
+limits, has a last will, verifies checksums and digests, and sends again on a timer.
 """
 
 import hashlib
@@ -19,11 +19,10 @@ import paho.mqtt.client as mqtt
 
 port, name, table = sys.argv[1:]
 rows = np.loadtxt(table, delimiter=",", skiprows=1)
-# the column of ones belongs to the biases
-x, y = np.c_[rows[:, :-1], np.ones(len(rows))], rows[:, -1].astype(int)
+x, y = np.c_[rows[:, :-1], np.ones(len(rows))], rows[:, -1].astype(int)  # ones: for the biases
 coordinator, me = "covey/default/coordinator/status", f"covey/default/agents/{name}"
-session = f"{time.time_ns() // 1_000_000:012x}00"  # sorts by time
-status = {"agent": name, "session": session, "serial": 0, "online": False, "epoch": ""}
+# sessions sort by time
+status = {"agent": name, "session": f"{time.time_ns() // 1_000_000:012x}00", "serial": 0}
 order = {}
 
 
@@ -35,19 +34,16 @@ def pack(fields):  # a msgpack message: version, checksum, body
     return b"\1" + digest(msgpack.packb(fields), 8) + msgpack.packb(fields)
 
 
-def document(fields):  # a JSON message: its last key is the checksum of the text without it
-    text = json.dumps(fields)
-    return f'{text[:-1]},"check":"{digest(text.encode(), 8).hex()}"}}'
-
-
-def say(**changes):
+def say(**changes):  # a JSON message: its last key is the checksum of the text without it
     status.update(changes, serial=status["serial"] + 1)
-    client.publish(f"{me}/status", document(status), qos=1, retain=True)
+    text = json.dumps(status)
+    message = f'{text[:-1]},"check":"{digest(text.encode(), 8).hex()}"}}'
+    client.publish(f"{me}/status", message, qos=1, retain=True)
 
 
 def on_connect(*_):
     client.subscribe([(coordinator, 1), (f"{me}/order", 1)])
-    say(online=True, samples=len(y))
+    say(online=True, epoch="", samples=len(y))
 
 
 def on_message(_client, _userdata, message):
@@ -67,32 +63,27 @@ def on_message(_client, _userdata, message):
 
 def report(work, vector):
     fields = {"run": order["run"], "step": order["step"], "client": name, "examples": len(y)}
-    fields |= {"numbers": {"server": {"n": 0}}, "vectors": {}, "steps": 0, "loss": 0, "seconds": 0}
+    fields |= {"numbers": {"server": {"n": 0}}, "steps": 0, "vectors": {}, "loss": 0, "seconds": 0}
     if work["phase"] == "train":
-        data, losses = train(vector, work["layout"]["tensors"][1][1][0], work["training"])
-        model = {"codec": "float32", "length": len(vector), "data": data, "base": b""}
-        fields["vectors"]["model"] = model | {"scale": b"", "index": b""}
-        fields |= {"numbers": {}, "steps": len(losses), "loss": float(np.mean(losses))}
+        fields |= train(vector, work["layout"]["tensors"][1][1][0], work["training"])
     data = pack(fields)
     part = {"digest": digest(data, 16), "index": 0, "count": 1, "size": len(data), "data": data}
     client.publish(f"{me}/report/0", pack(part | {"about": order["step"]}), qos=1)
 
 
-def train(vector, classes, settings):  # plain SGD on the softmax cross-entropy
-    model, losses = np.c_[vector[:-classes].reshape(classes, -1), vector[-classes:]], []
-    for _ in range(settings["epochs"] * -(-len(y) // settings["batch"])):
-        rng = np.random.default_rng([order["step"], len(losses)])  # work done twice is the same
-        batch = rng.permutation(len(y))[: settings["batch"]]
-        powers = np.exp(x[batch] @ model.T)
-        slopes = powers / powers.sum(axis=1, keepdims=True)
-        losses.append(-np.log(slopes[range(len(batch)), y[batch]]).mean())
-        slopes[range(len(batch)), y[batch]] -= 1
-        model -= settings["lr"] / len(batch) * slopes.T @ x[batch]
-    return np.r_[model[:, :-1].ravel(), model[:, -1]].astype("<f4").tobytes(), losses
+def train(vector, classes, settings):  # gradient descent on the softmax cross-entropy of all rows
+    model = np.c_[vector[:-classes].reshape(classes, -1), vector[-classes:]]
+    for _ in range(settings["epochs"]):
+        powers = np.exp(x @ model.T)
+        chances = powers / powers.sum(axis=1, keepdims=True)
+        model -= settings["lr"] / len(y) * (chances - np.eye(classes)[y]).T @ x
+    loss = -float(np.log(chances[range(len(y)), y]).mean())
+    data = np.r_[model[:, :-1].ravel(), model[:, -1]].astype("<f4").tobytes()
+    vectors = {"model": {"codec": "float32", "length": len(vector), "data": data}}
+    return {"numbers": {}, "vectors": vectors, "loss": loss, "steps": settings["epochs"]}
 
 
-client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"covey-default-{name}-{session}")
+client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, f"covey-default-{name}-{status['session']}")
 client.on_connect, client.on_message = on_connect, on_message
-client.will_set(f"{me}/status", document(status), qos=1, retain=True)
 client.connect("127.0.0.1", int(port))
 client.loop_forever()

@@ -131,11 +131,11 @@ def test_the_agent_in_60_lines_takes_part_next_to_one_of_ours_without_torch(tmp_
     assert RosterMessage.from_bytes((out / "roster.json").read_bytes()).refusals == {}
 
 
-def test_the_agent_in_60_lines_has_as_many_after_its_imports() -> None:
+def test_the_agent_in_60_lines_has_as_many_with_its_imports() -> None:
     source = SHORT_AGENT.read_text("utf-8")
     imports = re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
     assert set(imports) == {"hashlib", "json", "sys", "time", "msgpack", "numpy", "paho"}
-    assert measure(source).lines - len(imports) <= 60
+    assert measure(source).lines <= 60
 
 
 def started_script(stack: ExitStack, command: list[str], log: Path) -> None:
