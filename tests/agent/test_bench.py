@@ -67,7 +67,7 @@ def test_the_command_prints_a_round_and_keeps_the_result_for_the_status(
         assert threads == 1
         return worker.answer(job)
 
-    monkeypatch.setattr("covey.agent.cli._first_job", here)
+    monkeypatch.setattr("covey.agent.cli.device._first_job", here)
     data = str(images(tmp_path))
     state = tmp_path / "state"
     line = ["bench", "--data", data, "--model", "linear", "--state", str(state), "--epochs", "2"]

@@ -15,7 +15,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from covey.agent.cli import app, default_name, main
+from covey.agent.cli import app, main
+from covey.agent.cli.options import default_name
 from covey.agent.device.display import DeviceDisplay
 from covey.agent.device.notices import Connected, Disconnected, StoryLine, StorySoFar
 from covey.agent.training.models import initial

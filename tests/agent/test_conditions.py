@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from covey.agent import cli
+from covey.agent.cli import options
 from covey.agent.conditions import Readings, is_charging, unmet, validated
 from covey.agent.device import events as e
 from covey.agent.device.readings import read
@@ -183,7 +184,7 @@ def test_threads_are_the_cores_but_one_and_one_without_an_option(
 ) -> None:
     for cores, threads in ((1, 1), (2, 1), (4, 3)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, n=cores: set(range(n)), raising=False)
-        assert cli.default_threads() == threads
+        assert options.default_threads() == threads
     before = torch.get_num_threads()
     try:
         for words, threads in ((["--threads", "2"], 2), ([], 1)):

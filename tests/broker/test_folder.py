@@ -263,7 +263,7 @@ def test_credentials_replace_the_options_for_broker_authority_and_id(
         (url,) = urls
         seen.append((identity.agent, url))
 
-    monkeypatch.setattr("covey.agent.cli._start", start)
+    monkeypatch.setattr("covey.agent.cli.device._start", start)
     file = home.enroll("pi-7")
     line = ["start", "--data", str(tmp_path), "--credentials", str(file)]
     assert CliRunner().invoke(agent, line).exit_code == 0
@@ -287,7 +287,7 @@ def test_the_login_of_credentials_opens_every_encrypted_broker(
     async def start(_: Identity, urls: list[BrokerUrl], *__: object) -> None:
         seen.extend(urls)
 
-    monkeypatch.setattr("covey.agent.cli._start", start)
+    monkeypatch.setattr("covey.agent.cli.device._start", start)
     own = url_of(home.enroll("pi-7"))
     brokers = ["mqtts://one", "mqtts://ann:pw@two"]
     typed = [word for broker in brokers for word in ("--broker", broker)]

@@ -1,0 +1,353 @@
+"""Commands of a device that belongs to a fleet: start the agent, install it, limit it, measure it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.main import get_command
+
+from covey.agent.cli.options import (
+    AcceptMargin,
+    AgentId,
+    Data,
+    Device,
+    KeepModels,
+    Label,
+    LearnerOption,
+    Limits,
+    MemoryLimit,
+    ModelDirOption,
+    OnlyWhen,
+    OnModel,
+    OnModelSeconds,
+    PolicyFile,
+    PoolOptions,
+    StateFolder,
+    Threads,
+    agent_id,
+    check_name,
+    command_group,
+    default_name,
+    default_threads,
+    quiet_links,
+    resolve_data,
+    state_folder,
+)
+from covey.shared import json_text
+from covey.shared.cli import BROKERS, Allow, Connection, Json, with_connection
+from covey.shared.errors import UserError
+
+if TYPE_CHECKING:
+    from covey.agent.device.identity import Identity
+    from covey.agent.device.keeper import KeepOptions
+    from covey.agent.device.notices import DeviceObserver
+    from covey.agent.policy import Policy, Rules
+    from covey.shared.mqtt.broker_url import BrokerUrl
+
+commands = command_group()
+
+
+@commands.command()
+@with_connection(BROKERS)
+def start(
+    data: Data,
+    *,
+    name: AgentId = None,
+    federation: Annotated[
+        str, typer.Option(help="the fleet that the agent belongs to", envvar="COVEY_FEDERATION")
+    ] = "default",
+    label: Label = None,
+    state: StateFolder = None,
+    keep_warm: Annotated[
+        float,
+        typer.Option(
+            help="seconds that the training process stays alive after work",
+            envvar="COVEY_KEEP_WARM",
+        ),
+    ] = 60.0,
+    connection: Connection,
+    allow: Allow = None,
+    policy: PolicyFile = None,
+    limit: Limits = None,
+    device: Device = None,
+    threads: Threads = None,
+    memory_limit: MemoryLimit = None,
+    only_when: OnlyWhen = None,
+    learner: LearnerOption = None,
+    model_dir: ModelDirOption = None,
+    accept_margin: AcceptMargin = None,
+    keep_models: KeepModels = None,
+    on_model: OnModel = None,
+    on_model_seconds: OnModelSeconds = None,
+    as_json: Json = False,
+) -> None:
+    """Stay connected to a broker, and train when the coordinator asks for it.
+
+    The agent runs until SIGTERM or Ctrl-C. SIGUSR1 prints what happened to it so far; so does an end with an error.
+    """
+    from covey.agent.device.display import DeviceDisplay, print_json
+    from covey.agent.device.identity import Identity
+    from covey.agent.device.notices import Started
+    from covey.agent.learner_choice import learner_name
+    from covey.agent.policy import Rules
+    from covey.shared.consent import AllowedCode
+
+    agent = agent_id(name, connection.credentials, connection.brokers)
+    check_name("--id", agent)
+    check_name("--federation", federation)
+    urls = connection.urls(agent)
+    source = {"data": resolve_data(data), "label": label}
+    folder = state_folder(state, agent)
+    identity = Identity(agent, federation, source, folder)
+    limits = list(limit or ())
+    if device is not None:
+        limits.append(f"device={device}")
+    effective = _policy(policy, limits, memory_limit, only_when)
+    rules = Rules(effective, AllowedCode.parse(allow), learner_name(learner))
+    keep = _keep_options(model_dir, accept_margin, keep_models, on_model, on_model_seconds)
+    quiet_links()
+    observer = print_json if as_json else DeviceDisplay()
+    observer(Started(agent, federation, ", ".join(map(str, urls)), data))
+    with contextlib.suppress(KeyboardInterrupt):
+        pool = PoolOptions(keep_warm, threads or default_threads())
+        asyncio.run(_start(identity, urls, pool, observer, rules, keep))
+
+
+async def _start(
+    identity: Identity,
+    urls: Sequence[BrokerUrl],
+    workers: PoolOptions,
+    observer: DeviceObserver,
+    rules: Rules,
+    keep: KeepOptions | None,
+) -> None:
+    from covey.agent.device.service import Agent
+    from covey.agent.worker.pool import Pool, check_device
+    from covey.shared.mqtt.mqtt_link import MqttLink
+
+    loop = asyncio.get_running_loop()
+    pool = Pool(1, keep_warm_s=workers.keep_warm_s, threads=workers.threads)
+    agent = Agent(identity, pool, observer=observer, rules=rules, keep=keep)
+    if hasattr(signal, "SIGUSR1"):
+        loop.add_signal_handler(signal.SIGUSR1, agent.show_story)
+    async with Pool(1) as short_lived:  # its worker ends before the agent waits for orders
+        await check_device(short_lived, rules.policy.device or "cpu", rules)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, agent.stop)
+    async with pool, MqttLink(urls, client_id=agent.client_id, will=agent.will) as link:
+        try:
+            await agent.run(link)
+        except Exception:
+            agent.show_story()
+            raise
+
+
+def _keep_options(
+    folder: Path | None,
+    margin: float | None,
+    previous: int | None,
+    hook: str | None,
+    hook_seconds: float | None,
+) -> KeepOptions | None:
+    """How the device keeps models; None without `--model-dir`. Raises UserError for options that need it."""
+    given = {
+        "--accept-margin": margin,
+        "--keep-models": previous,
+        "--on-model": hook,
+        "--on-model-seconds": hook_seconds,
+    }
+    if folder is None:
+        idle = [option for option, value in given.items() if value is not None]
+        if idle:
+            names = " and ".join(idle)
+            raise UserError(f"{names} without --model-dir has no effect; add --model-dir")
+        return None
+    from covey.agent.device.hook import parse_hook
+    from covey.agent.device.keeper import KeepOptions
+
+    options = KeepOptions(folder)
+    if margin is not None:
+        options = replace(options, margin=margin)
+    if previous is not None:
+        options = replace(options, previous=previous)
+    if hook is not None:
+        options = replace(options, hook=parse_hook(hook))
+    if hook_seconds is not None:
+        options = replace(options, hook_limit_s=hook_seconds)
+    return options
+
+
+@commands.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def service(
+    context: typer.Context,
+    user: Annotated[
+        str | None,
+        typer.Option(help="the user that the service runs as  [default: you]", show_default=False),
+    ] = None,
+) -> None:
+    """Print a systemd unit that runs `agent start` whenever this machine is up. Takes the options of `agent start`.
+
+    agent service --data ./local --credentials pi-7.pem | sudo tee /etc/systemd/system/covey-agent.service
+    """
+    import getpass
+
+    from covey.agent.device.systemd import render
+    from covey.shared.python_process import python
+
+    start_command = get_command(commands).commands["start"]  # type: ignore[attr-defined]
+    parsed = start_command.make_context("agent start", context.args)
+    given = parsed.params
+    agent = agent_id(given["name"], given["credentials"], given["broker"] or ())
+    command = [*python("covey.agent.cli", "start"), *_unit_options(parsed)]
+    print(render(agent, command, user or getpass.getuser()), end="")
+
+
+def _unit_options(parsed: typer.Context) -> list[str]:
+    """The options from the command line and the environment, for a unit file: they hold in any working directory.
+
+    Raises UserError for a password, because everybody may read a unit file.
+    """
+    words: list[str] = []
+    for option in parsed.command.params:
+        name = option.name or ""
+        value = parsed.params.get(name)
+        source = parsed.get_parameter_source(name)
+        is_given = source is not None and source.name in ("COMMANDLINE", "ENVIRONMENT")
+        if is_given and value is not None:
+            words += _words_of(name, option.opts[0], value)
+    return words
+
+
+def _words_of(name: str, flag: str, value: Any) -> list[str]:
+    """One option with its value, as arguments of a command."""
+    if name == "broker" and any(_has_password(address) for address in value):
+        raise UserError(
+            "--broker contains a password, and everybody may read a unit file; use --credentials instead"
+        )
+    if name == "data":
+        value = resolve_data(value)
+    match value:
+        case True:
+            return [flag]
+        case False:
+            return []
+        case Path():
+            return [flag, str(value.absolute())]
+        case list() | tuple():  # an option that may be repeated
+            words: list[str] = []
+            for one in value:
+                words += [flag, str(one)]
+            return words
+        case _:
+            return [flag, str(value)]
+
+
+def _has_password(broker: str) -> bool:
+    from covey.shared.mqtt.broker_url import BrokerUrl
+
+    return BrokerUrl.parse(broker).password is not None
+
+
+@commands.command("policy")
+def show_policy(
+    policy: PolicyFile = None,
+    limit: Limits = None,
+    memory_limit: MemoryLimit = None,
+    only_when: OnlyWhen = None,
+    as_json: Json = False,
+) -> None:
+    """Print the policy that `agent start` enforces with the same options: what a coordinator may ask of this device."""
+    effective = _policy(policy, limit, memory_limit, only_when)
+    if as_json:
+        print(effective.model_dump_json())
+        return
+    for key, field in type(effective).model_fields.items():
+        value = getattr(effective, key)
+        print(f"{key}: {json_text.dumps(value)}  # {field.description}")
+
+
+def _policy(
+    file: Path | None,
+    limits: list[str] | None,
+    memory_limit: str | None,
+    only_when: list[str] | None,
+) -> Policy:
+    """The policy of the file, with the keys that options set. Raises UserError that names a wrong key or option."""
+    from covey.agent.policy import Policy, memory_mb
+
+    policy = Policy() if file is None else Policy.load(file)
+    policy = policy.with_limits(limits or ())
+    changes: dict[str, Any] = {}
+    if memory_limit is not None:
+        changes["memory_limit_mb"] = memory_mb(memory_limit)
+    if only_when:
+        changes["only_when"] = only_when
+    if not changes:
+        return policy
+    return Policy.of({**policy.model_dump(mode="json"), **changes}, "--only-when or --memory-limit")
+
+
+@commands.command()
+def bench(
+    data: Data,
+    *,
+    label: Label = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(help="measure the task of this scenario  [default: one that fits the data]"),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="a built-in model, such as lenet5  [default: the task's]")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="epochs of a round to expect")] = 1,
+    batch: Annotated[int, typer.Option(min=1, max=1 << 20, help="samples of a mini-batch")] = 10,
+    threads: Threads = None,
+    learner: LearnerOption = None,
+    name: AgentId = None,
+    state: StateFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how long the work of a round takes on this device, for some seconds. Needs no broker.
+
+    The result is kept with the agent's state and travels in the agent's status from its next start on; `coordinator
+    status --json` shows it.
+    """
+    from covey.agent.device import bench_file, bench_report
+    from covey.agent.learner_choice import learner_name
+    from covey.shared.wire.messages import Benchmark
+
+    agent = name or default_name()
+    check_name("--id", agent)
+    job = {
+        "job": "bench",
+        "source": {"data": resolve_data(data), "label": label},
+        "scenario": None if scenario is None else str(scenario),
+        "model": model,
+        "batch": batch,
+        "learner": learner_name(learner),
+    }
+    answer = asyncio.run(_first_job(job, threads or default_threads()))
+    if "failure" in answer:
+        raise UserError(answer.get("detail") or answer["failure"])
+    result = Benchmark.model_validate(answer)
+    file = bench_file.write(state_folder(state, agent), result)
+    if as_json:
+        print(bench_report.as_json(result, epochs))
+        return
+    print(bench_report.as_text(result, epochs))
+    print(f"kept in {file}: the agent's status has it from its next start on")
+
+
+async def _first_job(job: dict[str, Any], threads: int) -> dict[str, Any]:
+    """The answer of a new worker process."""
+    from covey.agent.worker.pool import Pool
+
+    async with Pool(1, threads=threads) as pool:
+        return await pool.call(job)

@@ -1,0 +1,216 @@
+"""Options and small helpers that several commands of the agent share."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from covey.shared import plugins
+from covey.shared.errors import UserError
+
+Data = Annotated[
+    str,
+    typer.Option(
+        help="your data: a table, an .npz file, a folder of images, or module:function",
+        envvar="COVEY_DATA",
+    ),
+]
+Label = Annotated[
+    str | None, typer.Option(help="the column of a table to predict", envvar="COVEY_LABEL")
+]
+PolicyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--policy",
+        help="YAML file with limits on what a coordinator may ask of this device",
+        envvar="COVEY_POLICY",
+        show_default=False,
+    ),
+]
+Limits = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--limit",
+        help="set one key of the policy, such as max_epochs=5; repeatable",
+        show_default=False,
+    ),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda", "mps"] | None,
+    typer.Option(
+        help="the device that torch computes on; overrides the scenario  [default: the scenario's]",
+        envvar="COVEY_DEVICE",
+        show_default=False,
+    ),
+]
+AgentId = Annotated[
+    str | None,
+    typer.Option("--id", help="the agent's id  [default: the host's name]", envvar="COVEY_ID"),
+]
+StateFolder = Annotated[
+    Path | None,
+    typer.Option(
+        help="folder for the agent's state  [default: ~/.local/state/covey/ID]",
+        envvar="COVEY_STATE",
+    ),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="threads of torch; 1 gives the same bytes as a simulation  [default: the cores but one, at least 1]",
+        envvar="COVEY_THREADS",
+        show_default=False,
+    ),
+]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        help="memory of the training process in all, such as 512M or 2G; work that needs more is reported as failed "
+        "(Linux)",
+        envvar="COVEY_MEMORY_LIMIT",
+        show_default=False,
+    ),
+]
+OnlyWhen = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="begin work only when this holds: charging, idle, or hours such as 22:00-06:00 (local time); repeatable, "
+        "and then all must hold",
+        envvar="COVEY_ONLY_WHEN",
+        show_default=False,
+    ),
+]
+LearnerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--learner",
+        help="what trains: torch; numpy, which needs no torch and knows the models linear and mlp; or the name that an "
+        "installed package adds  [default: torch if it is installed, else numpy]",
+        envvar="COVEY_LEARNER",
+        show_default=False,
+    ),
+]
+ModelDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-dir",
+        help="folder that always has the newest model for this device; `agent predict` uses it",
+        envvar="COVEY_MODEL_DIR",
+        show_default=False,
+    ),
+]
+AcceptMargin = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="keep the old model if the new one's accuracy on this device's test data is lower by more than "
+        "this (for regression: if its squared error is larger by more than this share)  [default: 0.05]",
+        envvar="COVEY_ACCEPT_MARGIN",
+        show_default=False,
+    ),
+]
+KeepModels = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="earlier models that stay in --model-dir  [default: 3]",
+        envvar="COVEY_KEEP_MODELS",
+        show_default=False,
+    ),
+]
+OnModel = Annotated[
+    str | None,
+    typer.Option(
+        help="command to run after each new model, without a shell; its last argument is the model's path",
+        envvar="COVEY_ON_MODEL",
+        show_default=False,
+    ),
+]
+OnModelSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0.1,
+        help="time limit of that command, in seconds  [default: 60]",
+        envvar="COVEY_ON_MODEL_SECONDS",
+        show_default=False,
+    ),
+]
+ScenarioFile = Annotated[Path, typer.Argument(help="a scenario file (.yaml)")]
+
+
+def command_group() -> typer.Typer:
+    """An empty group of commands. The program lists its groups in the order of its help."""
+    return typer.Typer(rich_markup_mode=None)
+
+
+def agent_id(name: str | None, credentials: Path | None, brokers: Sequence[str]) -> str:
+    """The id that was given, or the default. Raises UserError if the credentials belong to somebody else."""
+    agent = name or default_name()
+    if credentials is not None:
+        from covey.shared.mqtt.credentials import check_agent
+
+        check_agent(credentials, agent, brokers)
+    return agent
+
+
+def check_name(option: str, name: str) -> None:
+    from covey.shared.wire.topics import is_name
+
+    if not is_name(name):
+        raise UserError(
+            f"{option} {name!r}: invalid name; use 1-64 letters, digits, '.', '_' or '-'"
+        )
+
+
+def state_folder(given: Path | None, agent: str) -> Path:
+    """Where an agent keeps its state."""
+    return given or Path("~/.local/state/covey").expanduser() / agent
+
+
+@dataclass(frozen=True)
+class PoolOptions:
+    """How the training process of a device runs."""
+
+    keep_warm_s: float  # seconds that it stays alive after work
+    threads: int  # of torch
+
+
+def default_threads() -> int:
+    """The cores that this process may use, but one: the device has other work, too."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, (cores or 1) - 1)
+
+
+def default_name() -> str:
+    """The host's name as an agent's id."""
+    host = socket.gethostname()
+    valid = re.sub(r"[^A-Za-z0-9._-]+", "-", host).strip("-._")
+    return valid[:64] or "agent"
+
+
+def resolve_data(data: str) -> str:
+    """The data for any working directory. Raises UserError now where the path does not exist.
+
+    A worker judges the contents later.
+    """
+    if Path(data).exists():
+        return str(Path(data).resolve())
+    if plugins.data_code(data) is not None:
+        return data
+    raise UserError(
+        f"--data {data}: no such file or folder; expected a table, an .npz file, a folder, module:function, "
+        "or a data source that an installed package adds"
+    )
+
+
+def quiet_links() -> None:
+    logging.getLogger("asyncio").setLevel(logging.ERROR)

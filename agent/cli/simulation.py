@@ -1,0 +1,109 @@
+"""Commands for simulated fleets. The coordinator starts them too."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.agent.cli.options import ScenarioFile, command_group, quiet_links
+from covey.shared import json_text
+from covey.shared.cli import Allow, Connection, DataRoot, Json, with_connection
+from covey.shared.errors import UserError
+
+commands = command_group()
+
+
+@commands.command()
+@with_connection()
+def fleet(
+    scenario: ScenarioFile,
+    *,
+    run_dir: Annotated[
+        Path, typer.Option(help="folder for the agents' state and partition.npz")
+    ] = Path(),
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            help="also write the initial weights to this .npz file, as `agent model` does, before the agents join"
+        ),
+    ] = None,
+    data_root: DataRoot = None,
+    connection: Connection,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Run the simulated agents of a scenario. Ends on SIGTERM and with the process that started it."""
+    from covey.agent.device.display import print_json, show_fleet
+    from covey.agent.fleet.fleet import host
+    from covey.shared.consent import AllowedCode
+
+    url = connection.url()
+    allowed = AllowedCode.parse(allow)
+    quiet_links()
+    observer = print_json if as_json else show_fleet
+    asyncio.run(host(scenario, url, run_dir, data_root, observer, allowed, start=start))
+
+
+@commands.command()
+def model(
+    scenario: ScenarioFile,
+    out: Annotated[
+        Path, typer.Option(help="the .npz file to write: starts (k, d) float32, layout as JSON")
+    ],
+    allow: Allow = None,
+) -> None:
+    """Write the initial weights of a scenario, drawn from its seed."""
+    from covey.shared.consent import AllowedCode
+    from covey.shared.scenario.code import check_code
+    from covey.shared.scenario.load import load_without_files
+
+    allowed = AllowedCode.parse(allow)
+    plan = load_without_files(scenario)
+    check_code(plan, allowed)
+
+    from covey.agent.training.start_models import write_start
+
+    write_start(plan, out, allowed)
+
+
+@commands.command()
+def superclasses(
+    scenario: ScenarioFile,
+    models: Annotated[
+        Path, typer.Option(help="folder with cluster-0.safetensors, cluster-1.safetensors, ...")
+    ],
+    data_root: DataRoot = None,
+    scaling: Annotated[
+        str | None,
+        typer.Option(
+            help="JSON with the run's mean and std per channel, if its standardisation is federated"
+        ),
+    ] = None,
+    allow: Allow = None,
+) -> None:
+    """Test models on the test data of each super-class of a simulated fleet. Prints JSON: a row of accuracies per model."""
+    from covey.agent.training.superclasses import accuracies
+    from covey.shared.consent import AllowedCode
+    from covey.shared.scenario.load import load_without_files
+
+    known_scaling = None if scaling is None else _scaling(scaling)
+    plan = load_without_files(scenario)
+    allowed = AllowedCode.parse(allow)
+    table = accuracies(plan, models, data_root, known_scaling, allowed)
+    print(json_text.dumps(table))
+
+
+def _scaling(text: str) -> dict[str, list[float]]:
+    from pydantic import ValidationError
+
+    from covey.shared.scenario.task import Standardise
+
+    try:
+        return Standardise.model_validate_json(text).model_dump(mode="json")
+    except ValidationError:
+        raise UserError(
+            f'--scaling {text}: expected JSON such as {{"mean": [0.5], "std": [0.25]}}'
+        ) from None

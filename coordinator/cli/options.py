@@ -1,0 +1,97 @@
+"""Options and small helpers that several commands of the coordinator share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.shared.cli import broker_option
+from covey.shared.errors import UserError
+from covey.shared.mqtt.broker_url import DEFAULT_BROKER
+from covey.shared.terminal import Terminal
+
+out = Terminal()
+if not out.is_terminal:
+    out.width = 120  # a pipe or a file has no width of its own
+
+ScenarioFile = Annotated[
+    Path, typer.Argument(help="the scenario file", exists=True, dir_okay=False)
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="override a key, e.g. strategy.name=fedavg; repeatable"),
+]
+BROKER_OF_A_RUN = broker_option(
+    f"the scenario's; else one started for a simulated fleet, {DEFAULT_BROKER} for real agents"
+)
+Embedded = Annotated[
+    bool,
+    typer.Option(
+        "--embedded", help="start the embedded broker, even if another is installed or named"
+    ),
+]
+AuditKey = Annotated[
+    Path | None,
+    typer.Option(
+        help="file with a secret key; signs the audit log with it (HMAC-SHA256)",
+        envvar="COVEY_AUDIT_KEY",
+        show_default=False,
+    ),
+]
+InProcess = Annotated[
+    bool,
+    typer.Option(
+        "--in-process",
+        help="run without a broker: identical results, faster (no faults, no timeline)",
+    ),
+]
+
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="<tracker>",
+        help="also log to an experiment tracker: mlflow, tensorboard or wandb; repeatable",
+        show_default=False,
+    ),
+]
+
+# An option that was typed leaves these others without effect, and why.
+BROKER_OPTIONS = ("broker", "ca", "cert", "key", "insecure", "credentials")
+CONTRADICTIONS = (
+    ("in_process", "needs no broker", (*BROKER_OPTIONS, "embedded", "metrics")),
+    ("executor", "runs without a broker", (*BROKER_OPTIONS, "embedded")),
+    ("executor", "has no notices of the runs elsewhere", ("track",)),
+    ("embedded", "starts its own broker", BROKER_OPTIONS),
+)
+
+
+def command_group() -> typer.Typer:
+    """An empty group of commands. The program lists its groups in the order of its help."""
+    return typer.Typer(rich_markup_mode=None)
+
+
+def refuse_contradictions(context: typer.Context) -> None:
+    """Raise a UserError if one typed option leaves another without effect. Environment variables are mere defaults."""
+    typed = set()
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            typed.add(name)
+    for chosen, reason, idle in CONTRADICTIONS:
+        useless = [f"--{name}" for name in idle if name in typed]
+        if chosen in typed and useless:
+            option = "--" + chosen.replace("_", "-")
+            others = " and ".join(useless)
+            raise UserError(f"{option} {reason}: omit {others}, or omit {option}")
+
+
+def complain(text: str) -> None:
+    """A remark that is no part of the output."""
+    Terminal(stderr=True).print(text, highlight=False, soft_wrap=True)
+
+
+def show_line(text: str) -> None:
+    """One line of the result, however long: a program may read it."""
+    out.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,107 @@
+"""Commands before a run: make a scenario, check it, estimate its costs."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.coordinator.cli.options import ScenarioFile, Set, command_group, out
+from covey.shared import json_text
+from covey.shared.cli import Allow, Json
+from covey.shared.consent import AllowedCode
+from covey.shared.printable import printable_lines
+
+commands = command_group()
+
+
+@commands.command()
+def init(
+    sources: Annotated[
+        list[str],
+        typer.Option(
+            "--from",
+            help="data of one device, as for `agent start --data`, or a .json file that `agent check --propose --json` "
+            "wrote on a device; repeatable",
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="the column of a table to predict  [default: a usual name, else the last]",
+            show_default=False,
+        ),
+    ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="number of devices  [default: one per --from]", show_default=False
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="the scenario's name  [default: after the data]", show_default=False),
+    ] = None,
+) -> None:
+    """Propose a scenario for your own data, with the reason of each choice next to it.
+
+    Prints YAML: `coordinator init --from pi-1.csv --from pi-2.csv > scenario.yaml`. Differences between the devices
+    are named in the file and on stderr.
+    """
+    from covey.coordinator.commands import init as command
+
+    proposal = command.init(command.Request(sources, target, agents, name))
+    print(proposal.to_yaml(), end="")
+    for remark in proposal.remarks():
+        typer.echo(printable_lines(remark), err=True)
+
+
+@commands.command()
+def validate(
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
+) -> None:
+    """Check a scenario and print it with all defaults; unknown keys are reported with their lines."""
+    from covey.shared.scenario.code import check_model_name
+    from covey.shared.scenario.describe import dump
+    from covey.shared.scenario.load import load
+
+    loaded = load(scenario, overrides or [])
+    check_model_name(loaded, AllowedCode.parse(allow))
+    if as_json:
+        print(json_text.dumps(loaded.model_dump(mode="json")))
+    else:
+        print(dump(loaded), end="")
+
+
+@commands.command()
+def plan(
+    scenario: ScenarioFile, overrides: Set = None, allow: Allow = None, as_json: Json = False
+) -> None:
+    """Estimate what a run costs before it starts: traffic per agent and in total, memory, disk."""
+    import tempfile
+
+    from covey.coordinator.plan.plan import plan as planned
+    from covey.coordinator.processes import launch
+    from covey.shared.files import write_atomically
+    from covey.shared.scenario.code import check_code
+    from covey.shared.scenario.describe import dump
+    from covey.shared.scenario.load import load
+
+    loaded = load(scenario, overrides or [])
+    allowed = AllowedCode.parse(allow)
+    check_code(loaded, allowed)
+    with tempfile.TemporaryDirectory() as folder:
+        write_atomically(Path(folder) / "scenario.yaml", dump(loaded).encode())
+        setup = asyncio.run(launch.initial(Path(folder), loaded, allowed))
+    figures = planned(loaded, setup)
+    if as_json:
+        print(json_text.dumps(figures.to_json()))
+        return
+    from rich.table import Table
+
+    table = Table(title=f"{loaded.name}: {loaded.strategy.name}", show_header=False)
+    for label, text in figures.rows():
+        table.add_row(label, text)
+    out.print(table)

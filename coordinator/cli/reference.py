@@ -1,0 +1,44 @@
+"""Commands that describe Covey: the methods, and the schema of a scenario."""
+
+from __future__ import annotations
+
+from covey.coordinator.cli.options import command_group, out, show_line
+from covey.shared import json_text
+from covey.shared.cli import Allow, Json
+
+commands = command_group()
+
+
+@commands.command()
+def methods(allow: Allow = None, as_json: Json = False) -> None:
+    """List the training methods with their hyper-parameters and defaults.
+
+    A method of another installed package is imported, and its hyper-parameters are listed, only if --allow names it.
+    """
+    from covey.shared.scenario.describe import methods as described
+    from covey.shared.scenario.describe import methods_to_allow
+
+    rows = described()
+    if as_json:
+        print(json_text.dumps(rows))
+        return
+    for row in rows:
+        show_line(f"{row['name']}  {row['summary']} ({row['source']})")
+        for parameter in row["parameters"]:
+            default = json_text.dumps(parameter["default"])
+            text = f"    {parameter['name']}: {parameter['type']} = {default}"
+            if parameter["description"]:
+                text += f"   {parameter['description']}"
+            out.print(text, highlight=False)
+    for name in methods_to_allow():
+        show_line(
+            f"{name}  a method of an installed package; --allow {name} lists its hyper-parameters"
+        )
+
+
+@commands.command()
+def schema() -> None:
+    """Print the JSON schema of a scenario, for editors and other tools."""
+    from covey.shared.scenario.describe import schema as described
+
+    print(json_text.dumps(described(), indent=1))

@@ -1,0 +1,254 @@
+"""Commands that train: one run, or a comparison of many."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covey.coordinator.cli.options import (
+    BROKER_OF_A_RUN,
+    AuditKey,
+    Embedded,
+    InProcess,
+    ScenarioFile,
+    Set,
+    Track,
+    command_group,
+    complain,
+    out,
+    refuse_contradictions,
+    show_line,
+)
+from covey.shared.cli import Allow, Connection, DataRoot, Json, failed, stopped, with_connection
+from covey.shared.consent import AllowedCode
+from covey.shared.errors import UserError
+
+commands = command_group()
+
+
+def resume_command(arguments: Sequence[str]) -> str:
+    """The command that continues a stopped run: as typed, plus --resume, with stars for a password."""
+    shown = [
+        re.sub(r"((?:mqtt|ws)s?://[^:/@]*:).*@", r"\1***@", argument) for argument in arguments
+    ]
+    if "--resume" not in shown:
+        shown.append("--resume")
+    return shlex.join(["coordinator", *shown])
+
+
+@commands.command()
+@with_connection(BROKER_OF_A_RUN)
+def run(
+    context: typer.Context,
+    scenario: ScenarioFile,
+    *,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="the run's folder  [default: runs/<name>]")
+    ] = None,
+    connection: Connection,
+    embedded: Embedded = False,
+    overrides: Set = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="continue from the checkpoint in the folder")
+    ] = False,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="folder of a finished run: begin with its models and clusters, for more rounds or with other settings",
+            show_default=False,
+        ),
+    ] = None,
+    in_process: InProcess = False,
+    data_root: DataRoot = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="serve Prometheus metrics at [HOST:]PORT, path /metrics", show_default=False
+        ),
+    ] = None,
+    audit_key: AuditKey = None,
+    track: Track = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Run a scenario to its end, and write models, records and results to a folder.
+
+    A scenario with a fleet section starts its simulated agents. Without one, the run waits for
+    agents that `agent start` runs. Ctrl-C stops the run; --resume continues it.
+    """
+    from covey.coordinator.commands import run as command
+    from covey.coordinator.report.progress import ProgressBar
+    from covey.coordinator.report.tables import (
+        newcomers,
+        nobody_evaluated,
+        participation,
+        regression,
+        results,
+        unevaluated,
+    )
+    from covey.coordinator.report.text_table import (
+        json_line,
+        json_notice,
+        results_table,
+        show_words,
+    )
+    from covey.coordinator.run.notices import Observer
+    from covey.coordinator.run.options import Options
+    from covey.coordinator.simulate import driver
+    from covey.coordinator.track.tracking import check_trackers, tracking
+    from covey.shared.scenario.load import load
+
+    refuse_contradictions(context)
+    trackers = track or []
+    check_trackers(trackers)
+    metrics_address = None
+    if metrics is not None:
+        from covey.coordinator.serve.prometheus import address
+
+        metrics_address = address(metrics)
+    loaded = load(scenario, overrides or [])
+    options = Options(
+        folder or Path("runs") / loaded.name,
+        resume,
+        connection.broker,
+        embedded,
+        data_root,
+        connection.tls,
+        metrics_address,
+        audit_key,
+        origin,
+        AllowedCode.parse(allow),
+    )
+    observing: AbstractContextManager[Observer]
+    observing = nullcontext(json_notice) if as_json else ProgressBar(out, loaded.rounds.count)
+    result = None
+    with (
+        suppress(KeyboardInterrupt),
+        tracking(trackers, loaded, options.folder, complain) as tracked,
+        observing as shown,
+    ):
+        observer = tracked.before(shown)
+        if in_process:
+            result = driver.alone(loaded, options, observer)
+        else:
+            result = asyncio.run(command.run(loaded, options, observer))
+        if result is not None:
+            tracked.finished(result)
+    if result is None:
+        if not options.folder.exists():
+            raise stopped("nothing was started yet")
+        raise stopped(f"to continue: {resume_command(sys.argv[1:])}")
+    if as_json:
+        json_line({"event": "result", **result})
+    else:
+        show_words(out, results([result]), results_table)
+        for remark in (regression(result), participation(result), newcomers(result)):
+            if remark:
+                show_line(remark)
+        if missing := unevaluated(result):
+            show_line(missing)
+        show_line(f"models, records and the result are in {options.folder}")
+    if problem := nobody_evaluated(result):
+        raise failed(problem)
+
+
+@commands.command()
+@with_connection(BROKER_OF_A_RUN)
+def compare(
+    context: typer.Context,
+    scenario: ScenarioFile,
+    *,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="the comparison's folder  [default: runs/<name>]")
+    ] = None,
+    cells: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="run these cells only, e.g. fedavg/1,fedclust; repeatable", show_default=False
+        ),
+    ] = None,
+    known: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="compare.json of an earlier comparison, whose cells count as finished; repeatable",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run/--no-run",
+            help="run the missing cells, or only print the finished ones (written only if --out is given)",
+        ),
+    ] = True,
+    in_process: InProcess = False,
+    executor: Annotated[
+        str,
+        typer.Option(
+            metavar="<address>",
+            help="run the cells on a Dask cluster, dask://host:port of its scheduler, instead of on this machine; "
+            "without a broker, as --in-process",
+            show_default=False,
+        ),
+    ] = "",
+    html: Annotated[
+        bool,
+        typer.Option(
+            "--html", help="also write a page with tables and curves, report.html, to the folder"
+        ),
+    ] = False,
+    track: Track = None,
+    connection: Connection,
+    embedded: Embedded = False,
+    overrides: Set = None,
+    data_root: DataRoot = None,
+    allow: Allow = None,
+    as_json: Json = False,
+) -> None:
+    """Run every method of a scenario's compare section, and print tables of mean results.
+
+    A cell is one run: one method, one partition, one seed. Finished cells are kept, interrupted
+    cells resume: type the same command to continue. --known adds cells that were run elsewhere.
+    The tables are also written to the comparison's folder; with --no-run, only if --out names one.
+    """
+    from covey.coordinator.commands import compare as command
+    from covey.coordinator.run.options import Options
+    from covey.shared.scenario.load import load
+
+    refuse_contradictions(context)
+    loaded = load(scenario, overrides or [])
+    options = Options(
+        folder or Path("runs") / loaded.name,
+        False,
+        connection.broker,
+        embedded,
+        data_root,
+        connection.tls,
+        allowed=AllowedCode.parse(allow),
+    )
+    if executor and not executor.startswith("dask://"):
+        raise UserError(f"--executor {executor}: expected dask://host:port of a Dask scheduler")
+    request = command.Request(
+        cells or [],
+        known or [],
+        run=run,
+        in_process=in_process,
+        executor=executor,
+        write=run or folder is not None,
+        html=html,
+        track=track or [],
+    )
+    done = False
+    with suppress(KeyboardInterrupt):
+        done = command.compare(loaded, options, request, None if as_json else out)
+    if not done:
+        raise stopped("the same command continues")
