@@ -17,6 +17,7 @@ from covey.shared.errors import DataError
 from covey.shared.scenario.task import Task
 
 FEW = 10  # training samples of a class; with fewer, its learning is a matter of luck
+SMALL = 0.2  # features after a task.scale that was chosen to bring them to 1
 LARGE = 100  # features after task.scale; larger ones make training diverge
 
 
@@ -210,6 +211,11 @@ def _notes(
     if task is not None and task.standardise == "none":
         extremes = _extremes(numbers_of(data, task))
         largest = max(abs(extreme) for extreme in extremes) * task.scale
+        if task.scale != 1 and largest < SMALL:
+            notes.append(
+                f"features reach only {largest:.3g} after task.scale, usual is 1: check that this device's features have "
+                "the range of the others'"
+            )
         if largest > LARGE:
             notes.append(
                 f"features reach {largest:g} after task.scale: set task.standardise, or a smaller "

@@ -28,7 +28,7 @@ def fit(data: Dataset, task: Task) -> Dataset:
         DataError: samples of another shape, an unknown class, or classes where values are expected and vice versa.
     """
     _check_table(data, task)
-    shape = data.shape if task.columns else _fitting_shape(data, task)
+    shape = data.shape if task.has_own_columns else _fitting_shape(data, task)
     if task.classes is None:
         targets, test_targets = _values(data)
     else:
@@ -49,7 +49,7 @@ def fit(data: Dataset, task: Task) -> Dataset:
 
 def _check_table(data: Dataset, task: Task) -> None:
     """DataError if the task names columns of a table and the data is something else."""
-    if not task.columns:
+    if not task.has_own_columns:
         return
     if data.columns is None:
         fault = (

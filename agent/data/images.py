@@ -6,7 +6,8 @@ All images have one size and one mode, unless the task resizes them (`task.resiz
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,20 @@ Pixels = npt.NDArray[np.uint8]  # (channels, height, width)
 
 
 @dataclass(frozen=True)
+class ImageHeader:
+    """What the header of an image file claims."""
+
+    channels: int  # 1: grey, 3: RGB
+    height: int  # pixels
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels first, as the image is read."""
+        return self.channels, self.height, self.width
+
+
+@dataclass(frozen=True)
 class ImageFile:
     """One image of a folder, and the name of the folder that it is in."""
 
@@ -49,6 +64,24 @@ def is_image_folder(folder: Path) -> bool:
     train = folder / "train"
     classes = _class_folders(folder) or _class_folders(train)
     return bool(classes)
+
+
+def image_files(folder: Path) -> list[ImageFile]:
+    """The images of all classes, those of a test part included."""
+    train = folder / "train"
+    if not _class_folders(train):
+        return _image_files(folder)
+    return _image_files(train) + _image_files(folder / "test")
+
+
+def read_header(path: Path) -> ImageHeader:
+    """Size and colours of an image, without unpacking it. DataError for anything else than a grey or RGB image."""
+    with _opened(path) as image:
+        mode = EQUIVALENT_MODES.get(image.mode, image.mode)
+        width, height = image.size
+    _check_mode(path, mode)
+    channels = 1 if mode == "L" else 3
+    return ImageHeader(channels, height, width)
 
 
 def load_image_folder(folder: Path, task: Task | None = None) -> Dataset:
@@ -173,9 +206,7 @@ def _described(image: Pixels) -> str:
 def _read_image(path: Path, form: Form | None) -> Pixels:
     """One image, brought to a form if there is one. DataError for a file that is none, or for another mode."""
     image = _open(path)
-    if image.mode not in MODES:
-        fault = f"colour mode {image.mode}; expected grey (L) or RGB with 8 bits: convert the image"
-        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+    _check_mode(path, image.mode)
     if form is not None:
         image = form.of_image(image)
     pixels = np.asarray(image, np.uint8)
@@ -189,8 +220,23 @@ def _channels_first(pixels: Array) -> Pixels:
     return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
+def _check_mode(path: Path, mode: str) -> None:
+    if mode not in MODES:
+        fault = f"colour mode {mode}; expected grey (L) or RGB with 8 bits: convert the image"
+        raise DataError(f"{path}: {fault}", public=f"an image has {fault}")
+
+
 def _open(path: Path) -> Image:
     """The unpacked image, with palettes and black-and-white resolved. DataError for anything else than an image."""
+    with _opened(path) as opened:
+        own_mode = opened.mode
+        mode = EQUIVALENT_MODES.get(own_mode, own_mode)
+        return opened.convert(mode)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """An image file whose pixels are not unpacked yet. What its reader raises, also later, becomes a DataError."""
     try:
         from PIL import Image
     except ImportError:
@@ -203,9 +249,7 @@ def _open(path: Path) -> Image:
             # a file called .png may hold anything: for PostScript Pillow would start Ghostscript
             with Image.open(path, formats=FORMATS) as opened:
                 _check_pixels(path, opened.size)
-                own_mode = opened.mode
-                mode = EQUIVALENT_MODES.get(own_mode, own_mode)
-                return opened.convert(mode)
+                yield opened
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise whatever their unpacking meets

@@ -132,6 +132,13 @@ def tables_at(place: Path) -> tuple[Path, ...]:
     return ()
 
 
+def has_images(place: Path) -> bool:
+    """Whether `load` reads a folder of images at a path."""
+    if not place.is_dir() or any(is_kind(place) for is_kind in BENCHMARK_FOLDERS):
+        return False
+    return not _tables_and_arrays(place) and is_image_folder(place)
+
+
 def is_loadable(place: Path) -> bool:
     """Whether `load` recognises the data at a path as that of one device. Nothing is read."""
     if place.is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,8 +11,8 @@ import numpy as np
 
 from covey.agent.data.dataset import Dataset
 from covey.agent.data.describe import ColumnDescription, describe_table
-from covey.agent.data.images import is_image_folder
-from covey.agent.data.load import load, tables_at
+from covey.agent.data.images import ImageHeader, image_files, read_header
+from covey.agent.data.load import has_images, load, tables_at
 from covey.agent.data.table_columns import spelled
 from covey.shared.consent import AllowedCode
 from covey.shared.errors import DataError
@@ -20,10 +21,12 @@ from covey.shared.proposal.description import (
     MAX_VALUES,
     ColumnFacts,
     DataDescription,
+    ImageFacts,
     Kind,
 )
 
 NUMBERS = ("whole", "number")
+CLASS_FOLDERS = "the name of the folder"  # stands for the target column of images
 
 
 def describe(data: str) -> DataDescription:
@@ -35,8 +38,47 @@ def describe(data: str) -> DataDescription:
     tables = tables_at(Path(data))
     if tables:
         return _tables(data, tables)
+    if has_images(Path(data)):
+        return _images(data)
     loaded = load(data, allowed=AllowedCode.for_data(data))
     return describe_arrays(loaded, data)
+
+
+def _images(data: str) -> DataDescription:
+    """A folder of images, by the headers of its files and the names of its folders. No pixel is read."""
+    files = image_files(Path(data))
+    headers: list[ImageHeader] = []
+    for file in files:
+        with contextlib.suppress(DataError):  # they are counted
+            header = read_header(file.path)
+            headers.append(header)
+    if not headers:
+        read_header(files[0].path)  # raises DataError
+    heights = [header.height for header in headers]
+    widths = [header.width for header in headers]
+    channels = {header.channels for header in headers}
+    facts = ImageFacts(
+        heights=(min(heights), max(heights)),
+        widths=(min(widths), max(widths)),
+        channels=tuple(sorted(channels)),
+        unreadable=len(files) - len(headers),
+    )
+    names = sorted({file.class_name for file in files})
+    return DataDescription(
+        source=data,
+        kind="images",
+        samples=len(files),
+        shape=headers[0].shape if facts.have_one_form else (),
+        dtype="uint8",
+        images=facts,
+        target=ColumnFacts(
+            name=CLASS_FOLDERS,
+            cells=len(files),
+            kind="word",
+            distinct=len(names),
+            values=tuple(names),
+        ),
+    )
 
 
 def _tables(data: str, tables: Sequence[Path]) -> DataDescription:
@@ -75,10 +117,20 @@ def _column_facts(column: ColumnDescription, rows: int) -> ColumnFacts:
         strange=column.strange if is_number else (),
         kind=kind,
         whole=column.kind == "whole",
+        bits=_bits(column) if is_number else None,
         distinct=column.distinct if values is None else len(values),
         unique=column.is_unique,
         values=values,
     )
+
+
+def _bits(column: ColumnDescription) -> int | None:
+    """The smallest power of two that is larger than every number of a column."""
+    if column.smallest is None or column.largest is None:
+        return None
+    largest = max(abs(column.smallest), abs(column.largest))
+    _, exponent = math.frexp(largest)
+    return max(exponent, 0)
 
 
 def _kind(column: ColumnDescription) -> Kind:
@@ -113,10 +165,9 @@ def describe_arrays(data: Dataset, source: str) -> DataDescription:
     """
     targets = np.concatenate([data.targets, data.test_targets])
     seen, counts = np.unique(targets, return_counts=True)
-    is_folder = is_image_folder(Path(source))
     return DataDescription(
         source=source,
-        kind="images" if is_folder else "arrays",
+        kind="arrays",
         samples=len(targets),
         shape=data.shape,
         dtype=data.features.dtype.name,

@@ -57,7 +57,7 @@ class DataSurvey:
     def statistics(self) -> Numbers:
         """The numbers of the report, as far as the task asks for them."""
         targets = target_statistics(self._data.targets, self._task)
-        if self._task.columns:
+        if self._task.has_own_columns:
             return column_statistics(self._data, self._task) | targets
         return self._channel_statistics() | targets
 

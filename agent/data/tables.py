@@ -114,7 +114,7 @@ def load_table(
     test_spelled = test_table.spelled if test_table else []
     targets, test_targets, names = encode(train_table.spelled, test_spelled)
     test_part = (test_table.features, test_targets) if test_table else None
-    columns = train_table.raw_columns if task is not None and task.columns else None
+    columns = train_table.raw_columns if task is not None and task.has_own_columns else None
     return dataset(
         train_table.features,
         targets,

@@ -47,7 +47,7 @@ def load_unlabelled(path: Path, task: Task, label: str | None = None) -> Samples
         raise DataError(f"{path}: no such file; expected {ACCEPTED}", public="no such file")
     if path.suffix in TABLES:
         table = read_table(path, label, task, label_needed=False)
-        columns = table.raw_columns if task.columns else None
+        columns = table.raw_columns if task.has_own_columns else None
         return _samples(table.features, table.rows, task, str(path), columns)
     if path.suffix == ".npz":
         x = _features_of(path)

@@ -39,7 +39,7 @@ def pooled_statistics(
     """
     asked = task.asks_fleet_for
     found: Statistics = {}
-    if task.columns:
+    if task.has_own_columns:
         found |= _columns(reports, task, settings)
     elif "standardise" in asked or not asked:
         found |= pooled(reports, settings)

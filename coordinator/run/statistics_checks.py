@@ -17,7 +17,7 @@ MOMENT_NAMES = ("count", "sum", "square")
 
 def wrong_statistics(numbers: Numbers, task: Task) -> str:
     """The first mistake in the statistics that a task asks for; empty if there is none."""
-    if task.columns:
+    if task.has_own_columns:
         wrong = _wrong_columns(numbers, task)
     elif "standardise" in task.asks_fleet_for or not task.asks_fleet_for:
         channels = task.features[0]

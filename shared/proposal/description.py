@@ -28,6 +28,7 @@ class ColumnFacts(Section):
     strange: tuple[str, ...] = ()  # the first of these
     kind: Kind
     whole: bool = False  # all numbers are whole
+    bits: int | None = None  # all numbers are smaller than 2**bits; None: unknown, or no numbers
     distinct: int = Field(0, ge=0)  # different values, or at least this number
     unique: bool = False  # no value occurs twice, and there are many
     values: tuple[str, ...] | None = (
@@ -40,6 +41,22 @@ class ColumnFacts(Section):
         return self.cells - self.missing
 
 
+class ImageFacts(Section):
+    """The images of a folder, from their headers alone."""
+
+    heights: tuple[int, int]  # of the lowest and of the highest image, in pixels
+    widths: tuple[int, int]
+    channels: tuple[int, ...]  # 1: there are grey images, 3: there are coloured ones
+    unreadable: int = Field(0, ge=0)  # files that are no images
+
+    @property
+    def have_one_form(self) -> bool:
+        """Whether all images have the same size and the same colours."""
+        lowest, highest = self.heights
+        narrowest, widest = self.widths
+        return lowest == highest and narrowest == widest and len(self.channels) == 1
+
+
 class DataDescription(Section):
     """The data of one device."""
 
@@ -49,7 +66,8 @@ class DataDescription(Section):
     samples: int = Field(ge=0)
     columns: tuple[ColumnFacts, ...] = ()  # of a table, in the order of its file
     faulty_rows: int = 0  # of a table: rows with another number of cells than the header
-    shape: tuple[int, ...] = ()  # of one sample of other data
+    shape: tuple[int, ...] = ()  # of one sample of other data; empty for images of mixed sizes
+    images: ImageFacts | None = None  # of a folder of images
     dtype: str = ""  # of its features
     target: ColumnFacts | None = None  # its targets
     classes: tuple[str, ...] = ()  # names of its classes, in the order that its format fixes

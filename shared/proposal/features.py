@@ -111,10 +111,10 @@ def _unsuited(column: FleetColumn) -> str:
         return f"not the same everywhere: {column.kind_by_device()}"
     if column.distinct < 2 and not column.missing:
         return "has one value only"
-    return _key(column)
+    return key_reason(column)
 
 
-def _key(column: FleetColumn) -> str:
+def key_reason(column: FleetColumn) -> str:
     """Why a column names rows and does not describe them; empty if it is no key."""
     if not column.unique:
         return _hardly_repeats(column)

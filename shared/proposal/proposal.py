@@ -12,6 +12,7 @@ from covey.shared.proposal.choices import Choice, Proposal
 from covey.shared.proposal.description import DataDescription
 from covey.shared.proposal.fleet_columns import FleetColumn, some
 from covey.shared.proposal.model_choice import image_model, table_model, window_model
+from covey.shared.proposal.pictures import BYTE_SCALE, IMAGE_AXES, picture_task
 from covey.shared.proposal.targets import Target, classes_of
 from covey.shared.proposal.task_of_table import table_task
 from covey.shared.scenario.load import from_mapping
@@ -19,8 +20,6 @@ from covey.shared.scenario.scenario import Scenario
 
 FEW_AGENTS = 4  # fewer devices form no groups worth a model each
 FEW_ROWS = 200  # of the smallest device: small batches and more epochs
-BYTE_SCALE = 0.00392157  # 1 / 255
-IMAGE_AXES = 3
 WINDOW_AXES = 2
 COLOURS = (1, 3)
 GENERAL_NAMES = ("", "agent", "client", "data", "device", "part")  # say nothing about the data
@@ -44,20 +43,29 @@ def propose(
     Raises:
         UserError: the target is not clear, or the data of the devices does not go together.
     """
-    _check_alike(devices)
-    first = devices[0]
     proposal = Proposal(about=_about(devices), name=name or scenario_name(devices))
-    if first.kind == "table":
-        table_task(devices, target, proposal)
+    kinds = {device.kind for device in devices}
+    if "images" in kinds:
+        picture_task(devices, target, proposal)
     else:
-        if target is not None:
-            raise UserError(f"--target {target}: {first.source} is no table; omit the option")
-        _task_of_arrays(devices, proposal)
+        _add_task(devices, target, proposal)
     count = agents or len(devices)
     _add_training(devices, proposal)
     _add_rounds(count, proposal)
     checked(proposal)
     return proposal
+
+
+def _add_task(devices: Sequence[DataDescription], target: str | None, proposal: Proposal) -> None:
+    """The task of devices that all hold tables, or all hold arrays."""
+    _check_alike(devices)
+    first = devices[0]
+    if first.kind == "table":
+        table_task(devices, target, proposal)
+        return
+    if target is not None:
+        raise UserError(f"--target {target}: {first.source} is no table; omit the option")
+    _task_of_arrays(devices, proposal)
 
 
 def checked(proposal: Proposal) -> Scenario:
@@ -155,8 +163,6 @@ def _target_of_arrays(devices: Sequence[DataDescription]) -> Target:
     holders = [device.source for device in devices]
     column = FleetColumn("y", tuple(facts), tuple(holders), ())
     classes, why = classes_of(column)
-    if first.kind == "images":
-        why = "the names of the folders"
     return Target("y", "", classes, why)
 
 

@@ -50,7 +50,7 @@ def table_task(
     )
     task["target"] = Choice(target.name, target.why_this)
     if features.ignored:
-        task["ignore"] = _ignored(features)
+        task["ignore"] = ignored_columns(features)
     task["classes"] = Choice(target.classes, target.why_classes)
     if target.classes is None:
         task["target_scale"] = Choice(
@@ -79,7 +79,8 @@ def _why_inputs(features: Features, inputs: int) -> str:
     )
 
 
-def _ignored(features: Features) -> Choice:
+def ignored_columns(features: Features) -> Choice:
+    """The columns that are not used, each with its reason."""
     reasons = [f"{name} ({reason})" for name, reason in features.ignored.items()]
     why = "not used: " + "; ".join(reasons)
     if not features.names_are_plain:

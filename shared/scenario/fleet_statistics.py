@@ -46,7 +46,7 @@ def asked_statistics(task: Task) -> tuple[str, ...]:
 def asks_for_more_than_moments(task: Task) -> bool:
     """Whether agents send other statistics than sums per channel of their features."""
     asked = set(task.asks_fleet_for) - {"standardise"}
-    return bool(asked) or bool(task.columns)
+    return bool(asked) or task.has_own_columns
 
 
 def resolved(task: Task, statistics: Mapping[str, Any] | None) -> Task:

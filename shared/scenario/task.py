@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -71,7 +72,9 @@ class Task(Section):
         (),
         max_length=MAX_COLUMNS,
         description="Names of a table's feature columns, in the order of the model's inputs. Each device finds them by name, "
-        "whatever their order in its file. Empty: all columns except the label, in the order of the file.",
+        "whatever their order in its file. Empty: all columns except the label, in the order of the file. If features has the "
+        "shape of an image, such as [1, 8, 8], the columns are its pixels, row by row and channel by channel; devices with "
+        "folders of images then take part too.",
     )
     target: ColumnName | None = Field(
         None,
@@ -207,6 +210,8 @@ class Task(Section):
                 if getattr(self, key) != Task.model_fields[key].default:
                     raise ValueError(f"{key} works on named columns; list the features in columns")
             return self
+        if self.has_pixel_columns:
+            return self._with_valid_pixels()
         if self.scale != 1:
             raise ValueError(
                 "scale is one factor for all columns; leave it out and set standardise: federated"
@@ -225,6 +230,32 @@ class Task(Section):
                 f"{list(expected)}"
             )
         return self
+
+    def _with_valid_pixels(self) -> Self:
+        """The task itself, whose columns are pixels. ValueError for keys that pixels cannot have, and for another number of them."""
+        shape = list(self.features)
+        for key in ("impute", "categories", "times", "window"):
+            if getattr(self, key) != Task.model_fields[key].default:
+                raise ValueError(
+                    f"{key} is for columns of different meaning, and features {shape} make the columns pixels of one "
+                    f"image; remove {key}"
+                )
+        pixels = math.prod(self.features)
+        if len(self.columns) != pixels:
+            raise ValueError(
+                f"features {shape} have {pixels} pixels, columns lists {len(self.columns)}; list one column per pixel"
+            )
+        return self
+
+    @property
+    def has_pixel_columns(self) -> bool:
+        """Whether the columns are the pixels of an image. A folder of images then fits the task as well as a table."""
+        return bool(self.columns) and len(self.features) == IMAGE_AXES
+
+    @property
+    def has_own_columns(self) -> bool:
+        """Whether each column has a meaning and a treatment of its own, as in a table of measurements."""
+        return bool(self.columns) and not self.has_pixel_columns
 
     @property
     def table_columns(self) -> tuple[TableColumn, ...]:
