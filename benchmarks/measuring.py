@@ -1,0 +1,168 @@
+"""What all benchmarks of speed share: measure a floor and a product in turns, and print their ratio.
+
+Seconds differ from machine to machine and from hour to hour. The ratio of two things that were measured in turns does
+not. `foreign` is the share of the machine that other programs used meanwhile: above a tenth, figures are marked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+BUSY = 0.1  # share of the machine that others may use before figures are marked
+OUT = Path("runs/bench")
+
+Measure = Callable[[], "Cost"]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something took, in seconds: of the clock, and of the processor in all processes that took part."""
+
+    wall_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """A product next to its floor: medians of the same number of measurements, made in turns."""
+
+    what: str
+    floor: Cost
+    product: Cost
+    times: int
+    detail: Mapping[str, float] | None = None  # parts of the product's cost, in ms
+
+    @property
+    def wall_ratio(self) -> float:
+        return self.product.wall_s / self.floor.wall_s
+
+    @property
+    def cpu_ratio(self) -> float:
+        """NaN if the floor is too short for the processor's clock."""
+        if not self.floor.cpu_s:
+            return float("nan")
+        return self.product.cpu_s / self.floor.cpu_s
+
+    def to_json(self) -> dict[str, Any]:
+        ratios = {"wall": round(self.wall_ratio, 2), "cpu": round(self.cpu_ratio, 2)}
+        return {**asdict(self), "ratio": ratios}
+
+
+def in_turns(what: str, floor: Measure, product: Measure, times: int) -> Row:
+    """Measure both in turns, and take the medians."""
+    floors: list[Cost] = []
+    products: list[Cost] = []
+    for _ in range(times):
+        floors.append(floor())
+        products.append(product())
+    return Row(what, median(floors), median(products), times)
+
+
+def median(costs: Sequence[Cost]) -> Cost:
+    wall_s = statistics.median(cost.wall_s for cost in costs)
+    cpu_s = statistics.median(cost.cpu_s for cost in costs)
+    return Cost(wall_s, cpu_s)
+
+
+def cost_of(work: Callable[[], object], repeats: int = 1) -> Cost:
+    """The cost of a call in this process, the mean of some calls."""
+    cpu = time.process_time()
+    wall = time.perf_counter()
+    for _ in range(repeats):
+        work()
+    wall_s = time.perf_counter() - wall
+    cpu_s = time.process_time() - cpu
+    return Cost(wall_s / repeats, cpu_s / repeats)
+
+
+def cost_of_children(work: Callable[[], object]) -> Cost:
+    """The cost of a call that starts processes and waits for their end; this process itself does not count."""
+    before = _children_s()
+    wall = time.perf_counter()
+    work()
+    wall_s = time.perf_counter() - wall
+    return Cost(wall_s, _children_s() - before)
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def cpu_s_of(pids: Sequence[int]) -> float:
+    """Processor time of these processes so far; those that have ended do not count."""
+    total = 0.0
+    for pid in pids:
+        try:
+            used = psutil.Process(pid).cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += used.user + used.system
+    return total
+
+
+@contextmanager
+def foreign_load() -> Iterator[dict[str, float]]:
+    """Fills `foreign` at the end of the block: the share of all cores that other programs used."""
+    found: dict[str, float] = {}
+    before = _busy_s() - _own_s()
+    wall = time.perf_counter()
+    yield found
+    others_s = _busy_s() - _own_s() - before
+    cores_s = (time.perf_counter() - wall) * (os.cpu_count() or 1)
+    share = max(0.0, others_s / cores_s)
+    found["foreign"] = round(share, 2)
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return float(sum(times[:8]) - idle)  # the fields after the eighth are part of the first two
+
+
+def _own_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime + _children_s()
+
+
+def show(name: str, title: str, rows: Sequence[Row], load: Mapping[str, float], out: Path) -> None:
+    """Print the rows as a table, and write them to NAME.json."""
+    foreign = load["foreign"]
+    mark = "; the machine was busy" if foreign > BUSY else ""
+    table = Table(title=f"{title} (others used {foreign:.0%} of the machine{mark})")
+    table.add_column("what")
+    for column in ("floor ms", "product ms", "ratio", "floor CPU", "product CPU", "CPU ratio"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(row.what, *_cells(row))
+    Console().print(table)
+    for row in rows:
+        if row.detail:
+            parts = [f"{key} {value:.1f}" for key, value in row.detail.items()]
+            print(f"{row.what}: CPU ms of {', '.join(parts)}")
+    out.mkdir(parents=True, exist_ok=True)
+    content = {**load, "rows": [row.to_json() for row in rows]}
+    (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def _cells(row: Row) -> list[str]:
+    figures = []
+    for floor_s, product_s, ratio in (
+        (row.floor.wall_s, row.product.wall_s, row.wall_ratio),
+        (row.floor.cpu_s, row.product.cpu_s, row.cpu_ratio),
+    ):
+        figures += [f"{floor_s * 1e3:.1f}", f"{product_s * 1e3:.1f}", f"{ratio:.1f}x"]
+    return figures
