@@ -24,7 +24,15 @@ from typing import Any, Self
 
 from covey.agent.device.events import Outboxed
 from covey.agent.device.outbox_state import State
-from covey.shared.files import folder_lock, is_full, private_folder, sync_folder, write_atomically
+from covey.shared.files import (
+    folder_lock,
+    is_full,
+    private_folder,
+    read_replaced,
+    replace_quickly,
+    sync_folder,
+    write_atomically,
+)
 from covey.shared.wire.messages import DIGEST_BYTES
 
 
@@ -195,7 +203,10 @@ class Outbox:
             tree["aside"] = asdict(self._aside)
         content = json.dumps(tree).encode()
         try:
-            write_atomically(self._path, content, durable=self._durable)
+            if self._durable:
+                write_atomically(self._path, content)
+            else:
+                replace_quickly(self._path, content)
         except OSError as error:
             if not is_full(error):
                 raise
@@ -211,7 +222,7 @@ class Outbox:
     def _read(self) -> tuple[State, State | None]:
         """The state and the one aside, without files that are missing or damaged."""
         try:
-            tree: dict[str, Any] = json.loads(self._path.read_bytes())
+            tree: dict[str, Any] = json.loads(read_replaced(self._path))
             tree_aside = tree.pop("aside", None)
             state = State.of_json(tree)
             aside = State.of_json(tree_aside) if tree_aside is not None else None

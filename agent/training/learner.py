@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from covey.agent.data import Dataset
 from covey.agent.data.batching import Batching
@@ -24,6 +24,7 @@ from covey.agent.training.compute_device import choose_device, prepare_device
 from covey.agent.training.flat_module import SEEDS, FlatModule
 from covey.agent.training.input_scaling import InputScaling
 from covey.agent.training.models import build, headed
+from covey.agent.training.nets import Nets
 from covey.agent.training.objective import (
     ContrastiveObjective,
     Objective,
@@ -92,6 +93,7 @@ class TorchLocal:
         scaling: `mean` and `std` per channel; None: the task's own fixed values, if it has any.
         rules: which models of the user's own may be imported, how much may be trained, and the kind of device where
             the owner has set one.
+        nets: keeps the module for the next order of the same model; None: it is built for this one alone.
 
     Raises:
         PublicError: model and layout differ, or the device does not exist here.
@@ -116,6 +118,7 @@ class TorchLocal:
         scaling: Mapping[str, Sequence[float]] | None = None,
         *,
         rules: Rules = NO_CODE_RULES,
+        nets: Nets | None = None,
     ) -> None:
         if not len(dataset.targets):
             raise DataError(f"{dataset.source}: no training samples")
@@ -134,7 +137,8 @@ class TorchLocal:
         self._device = prepare_device(self.device)
         scaling_on_cpu = InputScaling.of(task, scaling)
         self._scaling = scaling_on_cpu.to(self._device)
-        self._net = FlatModule(self._built(), layout, self._device)
+        nets = nets or Nets()
+        self._net = nets.net(task, layout, self._device, rules.allowed)
         self._batching = Batching(
             self.examples, training, rng, rules, skips_single=self._net.has_batch_norm
         )
@@ -164,7 +168,8 @@ class TorchLocal:
         """
         from covey.agent.training.private_sgd import PrivateSgd
 
-        module = self._built()  # on the device before Opacus, which holds on to its parameters
+        module = build(self._task, 0, self._rules.allowed, values=self._layout.size)
+        module.to(self._device)  # before Opacus, which holds on to its parameters
         self._private = PrivateSgd(
             privacy,
             module,
@@ -438,12 +443,6 @@ class TorchLocal:
         on_device = raw.to(self._device)  # before the conversion: bytes travel faster than floats
         single = on_device.to(torch.float32)
         return self._scaling.apply(single)
-
-    def _built(self) -> nn.Module:
-        """The task's module, on the device."""
-        allowed = self._rules.allowed
-        module = build(self._task, 0, allowed, values=self._layout.size)
-        return module.to(self._device)
 
 
 def _chunks(tensor: Tensor, size: int) -> tuple[Tensor, ...]:

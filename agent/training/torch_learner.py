@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from covey.agent.data.dataset import Dataset
     from covey.agent.training.learner import TorchLocal
+    from covey.agent.training.nets import Nets
     from covey.shared.numerics.vectors import Layout
     from covey.shared.strategies.base import Training
 
@@ -27,7 +28,13 @@ COMPILER_FLAG = "TORCHINDUCTOR_DETERMINISTIC"
 
 
 class TorchLearner:
-    """A `covey.agent.learning.Learner`."""
+    """A `covey.agent.learning.Learner`. It keeps the module of the newest order, which the next order mostly needs again."""
+
+    def __init__(self) -> None:
+        self._nets: Nets | None = None  # None before the first order
+
+    def __repr__(self) -> str:
+        return f"<TorchLearner: {self._nets!r}>"
 
     def prepare(self, threads: int = 1) -> None:
         """Import torch, with this number of threads and algorithms that give the same result each time."""
@@ -57,8 +64,11 @@ class TorchLearner:
     ) -> TorchLocal:
         """See `Learner.local`."""
         from covey.agent.training.learner import TorchLocal
+        from covey.agent.training.nets import Nets
 
-        return TorchLocal(dataset, task, layout, training, rng, rules=rules)
+        if self._nets is None:
+            self._nets = Nets()
+        return TorchLocal(dataset, task, layout, training, rng, rules=rules, nets=self._nets)
 
 
 def configure_torch(threads: int = 1) -> None:

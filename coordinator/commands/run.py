@@ -86,6 +86,8 @@ async def _run(
         else:
             setup = await launch.initial_from_fleet(options.folder, scenario, fleet)
         this, first = await _new_or_resumed(scenario, options, setup, key, origin, resume=resume)
+        # simulated agents keep nothing through a power cut either: they do the work again
+        this.spool.durable = fleet is None
         link = await _connect(stack, addresses.coordinator, scenario.federation)
         service = Service(this, link, observer=observer)
         _serve_metrics(stack, options, service)

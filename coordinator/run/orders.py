@@ -13,7 +13,7 @@ from covey.coordinator.run.effects import SendModel, SendOrder
 from covey.coordinator.run.run_state import RunState
 from covey.shared.client import decode_model, encode_model
 from covey.shared.errors import DecodeError
-from covey.shared.files import write_atomically
+from covey.shared.files import replace_quickly
 from covey.shared.numerics.vectors import Vector
 from covey.shared.scenario.scenario import Scenario
 from covey.shared.seeds import generator
@@ -193,7 +193,8 @@ class OrderBook:
         model = self._strategy.model(state, key)
         content = encode_model(model, layout.digest, codec, rng)
         path = self._folder / key
-        self._room.write(lambda: write_atomically(path, content))
+        # a coordinator that starts again encodes its models again
+        self._room.write(lambda: replace_quickly(path, content))
         size = len(content)
         ref = ModelRef(
             key=key,

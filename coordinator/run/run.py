@@ -143,6 +143,8 @@ class Run:
         self._began = time.monotonic()  # of this session
         # of those who reported the open step: the newest step accepted before it
         self._accepted_before: dict[ClientId, int] = {}
+        self._has_changed = False  # since the newest checkpoint, in a way that must be in the next
+        self._steps_over: list[int] = []  # leave the spool once the checkpoint has their end
 
     def __repr__(self) -> str:
         name = self.facts.run
@@ -386,6 +388,9 @@ class Run:
                 actions = self.engine.handle(answer.event, now)
                 pending.extend(actions)
                 effects += answer.keep()
+        # once for all of them: none of the effects has left this process yet
+        if self._has_changed:
+            self._save()
         return effects
 
     def _perform(self, action: Action) -> Performed:
@@ -436,7 +441,7 @@ class Run:
         notice = AgentQuarantined(client, refused, why, self.engine.round)
         line = self.recorder.write(notice)
         order = self.order_of(client)
-        self._save()
+        self._has_changed = True
         return [line, order]
 
     def _released(self, client: ClientId) -> Effects:
@@ -444,7 +449,7 @@ class Run:
         notice = AgentReleased(client, self.engine.round)
         line = self.recorder.write(notice)
         order = self.order_of(client)
-        self._save()
+        self._has_changed = True
         return [line, order]
 
     def _forgotten(self, client: ClientId) -> Effects:
@@ -460,13 +465,13 @@ class Run:
         self.audit.note("forget", agent=client)
         notice = AgentForgotten(client, self.engine.round)
         line = self.recorder.write(notice)
-        self._save()
+        self._has_changed = True
         return [line]
 
     def _finish(self, why: str) -> Effects:
         round_ = self.engine.round
         self.audit.note("finish", round=round_, why=why)
-        self._save()
+        self._has_changed = True
         orders = self._orders_of_all()
         return [*orders, Done(why)]
 
@@ -530,7 +535,7 @@ class Run:
                 traffic["evaluation_models"] += size
         digests = self.orders.digests()
         self.recorder.note_orders(cohort, digests)
-        self._save()
+        self._has_changed = True
         return [*models, *orders]
 
     def _void(self, void: Void) -> Effects:
@@ -543,8 +548,8 @@ class Run:
         self._count_up(reports)
         self.audit.note("void", round=round_, step=step, why=why)
         self._accepted_before.clear()
-        self._save()
-        self.spool.drop(step)
+        self._steps_over.append(step)
+        self._has_changed = True
         notice = RoundVoid(round_, step, why)
         line = self.recorder.write(notice)
         orders = self.orders.orders_of(void.cohort, self.state)
@@ -647,8 +652,8 @@ class Run:
             self.recorder.keep_sketches(folded.step, self.state, reports, values)
             if folded.step.phase.name == EVALUATE:
                 self._keep_best()
-            self._save()
-            self.spool.drop(close.step)
+            self._steps_over.append(close.step)
+            self._has_changed = True
             orders = self.orders.orders_of(close.missing, self.state)
             return [line, *orders]
 
@@ -667,7 +672,7 @@ class Run:
         self.facts.incarnation += 1
 
         def keep() -> Effects:
-            self._save()
+            self._has_changed = True
             orders = self.orders.orders_of(unreadable, self.state)
             return [*orders]
 
@@ -691,7 +696,7 @@ class Run:
         effects += self.orders.orders_of(guilty, self.state)
 
         def keep() -> Effects:
-            self._save()
+            self._has_changed = True
             return []
 
         event = SetAside(dict(guilty))
@@ -723,6 +728,10 @@ class Run:
             "run": saved,
         }
         self.state = self.checkpoint.save(checkpoint, self.state)
+        self._has_changed = False
+        for step in self._steps_over:
+            self.spool.drop(step)
+        self._steps_over.clear()
 
     @property
     def seconds(self) -> float:

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 import torch
 
-from covey.agent.training.models import initial
+from covey.agent.training import nets, torch_learner
+from covey.agent.training.models import build, initial, layout_of
 from covey.agent.training.torch_learner import COMPILER_FLAG, configure_torch
 from covey.agent.worker import frames
 from covey.agent.worker.pool import Pool, WorkerLost
@@ -26,6 +27,8 @@ from covey.agent.worker.worker import (
     save_memory,
 )
 from covey.shared.client import encode_model
+from covey.shared.consent import AllowedCode
+from covey.shared.scenario.task import Model, Task
 from covey.shared.seeds import generator
 from covey.shared.strategies.base import LAST_MODEL
 from covey.shared.wire.codec import Codec, decode
@@ -215,6 +218,33 @@ def test_the_same_job_twice_makes_the_same_vectors(tmp_path: Path) -> None:
     first = report(tmp_path).vectors
     answer(job(tmp_path))
     assert report(tmp_path).vectors == first
+
+
+def test_a_model_is_built_for_the_first_of_its_orders_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def counted(task: Task, *arguments: Any, **options: Any) -> torch.nn.Module:
+        built.append(task.model.name)
+        return build(task, *arguments, **options)
+
+    monkeypatch.setattr(nets, "build", counted)
+    monkeypatch.setattr(torch_learner, "LEARNER", torch_learner.TorchLearner())
+    for _ in range(3):
+        assert answer(job(tmp_path))["failed"] is None
+    assert built == ["linear"]
+
+
+def test_a_model_of_the_users_own_is_built_for_each_order() -> None:
+    task = TASK.model_copy(
+        update={"model": Model(name="covey.agent.training.architectures:linear", options={})}
+    )
+    allowed = AllowedCode(frozenset({task.model.name}))
+    layout = layout_of(build(task, 0, allowed))
+    kept = nets.Nets()
+    first, second = (kept.net(task, layout, torch.device("cpu"), allowed) for _ in range(2))
+    assert first is not second
 
 
 def test_an_evaluation_reports_all_modes_and_does_not_change_the_memory(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from covey.coordinator.engine.events import Joined
 from covey.coordinator.report.tables import nobody_evaluated, results, unevaluated
 from covey.coordinator.run import records
+from covey.coordinator.run.checkpoint import Checkpoint
 from covey.coordinator.run.effects import Announce, Done, Effect, SendOrder
 from covey.coordinator.run.notices import ReportIgnored
 from covey.coordinator.run.pooled_moments import pooled
@@ -155,6 +156,23 @@ def test_a_kill_between_the_fold_and_its_checkpoint_folds_again(
     driver.run, first = Run.resume(tmp_path / "killed", scene, setup(scene), rules(scene), 0.0)
     run = driver.complete(dict.fromkeys(people, (24, 24)), [*first, *driver.run.desired()])
     assert fingerprint(run) == whole
+
+
+def test_a_round_waits_for_one_checkpoint_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, saves = Checkpoint.save, 0
+
+    def counted(checkpoint: Checkpoint, *arguments: Any) -> Any:
+        nonlocal saves
+        saves += 1
+        return save(checkpoint, *arguments)
+
+    monkeypatch.setattr(Checkpoint, "save", counted)
+    run = in_process(tmp_path, scenario("fedavg"))
+    rounds_and_evaluation = run.engine.round + 1
+    start_and_end = 2
+    assert saves <= rounds_and_evaluation + start_and_end
 
 
 def test_reports_are_refused_by_name_and_never_spooled(tmp_path: Path) -> None:

@@ -85,3 +85,23 @@ def test_a_durable_folder_is_named_on_the_disk_by_each_folder_above_it(
 )
 def test_only_a_lack_of_room_counts_as_a_full_disk(number: int, full: bool) -> None:
     assert files.is_full(OSError(number, "why")) == full
+
+
+@pytest.mark.parametrize("call", ["unlink", "rename"])
+def test_a_kill_during_a_quick_replacement_leaves_the_old_content_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "x"
+    files.replace_quickly(path, b"old")
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, call, killed)
+    with pytest.raises(KeyboardInterrupt):
+        files.replace_quickly(path, b"new")
+    monkeypatch.undo()
+    assert files.read_replaced(path) == {"unlink": b"old", "rename": b"new"}[call]
+    files.replace_quickly(path, b"newer")
+    assert files.read_replaced(path) == b"newer"
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]

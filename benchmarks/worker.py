@@ -1,0 +1,205 @@
+"""A training process: its start and its first order next to `import torch`, and an order next to its training alone.
+
+    python -m benchmarks.worker [--times 7] [--jobs 200]
+
+`cold` is a process that starts, does its first order (one step of SGD on LeNet-5) and ends; its floor is a process that
+imports torch and ends. `warm` is an order in a process that has done others; its floor is the same step of SGD in bare
+torch. The memory of both kinds of process is printed as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.measuring import OUT, Cost, Row, cost_of, cost_of_children, foreign_load, in_turns
+from benchmarks.measuring import show as show_rows
+from covey.shared.client import encode_model
+from covey.shared.numerics.vectors import Layout
+from covey.shared.python_process import environment
+from covey.shared.scenario.task import Model, Task
+from covey.shared.wire.codec import Codec
+from covey.shared.wire.frames import pack, read
+from covey.shared.wire.messages import ModelRef, OrderMessage, Work, digest
+
+SAMPLES = 8
+TASK = Task(features=(1, 28, 28), classes=10, model=Model(name="lenet5", options={}))
+IMPORT_TORCH = "import torch"
+WORKER = "covey.agent.worker.worker"
+
+
+def layout() -> Layout:
+    """LeNet-5's, from torch, which this process has for the floor anyway."""
+    from covey.agent.training.models import build, layout_of
+
+    return layout_of(build(TASK, 0))
+
+
+def write_data(folder: Path) -> Path:
+    rng = np.random.default_rng(0)
+    path = folder / "data.npz"
+    targets = np.arange(SAMPLES) % 10
+    features = rng.random((SAMPLES, 1, 28, 28), np.float32)
+    np.savez(path, x=features, y=targets, x_test=features, y_test=targets)
+    return path
+
+
+def job(folder: Path, form: Layout) -> dict[str, Any]:
+    """The job of an order to train one step."""
+    rng = np.random.default_rng(1)
+    vector = rng.standard_normal(form.size, np.float32) * np.float32(0.02)
+    content = encode_model(vector, form.digest, Codec(), rng)
+    name = digest(content)
+    model = folder / f"{name.hex()}.model"
+    model.write_bytes(content)
+    ref = ModelRef(key="0", digest=name, parts=1, size=len(content))
+    work = Work(
+        phase="train",
+        round=1,
+        seed=0,
+        strategy={"name": "fedavg"},
+        training={"epochs": 1, "batch": SAMPLES, "lr": 0.001},
+        task=TASK.for_agents(),
+        layout=form.to_wire(),
+        scaling=None,
+        models=[ref],
+        numbers={},
+        cluster=0,
+        sizes={"model": form.size},
+        codec=Codec().to_wire(),
+        evaluation={},
+        part_bytes=1 << 19,
+    )
+    order = OrderMessage(run="run", step=1, accepted=0, closed=0, work=work)
+    return {
+        "job": "perform",
+        "source": {"data": str(write_data(folder)), "label": None},
+        "client": "agent-1",
+        "order": order.to_bytes(),
+        "models": [str(model)],
+        "memory": "",
+        "memory_digest": "",
+        "client_state": "whole",
+        "report_out": str(folder / "report"),
+        "memory_out": str(folder / "memory"),
+        "durable": False,
+        "keep": None,
+        "policy": {},
+        "allow": [],
+        "learner": "torch",
+    }
+
+
+# -- the start of a process --------------------------------------------------------------------------------------------
+
+
+def run_worker(order: dict[str, Any], memory: list[float]) -> None:
+    """A new worker process does one order; `memory` gets its proportional memory in MB."""
+    settings = environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    with subprocess.Popen(
+        [sys.executable, "-m", WORKER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=settings,
+    ) as process:
+        assert process.stdin is not None  # both are pipes
+        assert process.stdout is not None
+        process.stdin.write(pack(order))
+        process.stdin.flush()
+        answer = read(process.stdout)
+        assert answer is not None
+        assert not answer.get("failed"), answer
+        memory.append(psutil.Process(process.pid).memory_full_info().pss / 1e6)
+        process.stdin.close()
+
+
+def import_torch() -> None:
+    settings = environment(OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+    subprocess.run([sys.executable, "-c", IMPORT_TORCH], env=settings, check=True)
+
+
+def cold(order: dict[str, Any], times: int) -> Row:
+    """The first order of a process next to `import torch`."""
+    memory: list[float] = []
+    row = in_turns(
+        "first order of a process",
+        lambda: cost_of_children(import_torch),
+        lambda: cost_of_children(lambda: run_worker(order, memory)),
+        times,
+    )
+    return Row(
+        row.what, row.floor, row.product, times, {"pss_mb": sorted(memory)[len(memory) // 2]}
+    )
+
+
+# -- an order of a warm process ----------------------------------------------------------------------------------------
+
+
+def bare_step(form: Layout) -> Any:
+    """One step of SGD in torch alone, on data and a model that are there."""
+    import torch
+    from torch.nn import functional
+
+    from covey.agent.training.models import build
+
+    module = build(TASK, 0)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.001)
+    features = torch.rand(SAMPLES, 1, 28, 28)
+    targets = torch.arange(SAMPLES) % 10
+
+    def step() -> None:
+        optimiser.zero_grad()
+        loss = functional.cross_entropy(module(features), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+    return step
+
+
+def warm(order: dict[str, Any], form: Layout, times: int, jobs: int) -> Row:
+    """An order of a process that has done others, next to its step of SGD."""
+    from covey.agent.worker.worker import answer
+
+    def work() -> None:
+        done = answer(order)
+        assert not done.get("failed"), done
+
+    step = bare_step(form)
+    for _ in range(5):
+        work()
+        step()
+
+    def floor() -> Cost:
+        return cost_of(step, jobs)
+
+    def product() -> Cost:
+        return cost_of(work, jobs)
+
+    return in_turns("order of a warm process", floor, product, times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--times", type=int, default=7)
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    from covey.agent.training.torch_learner import configure_torch
+
+    configure_torch()
+    form = layout()
+    with tempfile.TemporaryDirectory() as name, foreign_load() as load:
+        order = job(Path(name), form)
+        rows = [cold(order, options.times), warm(order, form, options.times, options.jobs)]
+    show_rows("worker", "a training process", rows, load, options.out)
+
+
+if __name__ == "__main__":
+    main()
